@@ -7,8 +7,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, styling},
 };
 
-use inspan_protocol::NodePath;
-use inspan_sessions::plain_words;
+use inspan_protocol::{NodePath, plain_words};
 
 use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{

@@ -9,8 +9,7 @@ use std::{
 };
 
 use inspan_notify::ChannelSettings;
-use inspan_protocol::Redactor;
-use inspan_sessions::plain_words;
+use inspan_protocol::{Redactor, plain_words};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toml::Spanned;

@@ -4,12 +4,10 @@
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use inspan_flow::parse_time;
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, Usage};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, Usage, plain_words};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
-
-use crate::words::plain_words;
 
 /// A length of time such as `10m`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_protocol::Timestamp;
+use inspan_protocol::{Timestamp, plain_words};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
@@ -15,7 +15,6 @@ use serde_saphyr::Spanned;
 use crate::{
     answer::{Answers, Period, unknown, with_suggestion},
     expect::Expect,
-    words::plain_words,
 };
 
 /// How large a test file may be, in bytes.

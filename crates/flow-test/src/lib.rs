@@ -19,7 +19,6 @@ mod script;
 mod snapshot;
 mod suite;
 mod trace;
-mod words;
 mod yaml;
 
 pub use compare::{Comparison, NodeComparison, NodeSide, SessionSide};
@@ -31,4 +30,3 @@ pub use matcher::difference;
 pub use report::{CaseReport, FileReport, Report};
 pub use suite::{Options, SnapshotMode, Suite, find};
 pub use trace::{NodeTrace, Trace};
-pub use words::plain_words;

@@ -36,7 +36,7 @@ pub use envelope::{
     DEEPEST, ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION,
     SNAPSHOT_VERSION, flat, is_too_deep, oversized_number,
 };
-pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT, with_causes};
+pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT, plain_words, with_causes};
 pub use event::{
     AgentReason, CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind,
     SkipReason, SteerStrength, WaitingOn,

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId, TurnId, beginning};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent, TurnId, Usage, beginning,
+};
 
 use crate::decode::head;
 
@@ -77,4 +79,22 @@ pub(crate) fn mcp_not_an_object(name: &str) -> AgentError {
 pub(crate) fn mcp_without_transport(name: &str) -> AgentError {
     let message = "has neither a `command`, nor a `url` with the type `http` or `sse`";
     invalid(format!("the MCP server `{name}` {message}"))
+}
+
+/// Whether a turn has said what it took.
+#[derive(Debug, Default)]
+pub(crate) struct TurnCount {
+    is_known: bool,
+}
+
+impl TurnCount {
+    /// Notes an event of the turn.
+    pub(crate) fn note(&mut self, event: &StreamEvent) {
+        self.is_known |= matches!(event, StreamEvent::Usage { .. });
+    }
+
+    /// What a turn says before its error if its prompt was sent and nothing is known of what it took.
+    pub(crate) fn unknown(&self) -> Option<StreamEvent> {
+        (!self.is_known).then(|| StreamEvent::Usage { usage: Usage::default(), cost_usd: None })
+    }
 }

@@ -31,7 +31,6 @@ mod sse;
 #[cfg(test)]
 mod tests;
 mod tools;
-mod turn_count;
 
 pub use acp::{AcpInput, AcpOptions, AcpProvider};
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache};

@@ -134,7 +134,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             Err(JsonRejection::BytesRejection(rejection)) if rejection.status() == 413 => {
                 Err(Problem::new("tooLarge", rejection.body_text()))
             }
-            Err(rejection) => Err(Problem::invalid(inspan_sessions::plain_words(&rejection.body_text()))),
+            Err(rejection) => Err(Problem::invalid(inspan_protocol::plain_words(&rejection.body_text()))),
         }
     }
 }
@@ -148,7 +148,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match axum::extract::Query::try_from_uri(&parts.uri) {
             Ok(axum::extract::Query(query)) => Ok(Self(query)),
-            Err(rejection) => Err(Problem::invalid(inspan_sessions::plain_words(&rejection.body_text()))),
+            Err(rejection) => Err(Problem::invalid(inspan_protocol::plain_words(&rejection.body_text()))),
         }
     }
 }

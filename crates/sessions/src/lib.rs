@@ -37,7 +37,6 @@ pub use find::{find, of_flow};
 pub use follow::{Followed, Follower, event_filter};
 use graph::check_names_frames;
 pub use graph::{foreign_types, graph, node_path};
-pub use inspan_flow_test::plain_words;
 pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
 };

@@ -10,7 +10,6 @@ mod frames;
 mod loops;
 mod people;
 mod plain;
-mod plan;
 mod random;
 mod reuse;
 mod reuse_order;

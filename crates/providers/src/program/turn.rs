@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep_until};
 use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
 use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
+use crate::error::TurnCount;
 use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
-use crate::turn_count::TurnCount;
 
 /// How long an interrupted turn may take to end by itself.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, SessionId, Timestamp};
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim, story};
+use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
     Graph,
     schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
@@ -590,4 +590,27 @@ nodes:
     // What is to run again because somebody said so is not asked about.
     left.run_again(NodePath::new("deploy"));
     assert_eq!(planned(&edited, &left), ["deploy Runs(Asked)", "after Undecided"]);
+}
+
+/// What the plan to resume says once this event has happened, and the process died.
+fn plan_after(event: &str, nodes: &str) -> Vec<String> {
+    let graph = graph(&format!("flow: {{ name: f }}\nnodes:\n{nodes}"));
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event(event, world);
+    let plan = Sim::new(&graph, &sim.log).run.plan_to_resume(Timestamp::default());
+    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+#[test]
+fn what_waits_for_its_time_depends_on_no_other_node() {
+    let retried = "
+  - { id: twice, type: control.noop, policy: { retry: { maxAttempts: 3, backoff: 1h } } }
+  - { id: after, type: control.noop, dependsOn: [twice] }
+";
+    assert_eq!(plan_after("task:failed", retried), ["twice Runs(Retried)", "after Undecided"]);
+    let limited = "
+  - { id: limited, type: talk.agent, input: { prompt: x } }
+  - { id: after, type: control.noop, dependsOn: [limited] }
+";
+    assert_eq!(plan_after("limit:wait", limited), ["limited Resumes", "after Undecided"]);
 }
