@@ -98,20 +98,23 @@ impl HubSession {
         content: String,
         choice: Option<String>,
     ) -> Result<Event, Rejection> {
-        let Some(place) = self.prompts.iter().position(|open| open.prompt.prompt_id == id) else {
-            let answered = self.answered.contains(&id);
-            return Err(if answered { Rejection::AlreadyAnswered(id) } else { Rejection::UnknownPrompt(id) });
-        };
+        let place = self.open_place(&id)?;
         let reply = self.prompts[place].prompt.check(content, choice)?;
         Ok(self.answer(place, reply, AnsweredBy::Somebody))
     }
 
+    /// Where an open question stands.
+    fn open_place(&self, id: &PromptId) -> Result<usize, Rejection> {
+        let place = self.prompts.iter().position(|open| open.prompt.prompt_id == *id);
+        place.ok_or_else(|| match self.answered.contains(id) {
+            true => Rejection::AlreadyAnswered(id.clone()),
+            false => Rejection::UnknownPrompt(id.clone()),
+        })
+    }
+
     /// Nobody can be asked: the default of an open question is its answer.
     pub(super) fn take_default(&mut self, id: PromptId) -> Result<Event, Rejection> {
-        let Some(place) = self.prompts.iter().position(|open| open.prompt.prompt_id == id) else {
-            let answered = self.answered.contains(&id);
-            return Err(if answered { Rejection::AlreadyAnswered(id) } else { Rejection::UnknownPrompt(id) });
-        };
+        let place = self.open_place(&id)?;
         let reply = self.prompts[place].prompt.default_reply().ok_or(Rejection::NoDefault(id))?;
         Ok(self.answer(place, reply, AnsweredBy::Default))
     }

@@ -10,7 +10,7 @@ use inspan_flow_core::{
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
-    PromptKind, ProviderSessionId, Rejection, Reply, RunId, SessionStatus, Timestamp,
+    PromptId, PromptKind, ProviderSessionId, Rejection, Reply, RunId, SessionStatus, Timestamp,
 };
 
 use super::{
@@ -218,20 +218,20 @@ impl Live {
         }
     }
 
+    fn open_prompt(&self, id: &PromptId) -> Result<&Prompt, Rejection> {
+        let prompts = self.pilot.run().state().prompts();
+        prompts.iter().find(|open| open.prompt_id == *id).ok_or_else(|| Rejection::UnknownPrompt(id.clone()))
+    }
+
     fn carry_out(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Result<(), Rejection> {
         self.pilot.check(&command)?;
         let event = match command {
             Command::Reply { prompt, content, choice } => {
-                let prompts = self.pilot.run().state().prompts();
-                let open = prompts.iter().find(|open| open.prompt_id == prompt);
-                let reply = open.ok_or(Rejection::UnknownPrompt(prompt.clone()))?.check(content, choice)?;
-                let Reply { content, choice } = reply;
+                let Reply { content, choice } = self.open_prompt(&prompt)?.check(content, choice)?;
                 Event::SessionReply { prompt_id: prompt, content, choice, is_default: false }
             }
             Command::TakeDefault { prompt } => {
-                let prompts = self.pilot.run().state().prompts();
-                let open = prompts.iter().find(|open| open.prompt_id == prompt);
-                let reply = open.and_then(Prompt::default_reply);
+                let reply = self.open_prompt(&prompt)?.default_reply();
                 let Reply { content, choice } = reply.ok_or(Rejection::NoDefault(prompt.clone()))?;
                 Event::SessionReply { prompt_id: prompt, content, choice, is_default: true }
             }
