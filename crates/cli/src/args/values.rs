@@ -232,7 +232,6 @@ fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
     }
 }
 
-/// The text as JSON; one that is no JSON is itself the value.
 /// The whole text of a file; `-` is stdin. A byte order mark, which some editors write, is no part of it. The error says
 /// what is wrong with the file.
 pub(crate) fn text_of(path: &Path) -> Result<String, String> {
@@ -251,6 +250,7 @@ pub(crate) fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
+/// The text as JSON; one that is no JSON is itself the value.
 fn json_or_text(key: &str, text: &str) -> Result<Value, String> {
     let Ok(value) = serde_json::from_str(text) else { return Ok(Value::from(text)) };
     if is_too_deep(&value) {

@@ -10,7 +10,7 @@ use inspan_flow::{
     Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
     builtin_nodes, compile, takes_input,
 };
-use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, SessionId};
+use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, SessionId};
 use inspan_sessions::{SessionErrorCode, is_driven};
 use serde_json::{Map, Value, json};
 
@@ -73,7 +73,11 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         messages: args.tell.iter().cloned().collect(),
         budget: budgets(&args.budget, &kept.graph)?,
     };
-    if resume.message.is_some() && kept.interrupted_agents()?.is_empty() {
+    let none_interrupted = || {
+        let run = kept.folded(kept.record.run(&kept.graph))?;
+        Ok::<_, Failure>(run.interrupted_agents().is_empty())
+    };
+    if resume.message.is_some() && none_interrupted()? {
         terminal::progress("note: no agent was interrupted, so none gets the message\n");
     }
     kept.go_on(resume, &args.going, Ask::Terminal, invocation)
@@ -132,7 +136,8 @@ fn anew(
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
-        show(&kept.with_stored_answers(plan)?, &kept, invocation);
+        let run = kept.folded(kept.record.run(&kept.graph))?;
+        show(&kept.with_stored_answers(plan, run.state().prompts())?, &kept, invocation);
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
@@ -331,11 +336,10 @@ impl StoredSession {
         Ok(super::session::runtime()?.block_on(read)?)
     }
 
-    /// The agents that were interrupted, and that get a message when the session is resumed.
-    fn interrupted_agents(&self) -> Result<Vec<NodePath>, Failure> {
-        let mut run = self.record.run(&self.graph);
+    /// Its run, as its log says.
+    fn folded(&self, mut run: Run) -> Result<Run, Failure> {
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
-        Ok(run.interrupted_agents())
+        Ok(run)
     }
 
     /// Resumes the session itself. `ask` counts without `--no-input`.
@@ -447,22 +451,18 @@ impl StoredSession {
     /// Shows what resuming the session itself would do.
     fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let taken_over = self.taken_over(Missing::Refused)?;
-        let mut run = self.record.run(&self.graph).reusing(taken_over);
-        self.log()?.iter().for_each(|envelope| run.apply(envelope));
-        let plan = self.with_stored_answers(run.plan_to_resume(SystemClock.now()))?;
+        let run = self.folded(self.record.run(&self.graph).reusing(taken_over))?;
+        let open = run.state().prompts().to_vec();
+        let plan = self.with_stored_answers(run.plan_to_resume(SystemClock.now()), &open)?;
         show(&plan, self, invocation);
         Ok(Exit::Success)
     }
 
     /// The plan with the questions whose stored answer is taken: those that are asked as they were.
-    fn with_stored_answers(&self, mut plan: Plan) -> Result<Plan, Failure> {
+    fn with_stored_answers(&self, mut plan: Plan, open: &[Prompt]) -> Result<Plan, Failure> {
         let posted = super::session::runtime()?.block_on(self.store.unanswered(&self.record.session))?;
-        let mut run = self.record.run(&self.graph);
-        self.log()?.iter().for_each(|envelope| run.apply(envelope));
         let answers = posted.iter().filter_map(|posted| match &posted.command {
-            Command::Reply { prompt, .. } => {
-                run.state().prompts().iter().find(|open| open.prompt_id == *prompt)
-            }
+            Command::Reply { prompt, .. } => open.iter().find(|open| open.prompt_id == *prompt),
             _ => None,
         });
         let answered: Vec<&NodePath> = answers.filter_map(|prompt| prompt.task.as_ref()).collect();
