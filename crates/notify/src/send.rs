@@ -11,7 +11,7 @@ mod webhook;
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use inspan_protocol::{Environment, ErrorKind, Redactor, Supervisor};
+use inspan_protocol::{Environment, ErrorKind, Redactor, Supervisor, plain_words};
 use inspan_transport::{Answer, Broken, Clocks, Http, Request, retry_after};
 use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use tokio::time::Instant;
@@ -235,17 +235,9 @@ fn failed(broken: Broken) -> SendError {
         Broken::Failed(error) => SendError::new(match error.kind() {
             Some(ErrorKind::Stall) => format!("the server sent nothing for {} s", STALL.as_secs()),
             Some(ErrorKind::Deadline) => format!("the server took longer than {} s", REQUEST.as_secs()),
-            _ => in_words(&error.message),
+            _ => plain_words(&error.message),
         }),
     }
-}
-
-/// A fault of a connection without the names that it has in the code of a library.
-fn in_words(fault: &str) -> String {
-    let words = "it belongs to an authority, and not to a server";
-    ["Other(OtherError(CaUsedAsEndEntity))", "OtherError(CaUsedAsEndEntity)"]
-        .iter()
-        .fold(fault.to_owned(), |fault, name| fault.replace(name, words))
 }
 
 /// A text without what its receiver would read as markup.

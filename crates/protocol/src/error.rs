@@ -406,6 +406,8 @@ const WORDS: &[(&str, &str)] = &[
     ("expected u64", "expected a whole number"),
     ("expected u32", "expected a whole number"),
     ("expected usize", "expected a whole number"),
+    ("Other(OtherError(CaUsedAsEndEntity))", "it belongs to an authority, and not to a server"),
+    ("OtherError(CaUsedAsEndEntity)", "it belongs to an authority, and not to a server"),
     ("relative URL without a base", "it must begin with `https://` or another scheme"),
 ];
 

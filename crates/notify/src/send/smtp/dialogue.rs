@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use inspan_protocol::with_causes;
+use inspan_protocol::{plain_words, with_causes};
 use lettre::address::{Address, Envelope};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::super::{SendError, in_words};
+use super::super::SendError;
 use crate::settings::SmtpTls;
 
 /// How long one step may take.
@@ -87,7 +87,7 @@ impl MailServer {
         let name = ServerName::try_from(host).map_err(|error| SendError::new(error.to_string()))?;
         let connecting = TlsConnector::from(Arc::clone(&self.trust)).connect(name, stream);
         let failed = |error: std::io::Error| {
-            let causes = in_words(&with_causes(&error));
+            let causes = plain_words(&with_causes(&error));
             SendError::new(format!("no encrypted connection to the mail server: {causes}"))
         };
         let stream = in_time(async { connecting.await.map_err(failed) }).await?;
