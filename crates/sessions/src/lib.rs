@@ -144,7 +144,7 @@ impl Sessions {
     /// The session with this id, or the only one whose id has this prefix.
     pub async fn find(&self, prefix: &str) -> Result<SessionEntry, SessionError> {
         if prefix.starts_with('@') {
-            // It would mean a session of a folder, and whoever asks here stands in none.
+            // It means a session that was started in a folder; a client of an interface has no such folder.
             let message =
                 format!("`{prefix}` is for the command line; elsewhere a session is named by its ID");
             return Err(SessionError::new(SessionErrorCode::UnknownSession, message).with_hint(

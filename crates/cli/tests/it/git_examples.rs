@@ -242,7 +242,7 @@ fn the_best_attempt_is_judged_and_merged_whole() {
         ["b/one", "b/two"].iter().all(|file| judged.contains(file)) && !judged.contains("b/base"),
         "{judged}"
     );
-    // An attempt that changes nothing is none.
+    // An attempt that changes nothing does not count.
     let nothing = repository("best-of-n", "true");
     let failed = begin(nothing.path(), "best-of-n");
     assert_eq!(failed.code, Some(1));
