@@ -556,6 +556,7 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
         ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
         ReuseDecision::Skipped => ("skipped", None),
         ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
+        ReuseDecision::Cancelled => ("cancelled", Some("the session only ends")),
         ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
         ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
         ReuseDecision::Runs(why) => ("runs", Some(reason(why))),

@@ -166,11 +166,16 @@ impl Walk<'_> {
                 };
                 (seq, format!("`{name}` waits {what}: {}", self.counts()))
             }
+            (None, _) if self.is_lost => {
+                let stopped = self.newest(|envelope| matches!(envelope.event, Event::SessionAbort { .. }));
+                let (seq, what) = match stopped {
+                    Some(seq) => (seq, "was stopped, and its process was gone before it ended"),
+                    None => (self.now(), "was interrupted, its process is gone"),
+                };
+                (seq, format!("`{name}` {what}: {}", self.counts()))
+            }
             (None, _) if let Some(pause) = &state.pausing => {
                 (pause.seq, format!("`{name}` is pausing: {}", self.counts()))
-            }
-            (None, _) if self.is_lost => {
-                (self.now(), format!("`{name}` was interrupted, its process is gone: {}", self.counts()))
             }
             (None, _) => (self.now(), format!("`{name}` runs: {}", self.counts())),
         };

@@ -37,7 +37,8 @@ impl Walk<'_> {
             NodeStatus::Waiting | NodeStatus::Pending
                 if node.retry_at.is_some() && self.state().is_ending(task.frame) =>
             {
-                format!("`{id}` is not tried again: what it is in ended first")
+                let ended = if self.state().ending.is_some() { "the session" } else { "its frame" };
+                format!("`{id}` is not tried again: {ended} ended first")
             }
             NodeStatus::Waiting => match node.retry_at {
                 Some(until) => format!("`{id}` waits for a usage limit, until {until}"),

@@ -56,6 +56,8 @@ pub enum ReuseDecision {
     Skipped,
     /// Whether it runs depends on what runs before it.
     Undecided,
+    /// The session ends, and it does not run to its end.
+    Cancelled,
     /// It is not among the nodes that alone are to run, and for this reason its output cannot be reused either.
     Omitted(ReuseReason),
 }
@@ -160,12 +162,15 @@ impl Run {
                 }
             }
         }
-        let open = self.facts.tasks().filter(|(task, node)| {
-            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting)
-                && !self.needs_confirmation(*task)
+        let ends = self.facts.ending.is_some();
+        let open = self.facts.tasks().filter(|(task, node)| match node.status {
+            _ if ends => !node.has_ended(),
+            NodeStatus::Pending | NodeStatus::Waiting => !self.needs_confirmation(*task),
+            _ => false,
         });
+        let decision = if ends { ReuseDecision::Cancelled } else { ReuseDecision::Undecided };
         let paths = open.map(|(task, _)| self.facts.path(&self.graph, task));
-        nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
+        nodes.extend(paths.map(|path| self.planned(path, decision)).collect::<Vec<_>>());
         self.add_later_passes(&mut nodes);
         nodes.sort_by_key(|planned| self.order_of(&planned.path));
         // Another attempt of a node that runs frames decides about the same ones again.

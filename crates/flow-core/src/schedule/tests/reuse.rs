@@ -84,7 +84,9 @@ pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
             }
             ReuseDecision::Omitted(_) => panic!("all nodes are to run"),
             ReuseDecision::Answered => panic!("no answer is stored"),
-            ReuseDecision::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
+            ReuseDecision::Skipped | ReuseDecision::Cancelled => {
+                !seen(&node.path, true) && !seen(&node.path, false)
+            }
             // In a loop the pass may not come.
             ReuseDecision::Undecided => true,
         };
@@ -597,8 +599,27 @@ fn plan_after(event: &str, nodes: &str) -> Vec<String> {
     let graph = graph(&format!("flow: {{ name: f }}\nnodes:\n{nodes}"));
     let mut sim = Sim::new(&graph, &[]);
     sim.until_event(event, world);
-    let plan = Sim::new(&graph, &sim.log).run.plan_to_resume(Timestamp::default());
+    plan_to_resume(&sim)
+}
+
+fn plan_to_resume(sim: &Sim) -> Vec<String> {
+    let plan = Sim::new(sim.run.graph(), &sim.log).run.plan_to_resume(Timestamp::default());
     plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+#[test]
+fn what_was_stopped_before_its_process_died_only_ends() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: deploy, type: talk.agent, effects: external, input: { prompt: deploy } }
+  - { id: after, type: talk.agent, input: { prompt: after }, dependsOn: [deploy] }
+";
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.until_event("agent:start", talk);
+    sim.emit(None, Event::SessionPause { reason: None });
+    sim.emit(None, Event::SessionAbort { reason: None });
+    assert_eq!(plan_to_resume(&sim), ["deploy Cancelled", "after Cancelled"]);
 }
 
 #[test]
