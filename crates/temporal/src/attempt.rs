@@ -149,6 +149,7 @@ impl AttemptRunner {
             cancel: cancel.clone(),
             events,
             waiting: Vec::new(),
+            is_done: false,
             replies: BTreeMap::new(),
             replied: BTreeSet::new(),
             mail: VecDeque::new(),
@@ -215,6 +216,8 @@ struct AttemptFollower<'a> {
     events: Subscription,
     /// Events that are not in the log yet.
     waiting: Vec<Arc<Envelope>>,
+    /// Whether the log has the end of the attempt.
+    is_done: bool,
     /// Answers in the log to questions that the hub has not asked.
     replies: BTreeMap<PromptId, (String, Option<String>)>,
     /// Questions whose answers came from the log.
@@ -292,40 +295,46 @@ impl AttemptFollower<'_> {
         while let Some(event) = self.events.try_next() {
             self.take(event);
         }
-        while !self.waiting.is_empty() || done.is_some() {
-            let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.position);
-            segment.header.machine = Some(self.machine.to_owned());
-            let most = self.waiting.len().min(BATCH);
-            segment.events = self.waiting[..most].to_vec();
-            let is_last = most == self.waiting.len();
-            segment.header.done = done.clone().filter(|_| is_last);
-            segment.renumber(self.session, self.position);
-            while !self.log.append(self.session, &segment).await? {
+        while !self.is_done && (!self.waiting.is_empty() || done.is_some()) {
+            let segment = self.next_segment(done.as_ref());
+            if !self.log.append(self.session, &segment).await? {
                 if let Some(other) = self.log.segment(self.session, self.position).await? {
                     self.receive(&other)?;
                 }
-                segment.renumber(self.session, self.position);
+                continue;
             }
-            self.position = segment.next();
-            self.waiting.drain(..most);
+            self.receive(&segment)?;
             let is_notable = |name: &str| FACTS.contains(&name) && !UNREMARKABLE.contains(&name);
-            if segment.header.done.is_none()
-                && segment.events.iter().any(|event| is_notable(event.event.name()))
-            {
+            if !self.is_done && segment.events.iter().any(|event| is_notable(event.event.name())) {
                 (self.notify)(self.session.clone()).await;
-            }
-            if segment.header.done.is_some() {
-                break;
             }
         }
         Ok(())
     }
 
-    /// Takes what another process has appended.
+    /// What the log does not have yet, as far as it is appended at once; with the end if that is all.
+    fn next_segment(&self, done: Option<&AttemptDone>) -> Segment {
+        let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.position);
+        segment.header.machine = Some(self.machine.to_owned());
+        segment.events = self.waiting.iter().take(BATCH).cloned().collect();
+        let is_last = segment.events.len() == self.waiting.len();
+        segment.header.done = done.filter(|_| is_last).cloned();
+        segment.renumber(self.session, self.position);
+        segment
+    }
+
+    /// Takes what was appended: by others, or by the attempt itself. Its own may have been stored by an `exchange` that was
+    /// cut off, or failed, before it knew; so this, and only this, ends their waiting.
     fn receive(&mut self, segment: &Segment) -> Result<(), AttemptError> {
         self.position = segment.next();
-        if segment.header.by != Writer::Decider {
-            return Ok(());
+        match &segment.header.by {
+            Writer::Attempt(key) if *key == self.key => {
+                self.waiting.drain(..segment.events.len().min(self.waiting.len()));
+                self.is_done = segment.header.done.is_some();
+                return Ok(());
+            }
+            Writer::Attempt(_) => return Ok(()),
+            Writer::Decider => {}
         }
         if segment.events.iter().any(|event| self.is_end(event)) {
             return Err(AttemptError::GivenUp);

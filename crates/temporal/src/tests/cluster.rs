@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use inspan_engine::{Clock, NodeCalls, SystemClock};
+use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
 use inspan_flow_core::{Graph, Loaded, SessionRecord, check_input, compile};
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, SessionId};
+use inspan_providers::EchoProvider;
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
 use tokio::task::JoinSet;
@@ -28,8 +29,7 @@ struct Machine;
 
 impl SessionHost for Machine {
     fn attempt(&self, record: &SessionRecord) -> Result<HostedAttempt, AgentError> {
-        let providers = inspan_engine::ProviderRegistry::default();
-        self.session(record).map(|session| HostedAttempt { session, providers })
+        self.session(record).map(|session| HostedAttempt { session, providers: providers() })
     }
 
     fn session(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
@@ -54,7 +54,11 @@ impl SessionHost for Machine {
 }
 
 fn nodes() -> NodeRegistry {
-    builtin_nodes(&inspan_engine::ProviderRegistry::default())
+    builtin_nodes(&providers())
+}
+
+fn providers() -> ProviderRegistry {
+    [EchoProvider].into_iter().collect()
 }
 
 /// A log and the machines that share it.

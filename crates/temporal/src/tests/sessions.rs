@@ -125,6 +125,28 @@ nodes:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_stored_when_an_attempt_ends_is_stored_once() {
+    let flow = "
+flow: { name: echo }
+nodes:
+  - { id: a, type: echo.agent, input: { prompt: 'one two', options: { delayMs: 1 } } }
+";
+    let folder = tempfile::tempdir().unwrap();
+    let objects = object_store::local::LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let cluster = TestCluster::on(SharedLog::new(Arc::new(objects), Path::from("team")));
+    let run = async |number: u32| {
+        let session = cluster.add(&format!("flow-{number}"), flow).await;
+        cluster.run(&session, &[], |_| false).await;
+        let events = cluster.events(&session).await;
+        let agent = events.iter().map(|event| event.event.name()).filter(|name| name.starts_with("agent:"));
+        let once =
+            ["agent:start", "agent:session", "agent:text", "agent:text", "agent:usage", "agent:complete"];
+        assert_eq!(agent.collect::<Vec<_>>(), once);
+    };
+    futures::future::join_all((0..100).map(run)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workers_that_decide_at_once_agree() {
     let cluster = TestCluster::new();
     for number in 0..20 {
