@@ -59,9 +59,9 @@ pub struct NodeContext {
     /// The program that runs the flow: the environment for agents and clients, the folder where relative paths begin,
     /// tools and permissions.
     pub host: Arc<Host>,
-    /// The environment for programs that the flow's author names: without the keys of vendors, unless the flow's
-    /// `secrets` name them.
-    pub program_env: Environment,
+    pub(crate) program_env: Environment,
+    /// The variables that the flow's `secrets` name.
+    pub(crate) secrets: Arc<[String]>,
     /// Knows the secrets of the environment.
     pub redactor: Redactor,
     /// Whether what nodes do outside is done, recorded or answered from recordings.
@@ -75,6 +75,15 @@ pub struct NodeContext {
 }
 
 impl NodeContext {
+    /// The environment for programs that the flow's author names: without the keys of vendors, unless the flow's
+    /// `secrets` name them. Fails if one of those is not set here: a flow may run on other machines than it was started on.
+    pub fn program_env(&self) -> Result<&Environment, AgentError> {
+        match self.secrets.iter().find(|name| self.program_env.get(name).is_none()) {
+            Some(name) => Err(secret_not_set(name)),
+            None => Ok(&self.program_env),
+        }
+    }
+
     /// A folder of the author's, which starts at the working folder if it is relative; none is that folder.
     pub fn folder(&self, cwd: Option<&str>) -> PathBuf {
         let base = self.host.cwd.clone().unwrap_or_default();
@@ -150,6 +159,12 @@ impl NodeContext {
     pub fn aborted(&self) -> AgentError {
         AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
     }
+}
+
+/// The error of a node that needs a variable of the flow's `secrets`.
+pub(crate) fn secret_not_set(name: &str) -> AgentError {
+    let message = format!("the environment variable `{name}`, one of the flow's `secrets`, is not set");
+    AgentError::new(ErrorCode::ConfigMissing, message)
 }
 
 /// Where the result of a call is from.

@@ -145,7 +145,7 @@ async fn run(
     let added = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let traced = context.trace_variables();
     let traced = traced.iter().flatten().map(|(name, value)| (*name, value.as_str()));
-    let env = context.program_env.iter().chain(own).chain(traced).chain(added);
+    let env = context.program_env()?.iter().chain(own).chain(traced).chain(added);
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let sinks = files.create(&context.redactor)?;
     let mut process = Process::start(&call.argv, &folder, env, context.host.supervisor.clone())

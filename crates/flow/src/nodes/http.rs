@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::node::{NodeContext, NodeType};
+use crate::node::{NodeContext, NodeType, secret_not_set};
 
 /// The largest body of a response, in bytes.
 const BODY_LIMIT: usize = 8 << 20;
@@ -106,11 +106,7 @@ fn filled(text: &str, env: &Environment) -> Result<String, AgentError> {
         let named = after.split_once('}').filter(|(name, _)| env.is_marked(name));
         match named {
             Some((name, behind)) => {
-                filled.push_str(env.get(name).ok_or_else(|| {
-                    let message =
-                        format!("the environment variable `{name}`, one of the flow's `secrets`, is not set");
-                    AgentError::new(ErrorCode::ConfigMissing, message)
-                })?);
+                filled.push_str(env.get(name).ok_or_else(|| secret_not_set(name))?);
                 rest = behind;
             }
             None => {

@@ -74,7 +74,7 @@ async fn make(
 ) -> Result<Called, AgentError> {
     let server = McpServer::read(name, entry, &context.host.env)?;
     let limit = server.call_limit.unwrap_or(CALL);
-    let around = McpContext { program_env: context.program_env.clone(), host: context.host.clone() };
+    let around = McpContext { program_env: context.program_env()?.clone(), host: context.host.clone() };
     let opened = tokio::select! {
         biased;
         () = context.cancel.cancelled() => return Err(context.aborted()),

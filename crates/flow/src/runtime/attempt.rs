@@ -347,6 +347,7 @@ async fn run(
         mail: spec.mail,
         host: surroundings.host.clone(),
         program_env: surroundings.program_env(&spec.secrets),
+        secrets: spec.secrets,
         redactor: surroundings.redactor.clone(),
         calls: surroundings.calls.clone(),
         cancel: cancel.clone(),

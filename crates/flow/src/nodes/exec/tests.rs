@@ -208,6 +208,20 @@ async fn output_is_reported_while_the_program_runs() {
     assert!(!seen[1].1);
 }
 
+#[tokio::test]
+async fn a_program_does_not_start_where_a_secret_of_its_flow_is_not_set() {
+    let work = tempfile::tempdir().unwrap();
+    let flow = json!({ "flow": { "name": "f", "secrets": ["MY_SECRET"] }, "nodes": [
+        { "id": "deploy", "type": "exec", "input": { "argv": ["touch", "deployed"] } },
+    ] });
+    let run = async |secret: (&str, &str)| {
+        let result = runner(&flow, [PATH, secret]).cwd(work.path()).build().run(Map::new()).await.unwrap();
+        (result.error.map(|error| error.code), work.path().join("deployed").exists())
+    };
+    assert_eq!(run(("OTHER", "planted-42-x")).await, (Some(ErrorCode::ConfigMissing), false));
+    assert_eq!(run(("MY_SECRET", "planted-42-x")).await, (None, true));
+}
+
 /// A flow whose first node writes to files in the folder of the session, and whose second reads one.
 fn with_files() -> Value {
     let script = "yes 0123456789abcdef | head -c 100000; printf 'key planted-42-x' ; echo why >&2; exit 3";
