@@ -19,6 +19,7 @@ mod loops;
 mod plan;
 mod ready;
 mod resume;
+mod reusable_task;
 mod reuse;
 mod reuse_order;
 mod select;

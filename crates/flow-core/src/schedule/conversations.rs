@@ -3,7 +3,7 @@
 
 use inspan_protocol::{AgentError, ErrorCode, NodePath};
 
-use super::{Run, StartNode, reuse::ReusableTask};
+use super::{Run, StartNode, reusable_task::ReusableTask};
 use crate::graph::{NodeSession, SessionMode, TaskRef, can_continue};
 use crate::state::Conversation;
 

@@ -6,17 +6,20 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
-    ProviderSessionId, SessionId, Spending, TurnId,
+    ProviderSessionId, SessionId, Spending,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch, select::Selected};
+use super::{
+    ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch, reusable_task::ReusableTask,
+    select::Selected,
+};
 use crate::{
     expr::Scope,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
-    state::{CONTINUE, is_work},
+    state::CONTINUE,
 };
 
 /// What an earlier session has left.
@@ -56,48 +59,6 @@ pub struct Reusable {
     /// The conversations that went on after the last event that counts, each with a node that they went on at.
     #[serde(default)]
     pub(super) went_on: BTreeMap<ProviderSessionId, NodePath>,
-}
-
-/// One task of the earlier session, by its newest attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ReusableTask {
-    node_type: Arc<str>,
-    input: Option<Value>,
-    pub(super) output: Option<Arc<Value>>,
-    pub(super) conversation: Option<ProviderSessionId>,
-    /// The end of its last turn in that.
-    #[serde(default)]
-    turn_id: Option<TurnId>,
-    pub(super) failed: bool,
-    /// Whether a request of its agent was answered.
-    #[serde(default)]
-    worked: bool,
-    /// Its last failure, if no other attempt followed.
-    #[serde(default)]
-    error: Option<AgentError>,
-    /// The policy that it failed under.
-    #[serde(default)]
-    policy: String,
-    /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
-    #[serde(default)]
-    is_handled: bool,
-    pub(super) cost_usd: Option<f64>,
-    /// What its agents depend on, if several may work on it.
-    #[serde(default)]
-    agents: Option<Value>,
-    /// The conversation that it continued or branched, as its author names it.
-    #[serde(default)]
-    session: Option<String>,
-    /// How each agent took over from the one before: events `task:agent`.
-    #[serde(default)]
-    fallbacks: Vec<Event>,
-    /// Of a node that begins after any of its predecessors: those that had ended when it did.
-    #[serde(default)]
-    pub(super) came_after: Vec<NodeId>,
-    /// What a person has said is to be done about it, since it was cut short and may have taken effect.
-    #[serde(default)]
-    pub(super) rerun: Option<String>,
 }
 
 impl Reusable {
@@ -341,59 +302,6 @@ impl Reusable {
     }
 }
 
-impl ReusableTask {
-    /// A task as it begins.
-    fn of(run: &Run, at: TaskRef) -> Self {
-        Self {
-            node_type: run.facts.spec(&run.graph, at).node_type.clone(),
-            input: run.any_input(at),
-            output: None,
-            conversation: None,
-            turn_id: None,
-            failed: false,
-            worked: false,
-            error: None,
-            policy: String::new(),
-            is_handled: false,
-            cost_usd: None,
-            agents: run.alternatives(at),
-            session: run.session_words(at),
-            fallbacks: Vec::new(),
-            came_after: run.came_after(at),
-            rerun: None,
-        }
-    }
-
-    fn take(&mut self, event: &Event) {
-        self.worked |= is_work(event);
-        if let Event::AgentSpent { cost_usd: Some(_), .. } | Event::AgentUsage { cost_usd: Some(_), .. } =
-            event
-        {
-            let cost_usd = event.spent().map_or(0.0, |(_, spent)| spent.cost_usd);
-            self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost_usd);
-        }
-        match event {
-            Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
-            Event::TaskFailed { error, will_retry, .. } => {
-                self.failed = true;
-                self.error = (!will_retry).then(|| error.clone());
-            }
-            Event::TaskAgent { .. } => {
-                self.conversation = None;
-                self.fallbacks.push(event.clone());
-            }
-            Event::AgentSession { session_id, .. } => {
-                if self.conversation.as_ref() != Some(session_id) {
-                    self.turn_id = None;
-                }
-                self.conversation = Some(session_id.clone());
-            }
-            Event::AgentUsage { turn_id, .. } => self.turn_id = turn_id.clone(),
-            _ => {}
-        }
-    }
-}
-
 impl Run {
     /// Makes the run reuse what an earlier session has done, if there is one.
     #[must_use]
@@ -559,7 +467,7 @@ impl Run {
     }
 
     /// The input of a task in whatever session it is evaluated.
-    fn any_input(&self, at: TaskRef) -> Option<Value> {
+    pub(super) fn any_input(&self, at: TaskRef) -> Option<Value> {
         let node = self.facts.spec(&self.graph, at);
         if node.kind == NodeKind::Frames {
             return Some(Value::Null);

@@ -1,0 +1,105 @@
+//! What a session has left of one task.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, Event, NodeId, ProviderSessionId, TurnId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Run;
+use crate::{graph::TaskRef, state::is_work};
+
+/// One task of the earlier session, by its newest attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ReusableTask {
+    pub(super) node_type: Arc<str>,
+    pub(super) input: Option<Value>,
+    pub(super) output: Option<Arc<Value>>,
+    pub(super) conversation: Option<ProviderSessionId>,
+    /// The end of its last turn in that.
+    #[serde(default)]
+    pub(super) turn_id: Option<TurnId>,
+    pub(super) failed: bool,
+    /// Whether a request of its agent was answered.
+    #[serde(default)]
+    pub(super) worked: bool,
+    /// Its last failure, if no other attempt followed.
+    #[serde(default)]
+    pub(super) error: Option<AgentError>,
+    /// The policy that it failed under.
+    #[serde(default)]
+    pub(super) policy: String,
+    /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
+    #[serde(default)]
+    pub(super) is_handled: bool,
+    pub(super) cost_usd: Option<f64>,
+    /// What its agents depend on, if several may work on it.
+    #[serde(default)]
+    pub(super) agents: Option<Value>,
+    /// The conversation that it continued or branched, as its author names it.
+    #[serde(default)]
+    pub(super) session: Option<String>,
+    /// How each agent took over from the one before: events `task:agent`.
+    #[serde(default)]
+    pub(super) fallbacks: Vec<Event>,
+    /// Of a node that begins after any of its predecessors: those that had ended when it did.
+    #[serde(default)]
+    pub(super) came_after: Vec<NodeId>,
+    /// What a person has said is to be done about it, since it was cut short and may have taken effect.
+    #[serde(default)]
+    pub(super) rerun: Option<String>,
+}
+
+impl ReusableTask {
+    /// A task as it begins.
+    pub(super) fn of(run: &Run, at: TaskRef) -> Self {
+        Self {
+            node_type: run.facts.spec(&run.graph, at).node_type.clone(),
+            input: run.any_input(at),
+            output: None,
+            conversation: None,
+            turn_id: None,
+            failed: false,
+            worked: false,
+            error: None,
+            policy: String::new(),
+            is_handled: false,
+            cost_usd: None,
+            agents: run.alternatives(at),
+            session: run.session_words(at),
+            fallbacks: Vec::new(),
+            came_after: run.came_after(at),
+            rerun: None,
+        }
+    }
+
+    pub(super) fn take(&mut self, event: &Event) {
+        self.worked |= is_work(event);
+        if let Event::AgentSpent { cost_usd: Some(_), .. } | Event::AgentUsage { cost_usd: Some(_), .. } =
+            event
+        {
+            let cost_usd = event.spent().map_or(0.0, |(_, spent)| spent.cost_usd);
+            self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost_usd);
+        }
+        match event {
+            Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
+            Event::TaskFailed { error, will_retry, .. } => {
+                self.failed = true;
+                self.error = (!will_retry).then(|| error.clone());
+            }
+            Event::TaskAgent { .. } => {
+                self.conversation = None;
+                self.fallbacks.push(event.clone());
+            }
+            Event::AgentSession { session_id, .. } => {
+                if self.conversation.as_ref() != Some(session_id) {
+                    self.turn_id = None;
+                }
+                self.conversation = Some(session_id.clone());
+            }
+            Event::AgentUsage { turn_id, .. } => self.turn_id = turn_id.clone(),
+            _ => {}
+        }
+    }
+}
