@@ -442,9 +442,11 @@ impl Run {
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
         let named = self.facts.named_conversation(&self.graph, task).map(|(session, known)| {
-            let mode =
-                if session.can_branch && self.is_shared(known) { SessionMode::Fork } else { session.mode };
-            (mode, known.clone())
+            match session.can_branch && self.is_shared(known) {
+                true if session.mode == SessionMode::Continue => (SessionMode::Fork, self.taken_over(known)),
+                true => (SessionMode::Fork, known.clone()),
+                false => (session.mode, known.clone()),
+            }
         });
         let (conversation, branches) = match (own, named) {
             (Some(own), named) => {

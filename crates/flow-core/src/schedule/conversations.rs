@@ -3,7 +3,10 @@
 
 use inspan_protocol::{AgentError, ErrorCode, NodePath};
 
-use super::{Run, StartNode, reusable_task::ReusableTask};
+use super::{
+    Run, StartNode,
+    reusable_task::{ReusableTask, TurnInConversation},
+};
 use crate::graph::{NodeSession, SessionMode, TaskRef, can_continue};
 use crate::state::Conversation;
 
@@ -26,10 +29,39 @@ impl Run {
     }
 
     /// Whether a conversation is also that of the other session: it may go on in it, or it has had turns there that this
-    /// session has not, and it is known where these begin.
+    /// session has not, or it was only taken over there, from one that may have had such; and it is known where these begin.
     pub(super) fn is_shared(&self, known: &Conversation) -> bool {
         let may_go_on = || self.reusable.as_ref().is_some_and(|reusable| reusable.may_go_on);
-        known.taken_over && (may_go_on() || (known.turn_id.is_some() && self.later_turns(known).is_some()))
+        let has_others = || self.later_turns(known).is_some() || self.is_older(known);
+        known.taken_over && (may_go_on() || (known.turn_id.is_some() && has_others()))
+    }
+
+    /// Whether the other session had taken over a conversation and has had no turn in it.
+    fn is_older(&self, known: &Conversation) -> bool {
+        self.turns_in(known).all(|turn| turn.is_older)
+    }
+
+    /// A conversation up to the last of its turns that this session has taken over, whichever node's turn that was.
+    pub(super) fn taken_over(&self, known: &Conversation) -> Conversation {
+        let last = self.turns_in(known).filter(|turn| self.is_taken_over(&turn.path)).last();
+        let turn_id = last.map_or_else(|| known.turn_id.clone(), |turn| turn.turn_id.clone());
+        Conversation { turn_id, ..known.clone() }
+    }
+
+    /// The turns that the other session has had in a conversation.
+    fn turns_in<'a>(
+        &'a self,
+        known: &'a Conversation,
+    ) -> impl DoubleEndedIterator<Item = &'a TurnInConversation> {
+        let turns = self.reusable.iter().flat_map(|reusable| &reusable.turns);
+        turns.filter(|turn| turn.conversation == known.session_id)
+    }
+
+    /// What a session that reuses this one's work has of the turns that this one has taken over.
+    pub(super) fn older_turns(&self) -> impl Iterator<Item = TurnInConversation> {
+        let turns = self.reusable.iter().flat_map(|reusable| &reusable.turns);
+        let older = turns.filter(|turn| self.is_taken_over(&turn.path));
+        older.map(|turn| TurnInConversation { is_older: true, ..turn.clone() })
     }
 
     /// A node that has had turns in a conversation in the other session which this one has not.

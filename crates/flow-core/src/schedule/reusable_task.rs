@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, Event, NodeId, ProviderSessionId, TurnId};
+use inspan_protocol::{AgentError, Event, NodeId, NodePath, ProviderSessionId, TurnId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -49,6 +49,18 @@ pub(super) struct ReusableTask {
     /// What a person has said is to be done about it, since it was cut short and may have taken effect.
     #[serde(default)]
     pub(super) rerun: Option<String>,
+}
+
+/// A turn of an agent, in the order of the turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TurnInConversation {
+    pub(super) path: NodePath,
+    pub(super) conversation: ProviderSessionId,
+    /// Its end.
+    pub(super) turn_id: Option<TurnId>,
+    /// Whether the session took it over from another one.
+    pub(super) is_older: bool,
 }
 
 impl ReusableTask {
@@ -101,5 +113,14 @@ impl ReusableTask {
             Event::AgentUsage { turn_id, .. } => self.turn_id = turn_id.clone(),
             _ => {}
         }
+    }
+
+    /// The turn that ends with this event.
+    pub(super) fn turn_of(&self, path: &NodePath, event: &Event) -> Option<TurnInConversation> {
+        let (Event::AgentUsage { turn_id, .. }, Some(conversation)) = (event, &self.conversation) else {
+            return None;
+        };
+        let (conversation, turn_id) = (conversation.clone(), turn_id.clone());
+        Some(TurnInConversation { path: path.clone(), conversation, turn_id, is_older: false })
     }
 }

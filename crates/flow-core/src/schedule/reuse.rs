@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch, reusable_task::ReusableTask,
+    ReuseReason, Run, StartNode,
+    inherit::Begun,
+    items::ItemMatch,
+    reusable_task::{ReusableTask, TurnInConversation},
     select::Selected,
 };
 use crate::{
@@ -59,6 +62,9 @@ pub struct Reusable {
     /// The conversations that went on after the last event that counts, each with a node that they went on at.
     #[serde(default)]
     pub(super) went_on: BTreeMap<ProviderSessionId, NodePath>,
+    /// The turns in its conversations, those that it has taken over first.
+    #[serde(default)]
+    pub(super) turns: Vec<TurnInConversation>,
 }
 
 impl Reusable {
@@ -81,6 +87,7 @@ impl Reusable {
             again: None,
             may_go_on: false,
             went_on: BTreeMap::new(),
+            turns: Vec::new(),
         };
         for envelope in log.iter().skip_while(|envelope| envelope.seq <= until) {
             if let (Event::AgentSession { session_id, .. }, Some(path)) =
@@ -152,6 +159,7 @@ impl Reusable {
                 (event, Some(path)) => {
                     if let Some(task) = found.tasks.get_mut(path) {
                         task.take(event);
+                        found.turns.extend(task.turn_of(path, event));
                     }
                 }
                 _ => {}
@@ -162,6 +170,7 @@ impl Reusable {
             found.note_frame(&run, frame.id, &begun);
         }
         found.note_answers(&run);
+        found.turns.splice(..0, run.older_turns());
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
         found.raised = run.facts.raised;

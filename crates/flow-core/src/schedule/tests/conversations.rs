@@ -1,5 +1,7 @@
 //! The conversations that agents continue and branch, in a session that reuses the work of another one.
 
+use std::sync::Arc;
+
 use inspan_protocol::{Event, NodePath};
 
 use super::reuse::{planned, reusable, talk};
@@ -169,4 +171,44 @@ fn a_branch_begins_after_the_turn_of_the_node_whose_conversation_it_is() {
     let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
     early.drive(vendor_with_places);
     assert_eq!(seen(&early)[0], "second c-first@end-first -");
+}
+
+#[test]
+fn a_node_goes_on_after_all_turns_that_are_reused_whichever_nodes_they_are() {
+    let in_a_body = "
+flow: { name: talk }
+nodes:
+  - { id: first, type: talk.agent, input: { prompt: one } }
+  - id: second
+    type: control.foreach
+    dependsOn: [first]
+    input: { items: [a, b], maxConcurrency: 1 }
+    body: { nodes: [{ id: ask, type: talk.agent, session: first, input: { prompt: '{{ item }}' } }] }
+  - { id: third, type: talk.agent, session: first, input: { prompt: three }, dependsOn: [second] }
+";
+    for (text, branched) in
+        [(CONVERSATION, "third - c-first@end-second"), (in_a_body, "third - c-first@end-second[1]/ask")]
+    {
+        let graph = graph(text);
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(vendor_with_places);
+        let mut left = reusable(&sim, usize::MAX);
+        left.run_again(NodePath::new("third"));
+        let mut shared = left.clone();
+        shared.branch_off();
+        for left in [left, shared] {
+            let mut next = Sim::reusing(&graph, left.clone());
+            next.drive(vendor_with_places);
+            next.check();
+            assert_eq!((seen(&next), warned(&next)), (vec![branched.to_owned()], String::new()));
+            // The session that reuses this one's work knows the turns by what this one reused.
+            let run = Run::new(graph.clone(), &"t".into(), graph.input.clone(), None).reusing(Arc::new(left));
+            let log: Vec<_> = next.log.iter().cloned().map(Arc::new).collect();
+            let mut again = Reusable::of(run, &log, u64::MAX);
+            again.run_again(NodePath::new("third"));
+            let mut last = Sim::reusing(&graph, again);
+            last.drive(vendor_with_places);
+            assert_eq!(seen(&last), [branched]);
+        }
+    }
 }
