@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     decide::{HostedAttempt, RunningAttempt, SessionHost},
     lock::{AttemptLock, Locked},
-    log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer},
+    log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer, unique},
     store::SharedStore,
 };
 
@@ -141,6 +141,7 @@ impl AttemptRunner {
             log: &self.log,
             notify: &*self.notify,
             machine: &self.machine,
+            runner: unique()?,
             session,
             key: attempt.key.clone(),
             spec: spec.clone(),
@@ -206,6 +207,7 @@ struct AttemptFollower<'a> {
     log: &'a SharedLog,
     notify: &'a (dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync),
     machine: &'a str,
+    runner: String,
     session: &'a SessionId,
     key: AttemptKey,
     spec: AttemptSpec,
@@ -316,6 +318,7 @@ impl AttemptFollower<'_> {
     fn next_segment(&self, done: Option<&AttemptDone>) -> Segment {
         let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.position);
         segment.header.machine = Some(self.machine.to_owned());
+        segment.header.runner = Some(self.runner.clone());
         segment.events = self.waiting.iter().take(BATCH).cloned().collect();
         let is_last = segment.events.len() == self.waiting.len();
         segment.header.done = done.filter(|_| is_last).cloned();
@@ -327,14 +330,12 @@ impl AttemptFollower<'_> {
     /// cut off, or failed, before it knew; so this, and only this, ends their waiting.
     fn receive(&mut self, segment: &Segment) -> Result<(), AttemptError> {
         self.position = segment.next();
-        match &segment.header.by {
-            Writer::Attempt(key) if *key == self.key => {
-                self.waiting.drain(..segment.events.len().min(self.waiting.len()));
-                self.is_done = segment.header.done.is_some();
-                return Ok(());
-            }
-            Writer::Attempt(_) => return Ok(()),
-            Writer::Decider => {}
+        if segment.header.runner.as_ref() == Some(&self.runner) {
+            self.waiting.drain(..segment.events.len());
+            self.is_done = segment.header.done.is_some();
+        }
+        if segment.header.by != Writer::Decider {
+            return Ok(());
         }
         if segment.events.iter().any(|event| self.is_end(event)) {
             return Err(AttemptError::GivenUp);

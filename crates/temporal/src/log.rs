@@ -329,7 +329,7 @@ fn number(object: &Path) -> Option<u64> {
 }
 
 /// A text that is unique.
-fn unique() -> Result<String, LogError> {
+pub(crate) fn unique() -> Result<String, LogError> {
     let mut bytes = [0; 8];
     let failed = |_| LogError::Unusable("this machine has no random numbers".to_owned());
     SystemRandom::new().fill(&mut bytes).map_err(failed)?;

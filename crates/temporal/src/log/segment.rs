@@ -58,6 +58,9 @@ pub(crate) struct Header {
     /// The machine of an attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) machine: Option<String>,
+    /// What distinguishes who runs an attempt from another one who does: the server may start one twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runner: Option<String>,
     /// Attempts that begin, once this is stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) begin: Vec<AttemptSpec>,
@@ -146,6 +149,7 @@ impl Segment {
             v: VERSION,
             by,
             machine: None,
+            runner: None,
             begin: Vec::new(),
             cancel: Vec::new(),
             mail: Vec::new(),
