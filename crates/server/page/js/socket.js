@@ -58,7 +58,7 @@ export function connect() {
 
 /** Connects at once instead of after the wait. */
 export function connectNow() {
-  if (connection.value === 'stale' && socket?.readyState !== WebSocket.CONNECTING) connect();
+  if (connection.value !== 'live' && socket?.readyState !== WebSocket.CONNECTING) connect();
 }
 
 addEventListener('online', connectNow);

@@ -38,6 +38,7 @@ async function request(path, init) {
     throw new Problem({ code: 'offline', title: 'The server does not answer', detail: 'The server does not answer.' });
   });
   if (!response.ok) throw await problem(response);
+  signedOut.value = false;
   return response;
 }
 
@@ -94,11 +95,13 @@ export function key() {
 /**
  * Exchanges the token of the address for a cookie, and takes it out of the address.
  * The server prints an address that ends with `#token=…`; after the token `&to=` may name a view.
+ * @returns whether the address had a token
  */
 export async function signIn() {
   const found = /^#token=([^&]+)(?:&to=(.*))?$/.exec(location.hash);
-  if (!found || file) return;
+  if (!found || file) return false;
   history.replaceState(null, '', `${location.pathname}#${found[2] ?? '/'}`);
   readAddress();
   await post('/login', { token: found[1] });
+  return true;
 }
