@@ -1,7 +1,7 @@
 // The one socket of this tab. It connects again by itself, and says since when what is shown may be old.
 
 import { signal } from './dom.js';
-import { file } from './source.js';
+import { file, time } from './source.js';
 
 /** `connecting` at first, then `live`, or `stale` while there is no connection; `file` in an exported file. */
 export const connection = signal(file ? 'file' : 'connecting');
@@ -49,7 +49,7 @@ export function connect() {
     else if (message.session) subscribers.get(message.session)?.onMessage(message);
   };
   socket.onclose = () => {
-    if (connection.value !== 'stale') staleSince.value = Date.now();
+    if (connection.value !== 'stale') staleSince.value = time();
     connection.value = 'stale';
     attempt += 1;
     again = setTimeout(connect, Math.min(500 * 2 ** Math.min(attempt, 5), 10_000));
