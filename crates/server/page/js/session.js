@@ -228,8 +228,8 @@ export function moment(session) {
   return { at: session.at.value ?? undefined, tick: session.at.value ? 0 : session.revision.value };
 }
 
-/** Whether what is shown changes no more: a moment of the past, or a file. @param {Session} session */
-export const isPast = (session) => !!file || !!session.at.value;
+/** Whether what is shown changes no more: a moment of the past, a file, or a session that cannot be followed. @param {Session} session */
+export const isPast = (session) => !!file || !!session.at.value || !!session.error.value;
 
 /** Whether commands can be sent: to the present, and while there is a server. @param {Session} session */
 export const isLive = (session) => !isPast(session) && connection.value !== 'stale';
