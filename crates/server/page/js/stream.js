@@ -5,7 +5,7 @@ import { clockMs, count, duration, money, plain, text } from './format.js';
 import { Markdown } from './markdown.js';
 import { Diff, Empty, Failure, Folded, Loading } from './parts.js';
 import { href, route, setQuery } from './route.js';
-import { base } from './session.js';
+import { base, useReturn } from './session.js';
 import { file, get } from './source.js';
 
 /** Items read at once. */
@@ -67,6 +67,7 @@ function useStream(session, path, atEnd) {
   useEffect(() => {
     if (!at && ref.current.seq) later();
   }, [tick]);
+  useReturn(() => state.error && first());
   const earlier = () => {
     const from = Math.max(0, (state.items[0]?.index ?? 0) - PAGE);
     return read({ from, limit: (state.items[0]?.index ?? 0) - from }, merge);
