@@ -12,11 +12,10 @@ import { text, until } from './format.js';
 
 /** A permission's tool and arguments. @param {{ question: Loose }} _ */
 function Permission({ question }) {
-  const { title, tool } = question.permission ?? {};
-  const args = question.permission?.arguments ?? question.detail?.input;
+  const { toolName, input } = question.detail ?? {};
   return html`<div class="permission">
-    <p>${title ?? 'An agent asks for permission to use'} <b class="mono">${tool ?? question.detail?.toolName ?? ''}</b></p>
-    ${args !== undefined && html`<${Folded} value=${text(args)} label="Arguments" />`}
+    <p>An agent asks for permission to use <b class="mono">${toolName}</b></p>
+    ${input !== undefined && html`<${Folded} value=${text(input)} label="Arguments" />`}
   </div>`;
 }
 
