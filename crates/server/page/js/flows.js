@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from './dom.js';
 import { duration, money, plural } from './format.js';
-import { Form, empty } from './form.js';
+import { Form, drafts, empty, useDraft } from './form.js';
 import { title } from './lists.js';
 import { Empty, Failure, Loading, SessionSign, note } from './parts.js';
 import { go, href, route, setQuery } from './route.js';
@@ -60,8 +60,9 @@ export function Flow({ id }) {
 
 /** @param {{ flow: Loose }} _ */
 function Start({ flow }) {
-  const [value, setValue] = useState(() => empty(flow.input ?? {}));
-  const [budget, setBudget] = useState('');
+  const kept = drafts(flow.id);
+  const [value, setValue] = useDraft(kept, '', () => empty(flow.input ?? {}));
+  const [budget, setBudget] = useDraft(kept, ' ', () => '');
   const [state, setState] = useState({ busy: false, error: '' });
   const [once, setOnce] = useState(key);
   const start = async (/** @type {any} */ event) => {
@@ -70,6 +71,7 @@ function Start({ flow }) {
     try {
       const options = budget ? { budget: { usd: Number(budget) } } : {};
       const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options, key: once });
+      kept.clear();
       note('Started');
       go(href(['s', sessionId, 'graph']));
     } catch (error) {
@@ -80,7 +82,7 @@ function Start({ flow }) {
   };
   return html`<form class="card start" onSubmit=${start}>
     <h2>Start it</h2>
-    <${Form} schema=${flow.input ?? {}} value=${value} onChange=${setValue} />
+    <${Form} schema=${flow.input ?? {}} kept=${kept} value=${value} onChange=${setValue} />
     <label class="field short"><span>Budget in US dollars</span>
       <input type="number" min="0" step="any" value=${budget} placeholder="no limit" onInput=${(event) => setBudget(event.target.value)} />
       <small>The session pauses when it is used up.</small></label>

@@ -2,7 +2,7 @@
 
 import { cls, html, useState } from './dom.js';
 import { send } from './commands.js';
-import { Form, empty } from './form.js';
+import { Form, drafts, empty, useDraft } from './form.js';
 import { now } from './lists.js';
 import { Folded, note } from './parts.js';
 import { connection } from './socket.js';
@@ -21,8 +21,9 @@ function Permission({ question }) {
 
 /** @param {{ question: Loose }} _ */
 export function Question({ question }) {
-  const [draft, setDraft] = useState('');
-  const [value, setValue] = useState(() => (question.schema ? empty(question.schema) : null));
+  const kept = drafts(`${question.sessionId} ${question.promptId}`);
+  const [draft, setDraft] = useDraft(kept, ' ', () => '');
+  const [value, setValue] = useDraft(kept, '', () => (question.schema ? empty(question.schema) : null));
   const [state, setState] = useState({ busy: '', error: '', done: false });
   const [once] = useState(key);
   const isPermission = question.kind === 'permission';
@@ -34,6 +35,7 @@ export function Question({ question }) {
     try {
       await send(question.sessionId, { prompt: question.promptId, ...command }, once);
       setState({ busy: '', error: '', done: true });
+      kept.clear();
       note('Answered');
     } catch (error) {
       setState({ busy: '', error: error.message, done: false });
@@ -67,7 +69,7 @@ export function Question({ question }) {
             event.preventDefault();
             if (!off) reply(JSON.stringify(value), '');
           }}>
-            <${Form} schema=${question.schema} value=${value} onChange=${setValue} />
+            <${Form} schema=${question.schema} kept=${kept} value=${value} onChange=${setValue} />
             <div class="choices"><button type="submit" class="button main" disabled=${off}>Answer</button></div>
           </form>`
         : html`

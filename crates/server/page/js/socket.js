@@ -1,6 +1,7 @@
 // The one socket of this tab. It connects again by itself, and says since when what is shown may be old.
 
 import { signal } from './dom.js';
+import { readJson } from './format.js';
 import { file, time } from './source.js';
 
 /** `connecting` at first, then `live`, or `stale` while there is no connection; `file` in an exported file. */
@@ -44,7 +45,7 @@ export function connect() {
     for (const [id, subscriber] of subscribers) subscribe(id, subscriber);
   };
   socket.onmessage = (event) => {
-    const message = JSON.parse(event.data);
+    const message = readJson(event.data);
     if (message.sessions) onLists?.(message);
     else if (message.session) subscribers.get(message.session)?.onMessage(message);
   };

@@ -3,6 +3,7 @@
 import { signal } from './dom.js';
 import { early } from './early.js';
 import { openFile } from './file.js';
+import { readJson } from './format.js';
 import { readAddress } from './route.js';
 
 const BASE = '/api/v1';
@@ -49,6 +50,9 @@ async function request(path, init) {
   return response;
 }
 
+/** @param {Response} response */
+const json = async (response) => readJson(await response.text());
+
 /** @param {Loose} query */
 function search(query) {
   const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
@@ -61,7 +65,7 @@ function search(query) {
  */
 export async function get(path, query = {}, abort) {
   if (file) return file.get(path, query);
-  return (await request(path + search(query), { signal: abort, headers: { accept: 'application/json' } })).json();
+  return json(await request(path + search(query), { signal: abort, headers: { accept: 'application/json' } }));
 }
 
 /** Changes something. @param {string} path @param {unknown} body @returns {Promise<any>} */
@@ -72,7 +76,7 @@ export async function post(path, body) {
     headers: { 'content-type': 'application/json', accept: 'application/json' },
     body: JSON.stringify(body),
   });
-  return response.status === 204 ? {} : response.json();
+  return response.status === 204 ? {} : json(response);
 }
 
 /**
@@ -84,7 +88,7 @@ export async function events(id, query, abort) {
   const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0, ...query })}`;
   const response = await request(path, { signal: abort, headers: { accept: 'application/x-ndjson' } });
   const lines = (await response.text()).split('\n');
-  return lines.filter(Boolean).map((line) => JSON.parse(line));
+  return lines.filter(Boolean).map(readJson);
 }
 
 /** Everything that a session's log has, as JSON lines. @param {string} id */
