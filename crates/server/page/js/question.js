@@ -38,9 +38,10 @@ export function Question({ question }) {
       kept.clear();
       note('Answered');
     } catch (error) {
-      setState({ busy: '', error: error.message, done: false });
+      const message = error.code === 'alreadyAnswered' ? 'This question is already answered.' : error.message;
+      setState({ busy: '', error: message, done: false });
       // The question goes when somebody else has answered it, and what is said beside it too.
-      if (error.status === 409) note(error.message, 'bad');
+      if (error.status === 409) note(message, 'bad');
     }
   };
   /** @param {string} content @param {string} choice */
