@@ -2,7 +2,7 @@
 
 import { signal } from './dom.js';
 import { readJson } from './format.js';
-import { file, time } from './source.js';
+import { file, get, time } from './source.js';
 
 /** `connecting` at first, then `live`, or `stale` while there is no connection; `file` in an exported file. */
 export const connection = signal(file ? 'file' : 'connecting');
@@ -53,6 +53,8 @@ export function connect() {
     if (connection.value !== 'stale') staleSince.value = time();
     connection.value = 'stale';
     attempt += 1;
+    // A socket does not say why it was refused: the browser may not be signed in any more.
+    get('/meta').catch(() => {});
     again = setTimeout(connect, Math.min(500 * 2 ** Math.min(attempt, 5), 10_000));
   };
 }
