@@ -4,6 +4,7 @@ import { html } from './dom.js';
 import { ask, note } from './parts.js';
 import { base } from './session.js';
 import { get, key, post } from './source.js';
+import { readJson } from './format.js';
 import { go, href } from './route.js';
 
 /** @param {string} id @param {Loose} command @param {string} [once] */
@@ -134,7 +135,7 @@ export function fork(id, at, input) {
     run: async (text) => {
       let all = {};
       try {
-        all = JSON.parse(text || '{}');
+        all = readJson(text || '{}');
       } catch (error) {
         throw new Error(`The input is not JSON: ${error.message}`);
       }

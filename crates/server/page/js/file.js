@@ -1,7 +1,7 @@
 // The data of an exported file: the answers that the server would give, written into the document by
 // `inspan export --html`. A state of the past is made of the first state and the patches up to it.
 
-import { own } from './format.js';
+import { own, readJson } from './format.js';
 
 /**
  * @typedef {object} FileData
@@ -98,5 +98,5 @@ export function matchesType(filter, type) {
 /** The data of this document, if it is an exported file. */
 export function openFile() {
   const element = document.getElementById('data');
-  return element ? reader(JSON.parse(element.textContent ?? '')) : null;
+  return element ? reader(readJson(element.textContent ?? '')) : null;
 }

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from './dom.js';
 import { duration, money, plural } from './format.js';
-import { Form, empty } from './form.js';
+import { Form, drafts, empty, useDraft } from './form.js';
 import { title } from './lists.js';
 import { Empty, Failure, Loading, SessionSign, note } from './parts.js';
 import { go, href, route, setQuery } from './route.js';
@@ -17,14 +17,13 @@ export function Flows() {
   const words = (route.value.query.q ?? '').toLowerCase();
   if (error) return html`<${Failure} error=${error} retry=${reload} head=${true} />`;
   if (isLoading && !data) return html`<${Loading} what="the flows" />`;
-  const all = Array.isArray(data) ? data : (data.flows ?? data.items ?? []);
-  const found = all.filter((/** @type {Loose} */ flow) => `${flow.name} ${flow.file} ${flow.description ?? ''}`.toLowerCase().includes(words));
+  const found = data.filter((/** @type {Loose} */ flow) => `${flow.name} ${flow.file} ${flow.description ?? ''}`.toLowerCase().includes(words));
   return html`<section class="page">
     <div class="page-head">
       <h1>Flows</h1><span class="grow"></span>
       <input type="search" class="filter" data-filter value=${words} placeholder="Filter  /" aria-label="Filter flows" onInput=${(event) => setQuery({ q: event.target.value })} />
     </div>
-    ${all.length === 0 && html`<${Empty} title="No flow is registered"><p>The server offers the flows of the folders it was started with: <code>inspan serve --flows DIR</code></p><//>`}
+    ${data.length === 0 && html`<${Empty} title="No flow is registered"><p>The server offers the flows of the folders it was started with: <code>inspan serve --flows DIR</code></p><//>`}
     <ul class="flows">
       ${found.map((/** @type {Loose} */ flow) => html`<li key=${flow.id}><a class="flow" href=${href(['flows', flow.id])}>
         <span class="flow-name">${flow.name}</span>
@@ -49,7 +48,7 @@ export function Flow({ id }) {
     ${flow.description && html`<p class="lead">${flow.description}</p>`}
     <p class="mono faint">${flow.file}</p>
     ${flow.runs === false
-      ? html`<div class="card"><h2>It cannot run</h2><ul class="problems">${(flow.problems ?? []).map((/** @type {Loose} */ problem) => html`<li class="mono">${typeof problem === 'string' ? problem : [problem.line && `line ${problem.line}`, problem.message].filter(Boolean).join(': ')}</li>`)}</ul></div>`
+      ? html`<div class="card"><h2>It cannot run</h2><ul class="problems">${(flow.problems ?? []).map((/** @type {Loose} */ problem) => html`<li class="mono">${[problem.line && `line ${problem.line}`, problem.message].filter(Boolean).join(': ')}</li>`)}</ul></div>`
       : html`<${Start} flow=${flow} />`}
     ${flow.history?.length > 0 && html`<h2>Earlier sessions</h2>
       <ul class="sessions">${flow.history.map((/** @type {Loose} */ one) => html`<li class="session">
@@ -61,8 +60,9 @@ export function Flow({ id }) {
 
 /** @param {{ flow: Loose }} _ */
 function Start({ flow }) {
-  const [value, setValue] = useState(() => empty(flow.input ?? {}));
-  const [budget, setBudget] = useState('');
+  const kept = drafts(flow.id);
+  const [value, setValue] = useDraft(kept, '', () => empty(flow.input ?? {}));
+  const [budget, setBudget] = useDraft(kept, ' ', () => '');
   const [state, setState] = useState({ busy: false, error: '' });
   const [once, setOnce] = useState(key);
   const start = async (/** @type {any} */ event) => {
@@ -71,6 +71,7 @@ function Start({ flow }) {
     try {
       const options = budget ? { budget: { usd: Number(budget) } } : {};
       const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options, key: once });
+      kept.clear();
       note('Started');
       go(href(['s', sessionId, 'graph']));
     } catch (error) {
@@ -81,7 +82,7 @@ function Start({ flow }) {
   };
   return html`<form class="card start" onSubmit=${start}>
     <h2>Start it</h2>
-    <${Form} schema=${flow.input ?? {}} value=${value} onChange=${setValue} />
+    <${Form} schema=${flow.input ?? {}} kept=${kept} value=${value} onChange=${setValue} />
     <label class="field short"><span>Budget in US dollars</span>
       <input type="number" min="0" step="any" value=${budget} placeholder="no limit" onInput=${(event) => setBudget(event.target.value)} />
       <small>The session pauses when it is used up.</small></label>

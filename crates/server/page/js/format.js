@@ -87,6 +87,22 @@ export const plural = (n, one, many) => `${grouped(n)} ${n === 1 ? one : (many ?
 /** A key's value, if it is the object's own: names of fields and nodes may be `constructor`. @param {Loose} object @param {string} key */
 export const own = (object, key) => (Object.hasOwn(object, key) ? object[key] : undefined);
 
+// In JSON: a number that may be too large for JavaScript.
+const LONG = /(?:^|[[:,\s])-?(?:\d{16,}|[\d.]+e\+?\d{3,})(?:$|[\],}\s])/i;
+
+/** JSON as a value, in which a whole number that JavaScript would change is kept as it is written. @param {string} written @returns {any} */
+export const readJson = (written) => JSON.parse(written, LONG.test(written) ? /** @type {any} */ (exact) : undefined);
+
+/** @param {string} _ @param {unknown} value @param {{ source: string }} [context] absent in an old browser */
+function exact(_, value, context) {
+  if (typeof value !== 'number' || Number.isSafeInteger(value) || !context) return value;
+  const isWhole = /^-?\d+$/.test(context.source);
+  if (!isWhole && Number.isFinite(value)) return value;
+  const bits = isWhole ? BigInt(context.source) : 2n ** 64n;
+  if (bits < -(2n ** 63n) || bits >= 2n ** 64n) throw new RangeError('This number is too large to be kept exactly.');
+  return /** @type {any} */ (JSON).rawJSON(context.source);
+}
+
 /** A value as text: text as it is, anything else as JSON. @param {unknown} value @returns {string} */
 export const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value, null, 2));
 

@@ -1,12 +1,10 @@
 // All open questions, answered in place.
 
-import { html } from './dom.js';
-import { inbox } from './lists.js';
+import { html, useEffect } from './dom.js';
+import { inbox, title } from './lists.js';
 import { Empty } from './parts.js';
 import { href } from './route.js';
 import { Question } from './question.js';
-import { title } from './lists.js';
-import { useEffect } from './dom.js';
 
 export function Inbox() {
   useEffect(() => {

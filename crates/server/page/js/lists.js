@@ -2,7 +2,7 @@
 
 import { computed, effect, signal } from './dom.js';
 import { visible } from './format.js';
-import { file, get } from './source.js';
+import { file, get, time } from './source.js';
 import { followLists } from './socket.js';
 
 /** @type {{ value: { version?: string, statuses: Record<string, Status>, sessionStatuses: Record<string, Status> } | null }} */
@@ -16,10 +16,10 @@ export const inbox = signal([]);
 /** @type {{ value: Error | null }} */
 export const listError = signal(null);
 
-/** A clock for what passes while nothing happens; it ticks each second while the page is seen. */
-export const now = signal(Date.now());
+/** The server's clock for what passes while nothing happens; it ticks each second while the page is seen. */
+export const now = signal(time());
 setInterval(() => {
-  if (!document.hidden) now.value = Date.now();
+  if (!document.hidden) now.value = time();
 }, 1000);
 
 const UNKNOWN = { glyph: '·', tone: 'faint', label: '' };
@@ -29,9 +29,6 @@ export const nodeStatus = (word) => meta.value?.statuses?.[word] ?? { ...UNKNOWN
 /** How a session's state is shown. @param {string} word @returns {Status} */
 export const sessionStatus = (word) => meta.value?.sessionStatuses?.[word] ?? { ...UNKNOWN, label: word };
 
-/** A list, or the list within a page of it. @param {Loose} answer @param {string} key @returns {Loose[]} */
-const listOf = (answer, key) => (Array.isArray(answer) ? answer : (answer[key] ?? answer.items ?? []));
-
 /** Reads the lists; from then on the socket keeps them fresh. */
 export async function loadLists() {
   try {
@@ -40,8 +37,9 @@ export async function loadLists() {
     };
     if (file) return await about();
     const [all, open] = await Promise.all([get('/sessions', { limit: 1000 }), get('/inbox'), about()]);
-    sessions.value = listOf(all, 'sessions');
-    inbox.value = listOf(open, 'inbox');
+    now.value = time();
+    sessions.value = all.sessions;
+    inbox.value = open;
     listError.value = null;
   } catch (error) {
     listError.value = error;

@@ -6,7 +6,7 @@ import { Flow, Flows } from './flows.js';
 import { Help, listenToKeys } from './keys.js';
 import { Inbox } from './inbox.js';
 import { inbox, listError, loadLists, meta, now, title } from './lists.js';
-import { Asker, Button, Empty, Failure, Loading, notes } from './parts.js';
+import { Asker, Button, Empty, Failure, Loading, note, notes } from './parts.js';
 import { go, href, route } from './route.js';
 import { Run } from './run.js';
 import { closeSession, sessionOf } from './session.js';
@@ -68,6 +68,7 @@ function Head() {
 }
 
 function Connection() {
+  if (signedOut.value) return html`<span class="conn stale" role="status">not signed in</span>`;
   switch (connection.value) {
     case 'live':
       return html`<span class="conn live" role="status"><i aria-hidden="true"></i>live</span>`;
@@ -82,7 +83,7 @@ function Connection() {
 
 /** Says that what is shown may be old. */
 function Stale() {
-  if (connection.value !== 'stale') return null;
+  if (connection.value !== 'stale' || signedOut.value) return null;
   const since = Math.max(0, now.value - staleSince.value);
   return html`<div class="bar stale-bar" role="alert">
     <strong>Stale.</strong> The server has not answered for ${duration(Math.max(1000, since))}; what is shown may be old. It is tried again by itself.
@@ -187,6 +188,17 @@ let wasLost = false;
 effect(() => {
   if (connection.value === 'live' && wasLost) loadLists();
   wasLost = connection.value === 'stale';
+});
+
+// The address with the token is opened in this tab.
+addEventListener('hashchange', async () => {
+  try {
+    if (!(await signIn())) return;
+    connectNow();
+  } catch (error) {
+    note(error.message, 'bad');
+  }
+  loadLists();
 });
 
 start();

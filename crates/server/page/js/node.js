@@ -42,7 +42,7 @@ function Overview({ session, state }) {
   return html`<div class="pane-body">
     <${Questions} session=${session} questions=${questionsOf(state)} isLed=${true} />
     <${ErrorText} error=${state.error} />
-    ${state.ending && html`<p class="hint">${typeof state.ending === 'string' ? state.ending : text(state.ending)}</p>`}
+    ${state.ending && html`<p class="hint">${text(state.ending)}</p>`}
     ${state.output !== undefined && html`<section><h3>Output</h3><${Folded} value=${text(state.output)} label="Output" lines=${24} /></section>`}
     ${state.artifacts && html`<section><h3>Files that nodes left</h3><p class="mono file">${state.artifacts}</p></section>`}
     ${state.input !== undefined && html`<section><h3>Input</h3><${Folded} value=${text(state.input)} label="Input" /></section>`}

@@ -2,7 +2,7 @@
 
 import { cls, html, useState } from './dom.js';
 import { send } from './commands.js';
-import { Form, empty } from './form.js';
+import { Form, drafts, empty, useDraft } from './form.js';
 import { now } from './lists.js';
 import { Folded, note } from './parts.js';
 import { connection } from './socket.js';
@@ -12,18 +12,18 @@ import { text, until } from './format.js';
 
 /** A permission's tool and arguments. @param {{ question: Loose }} _ */
 function Permission({ question }) {
-  const { title, tool } = question.permission ?? {};
-  const args = question.permission?.arguments ?? question.detail?.input;
+  const { toolName, input } = question.detail ?? {};
   return html`<div class="permission">
-    <p>${title ?? 'An agent asks for permission to use'} <b class="mono">${tool ?? question.detail?.toolName ?? ''}</b></p>
-    ${args !== undefined && html`<${Folded} value=${text(args)} label="Arguments" />`}
+    <p>An agent asks for permission to use <b class="mono">${toolName}</b></p>
+    ${input !== undefined && html`<${Folded} value=${text(input)} label="Arguments" />`}
   </div>`;
 }
 
 /** @param {{ question: Loose }} _ */
 export function Question({ question }) {
-  const [draft, setDraft] = useState('');
-  const [value, setValue] = useState(() => (question.schema ? empty(question.schema) : null));
+  const kept = drafts(`${question.sessionId} ${question.promptId}`);
+  const [draft, setDraft] = useDraft(kept, ' ', () => '');
+  const [value, setValue] = useDraft(kept, '', () => (question.schema ? empty(question.schema) : null));
   const [state, setState] = useState({ busy: '', error: '', done: false });
   const [once] = useState(key);
   const isPermission = question.kind === 'permission';
@@ -35,11 +35,13 @@ export function Question({ question }) {
     try {
       await send(question.sessionId, { prompt: question.promptId, ...command }, once);
       setState({ busy: '', error: '', done: true });
+      kept.clear();
       note('Answered');
     } catch (error) {
-      setState({ busy: '', error: error.message, done: false });
+      const message = error.code === 'alreadyAnswered' ? 'This question is already answered.' : error.message;
+      setState({ busy: '', error: message, done: false });
       // The question goes when somebody else has answered it, and what is said beside it too.
-      if (error.status === 409) note(error.message, 'bad');
+      if (error.status === 409) note(message, 'bad');
     }
   };
   /** @param {string} content @param {string} choice */
@@ -68,7 +70,7 @@ export function Question({ question }) {
             event.preventDefault();
             if (!off) reply(JSON.stringify(value), '');
           }}>
-            <${Form} schema=${question.schema} value=${value} onChange=${setValue} />
+            <${Form} schema=${question.schema} kept=${kept} value=${value} onChange=${setValue} />
             <div class="choices"><button type="submit" class="button main" disabled=${off}>Answer</button></div>
           </form>`
         : html`

@@ -23,9 +23,8 @@ const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted', 'sta
 /** The facts of the run in a line. @param {{ session: Session, state: State }} _ */
 function Facts({ session: shown, state }) {
   const { session, totals } = state;
-  const entry = session ?? state;
-  const isRunning = entry.state === 'running' && !isPast(shown);
-  const ms = isRunning && entry.startedAt ? now.value - new Date(entry.startedAt).getTime() : state.durationMs;
+  const isRunning = session.state === 'running' && !isPast(shown);
+  const ms = isRunning && session.startedAt ? now.value - new Date(session.startedAt).getTime() : state.durationMs;
   const nodes = totals?.nodes ?? {};
   const all = Object.values(nodes).reduce((sum, n) => sum + n, 0);
   const done = (nodes.complete ?? 0) + (nodes.reused ?? 0) + (nodes.skipped ?? 0);
@@ -43,7 +42,7 @@ function Facts({ session: shown, state }) {
 /** @param {{ session: Session, state: State }} _ */
 function Acts({ session, state }) {
   const { id } = session;
-  const entry = state.session ?? state;
+  const entry = state.session;
   const flow = entry.flow;
   if (!isLive(session)) {
     return html`<div class="acts">
@@ -62,8 +61,8 @@ function Acts({ session, state }) {
 
 /** @param {{ session: Session, state: State }} _ */
 function RunHead({ session, state }) {
-  const entry = state.session ?? state;
-  const parent = state.parent?.session ?? state.parent?.sessionId;
+  const entry = state.session;
+  const parent = state.parent?.session;
   return html`<header class="run-head">
     <div class="run-title">
       <${SessionSign} state=${entry.state} />
@@ -90,7 +89,7 @@ function Views({ id, view }) {
 export function Run({ id, view }) {
   const session = sessionOf(id);
   const state = session.shown.value;
-  const flow = (state?.session ?? state)?.flow;
+  const flow = state?.session.flow;
   const graph = session.graph.value;
   // It comes before the state, mostly, and is prepared meanwhile.
   if (graph && !graph.failure) shapesOf(graph);
@@ -100,6 +99,7 @@ export function Run({ id, view }) {
   if (!state) return session.error.value ? html`<${Failure} error=${session.error.value} retry=${session.reload} head=${true} />` : html`<${Loading} what="the session" />`;
   return html`<div class=${cls('run', chosen.value && 'has-node', session.at.value && 'past', `at-${view}`, !chosen.value && view !== 'graph' && 'alone')}>
     <${RunHead} session=${session} state=${state} />
+    ${session.error.value && html`<div class="bar stale-bar" role="alert"><strong>Not followed any more.</strong> ${session.error.value.message} <${Button} onPress=${session.reload}>Try again<//></div>`}
     <${Views} id=${id} view=${view} />
     <div class="run-body">
       <section class="run-main" aria-label=${VIEWS.find((one) => one.view === view)?.name ?? 'View'}>

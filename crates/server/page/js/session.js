@@ -1,7 +1,7 @@
 // One session as the page shows it: its state now, or as it was at a sequence number. The page folds nothing: a state
 // and the patches of it come from the server.
 
-import { batch, computed, effect, perFrame, signal, useEffect, useMemo, useState } from './dom.js';
+import { batch, computed, effect, perFrame, signal, useEffect, useMemo, useRef, useState } from './dom.js';
 import { applyPatch } from './file.js';
 import { route, setQuery } from './route.js';
 import { file, get, Problem } from './source.js';
@@ -186,6 +186,16 @@ export const chosen = computed(() => route.value.query.node ?? '');
 /** @param {string} path */
 export const choose = (path) => setQuery({ node: path, attempt: undefined });
 
+/** Reads again when the server is back. @param {() => void} read */
+export function useReturn(read) {
+  const isLost = connection.value === 'stale';
+  const was = useRef(isLost);
+  useEffect(() => {
+    if (was.current && !isLost) read();
+    was.current = isLost;
+  }, [isLost]);
+}
+
 /**
  * A resource of the server, read again when its address changes, and now and then while the session runs.
  * @param {string} path @param {Record<string, any>} query @param {number} tick changes when the answer may have changed
@@ -219,6 +229,7 @@ export function useResource(path, query, tick = 0) {
       }, 500);
     }
   }, [tick]);
+  useReturn(read);
   const fresh = answer.address === address;
   return { data: answer.data, isLoading: !fresh, error: fresh ? answer.error : undefined, reload: read };
 }
@@ -228,8 +239,8 @@ export function moment(session) {
   return { at: session.at.value ?? undefined, tick: session.at.value ? 0 : session.revision.value };
 }
 
-/** Whether what is shown changes no more: a moment of the past, or a file. @param {Session} session */
-export const isPast = (session) => !!file || !!session.at.value;
+/** Whether what is shown changes no more: a moment of the past, a file, or a session that cannot be followed. @param {Session} session */
+export const isPast = (session) => !!file || !!session.at.value || !!session.error.value;
 
 /** Whether commands can be sent: to the present, and while there is a server. @param {Session} session */
 export const isLive = (session) => !isPast(session) && connection.value !== 'stale';

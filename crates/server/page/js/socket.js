@@ -1,7 +1,8 @@
 // The one socket of this tab. It connects again by itself, and says since when what is shown may be old.
 
 import { signal } from './dom.js';
-import { file } from './source.js';
+import { readJson } from './format.js';
+import { file, get, time } from './source.js';
 
 /** `connecting` at first, then `live`, or `stale` while there is no connection; `file` in an exported file. */
 export const connection = signal(file ? 'file' : 'connecting');
@@ -44,21 +45,23 @@ export function connect() {
     for (const [id, subscriber] of subscribers) subscribe(id, subscriber);
   };
   socket.onmessage = (event) => {
-    const message = JSON.parse(event.data);
+    const message = readJson(event.data);
     if (message.sessions) onLists?.(message);
     else if (message.session) subscribers.get(message.session)?.onMessage(message);
   };
   socket.onclose = () => {
-    if (connection.value !== 'stale') staleSince.value = Date.now();
+    if (connection.value !== 'stale') staleSince.value = time();
     connection.value = 'stale';
     attempt += 1;
+    // A socket does not say why it was refused: the browser may not be signed in any more.
+    get('/meta').catch(() => {});
     again = setTimeout(connect, Math.min(500 * 2 ** Math.min(attempt, 5), 10_000));
   };
 }
 
 /** Connects at once instead of after the wait. */
 export function connectNow() {
-  if (connection.value === 'stale' && socket?.readyState !== WebSocket.CONNECTING) connect();
+  if (connection.value !== 'live' && socket?.readyState !== WebSocket.CONNECTING) connect();
 }
 
 addEventListener('online', connectNow);

@@ -3,6 +3,7 @@
 import { signal } from './dom.js';
 import { early } from './early.js';
 import { openFile } from './file.js';
+import { readJson } from './format.js';
 import { readAddress } from './route.js';
 
 const BASE = '/api/v1';
@@ -25,6 +26,10 @@ export const file = openFile();
 /** Whether the server knows this browser. */
 export const signedOut = signal(false);
 
+let ahead = 0;
+/** The server's time: the browser's, unless the two clocks clearly differ. */
+export const time = () => Date.now() + ahead;
+
 /** @param {Response} response */
 async function problem(response) {
   if (response.status === 401) signedOut.value = true;
@@ -37,9 +42,16 @@ async function request(path, init) {
   const response = await (early(BASE + path) ?? fetch(BASE + path, { credentials: 'same-origin', ...init })).catch(() => {
     throw new Problem({ code: 'offline', title: 'The server does not answer', detail: 'The server does not answer.' });
   });
+  // The date has no parts of a second.
+  const off = Date.parse(response.headers.get('date') ?? '') - Date.now();
+  ahead = Math.abs(off) > 2000 ? off : 0;
   if (!response.ok) throw await problem(response);
+  signedOut.value = false;
   return response;
 }
+
+/** @param {Response} response */
+const json = async (response) => readJson(await response.text());
 
 /** @param {Loose} query */
 function search(query) {
@@ -53,7 +65,7 @@ function search(query) {
  */
 export async function get(path, query = {}, abort) {
   if (file) return file.get(path, query);
-  return (await request(path + search(query), { signal: abort, headers: { accept: 'application/json' } })).json();
+  return json(await request(path + search(query), { signal: abort, headers: { accept: 'application/json' } }));
 }
 
 /** Changes something. @param {string} path @param {unknown} body @returns {Promise<any>} */
@@ -64,7 +76,7 @@ export async function post(path, body) {
     headers: { 'content-type': 'application/json', accept: 'application/json' },
     body: JSON.stringify(body),
   });
-  return response.status === 204 ? {} : response.json();
+  return response.status === 204 ? {} : json(response);
 }
 
 /**
@@ -76,7 +88,7 @@ export async function events(id, query, abort) {
   const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0, ...query })}`;
   const response = await request(path, { signal: abort, headers: { accept: 'application/x-ndjson' } });
   const lines = (await response.text()).split('\n');
-  return lines.filter(Boolean).map((line) => JSON.parse(line));
+  return lines.filter(Boolean).map(readJson);
 }
 
 /** Everything that a session's log has, as JSON lines. @param {string} id */
@@ -94,11 +106,13 @@ export function key() {
 /**
  * Exchanges the token of the address for a cookie, and takes it out of the address.
  * The server prints an address that ends with `#token=…`; after the token `&to=` may name a view.
+ * @returns whether the address had a token
  */
 export async function signIn() {
   const found = /^#token=([^&]+)(?:&to=(.*))?$/.exec(location.hash);
-  if (!found || file) return;
+  if (!found || file) return false;
   history.replaceState(null, '', `${location.pathname}#${found[2] ?? '/'}`);
   readAddress();
   await post('/login', { token: found[1] });
+  return true;
 }

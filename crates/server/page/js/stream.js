@@ -5,7 +5,7 @@ import { clockMs, count, duration, money, plain, text } from './format.js';
 import { Markdown } from './markdown.js';
 import { Diff, Empty, Failure, Folded, Loading } from './parts.js';
 import { href, route, setQuery } from './route.js';
-import { base } from './session.js';
+import { base, useReturn } from './session.js';
 import { file, get } from './source.js';
 
 /** Items read at once. */
@@ -67,6 +67,7 @@ function useStream(session, path, atEnd) {
   useEffect(() => {
     if (!at && ref.current.seq) later();
   }, [tick]);
+  useReturn(() => state.error && first());
   const earlier = () => {
     const from = Math.max(0, (state.items[0]?.index ?? 0) - PAGE);
     return read({ from, limit: (state.items[0]?.index ?? 0) - from }, merge);
@@ -87,7 +88,7 @@ const Cut = ({ item }) => item.cut ? html`<p class="faint">${count(item.cut)} by
 
 /** A tool call. @param {{ item: Loose }} _ */
 function Tool({ item }) {
-  const edits = item.edits ?? (item.diff ? [item.diff] : []);
+  const edits = item.edits ?? [];
   const isOpen = item.ok === undefined;
   const input = item.input && typeof item.input === 'object' && Object.keys(item.input).length === 0 ? '' : text(item.input ?? '');
   const brief = item.input && typeof item.input === 'object' ? Object.values(item.input).find((value) => typeof value === 'string') : item.input;
@@ -119,12 +120,9 @@ function Item({ item, isOpen }) {
       return html`<div class=${cls('it-exec', item.stream)}><p class="part">${item.stream}</p><${Folded} value=${plain(item.text.replace(/\n$/, ''))} label=${item.stream} lines=${30} />${item.truncated && html`<p class="faint">No more of it was recorded.</p>`}</div>`;
     case 'message':
       return html`<div class="it-message"><p class="part">${item.steers ? 'steering message' : 'message'}</p><p>${item.text}</p></div>`;
-    case 'question': {
-      const prompt = item.prompt ?? {};
-      const words = typeof prompt === 'string' ? prompt : prompt.prompt;
-      return html`<div class="it-question"><p class="part">question</p><${Markdown} text=${words ?? ''} />
+    case 'question':
+      return html`<div class="it-question"><p class="part">question</p><${Markdown} text=${item.prompt.prompt} />
         ${item.answer ? html`<p class="answer"><span class="faint">${item.answer.isDefault ? 'nobody answered: the default' : 'answered'}</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : isOpen ? html`<p class="tone-warning">? waits for an answer</p>` : html`<p class="faint">not answered in this attempt</p>`}</div>`;
-    }
     case 'usage': {
       const { inputTokens, outputTokens, cacheReadTokens: cached, cacheCreationTokens } = item.usage;
       const read = `${count(inputTokens + cached + cacheCreationTokens)} tokens read${cached ? `, ${count(cached)} of them from the cache` : ''}`;

@@ -2,7 +2,7 @@
 // compressed.
 
 import { cls, html, useMemo, useRef, useSize } from './dom.js';
-import { clockMs, duration } from './format.js';
+import { clockMs, duration, plural } from './format.js';
 import { nodeStatus } from './lists.js';
 import { AtEnd, Empty, Failure, Loading, Rows } from './parts.js';
 import { base, choose, chosen, moment, useResource } from './session.js';
@@ -105,7 +105,7 @@ export function Timeline({ session }) {
           ? html`<${Empty} title="Nothing has run yet" />`
           : html`<div class="tools">
               <input type="search" class="filter" data-filter value=${words} placeholder="Filter  /" aria-label="Filter rows by node" onInput=${(event) => setQuery({ q: event.target.value })} />
-              <span class="faint">${duration(line.to - line.from)} in all${data.omitted ? `, ${data.omitted} rows left out` : ''}</span><${AtEnd} session=${session} /><span class="grow"></span>
+              <span class="faint">${duration(line.to - line.from)} in all${data.omitted ? `, ${plural(data.omitted, 'row')} left out` : ''}</span><${AtEnd} session=${session} /><span class="grow"></span>
               <span class="key"><i class="tl-bar key-path"></i> critical path</span><span class="key"><i class="tl-tool"></i> tool call</span><span class="key"><i class="tl-wait person"></i> waits for a person</span><span class="key"><i class="tl-cut"></i> time cut out</span>
             </div>
             <div class="tl-head" aria-hidden="true">${ticks(line, width).map((one) => html`<span style=${{ left: `${one.x + name}px` }}>${one.text}</span>`)}</div>
