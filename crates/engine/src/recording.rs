@@ -4,6 +4,7 @@
 //! only what is on an allow-list; secrets are replaced.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,7 +12,7 @@ use std::{
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream,
+    AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, NodePath, ProviderItem, ProviderStream,
     ProviderWrapper, Redactor, StreamEvent,
 };
 use parking_lot::Mutex;
@@ -58,8 +59,44 @@ pub enum RecordingError {
 #[derive(Clone)]
 pub struct Recorder {
     dir: Arc<Path>,
-    /// How often each request was made.
-    made: Arc<Mutex<FxHashMap<String, u32>>>,
+    /// Whether what an earlier process of the same session recorded stays.
+    continues: bool,
+    /// The calls of each request so far, by its key.
+    made: Arc<Mutex<FxHashMap<String, CallsMade>>>,
+}
+
+/// The calls of one request.
+#[derive(Default)]
+struct CallsMade {
+    /// The number of the newest.
+    newest: u32,
+    /// What an earlier process did not finish: the number of the call at each place. It is made again, and its recording
+    /// replaced.
+    cut_short: Vec<(Option<NodePath>, u32)>,
+}
+
+impl CallsMade {
+    /// After those that an earlier process of the session recorded.
+    fn after(recorded: BTreeMap<u32, Recording>) -> Self {
+        let newest = recorded.last_key_value().map_or(0, |(call, _)| *call);
+        let mut last_at: Vec<(Option<NodePath>, u32, bool)> = Vec::new();
+        for (call, recording) in recorded {
+            last_at.retain(|(place, ..)| *place != recording.place);
+            let was_cut = recording.end.was_aborted();
+            last_at.push((recording.place, call, was_cut));
+        }
+        let cut_short = last_at.into_iter().filter(|(.., was_cut)| *was_cut);
+        Self { newest, cut_short: cut_short.map(|(place, call, _)| (place, call)).collect() }
+    }
+
+    /// The number of the next call at a place.
+    fn next(&mut self, place: Option<&NodePath>) -> u32 {
+        if let Some(at) = self.cut_short.iter().position(|(cut, _)| cut.as_ref() == place) {
+            return self.cut_short.swap_remove(at).1;
+        }
+        self.newest += 1;
+        self.newest
+    }
 }
 
 impl Recorder {
@@ -68,7 +105,26 @@ impl Recorder {
     pub fn new(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
         let dir = dir.into();
         create_private_dir_all(&dir).map_err(|source| RecordingError::Io { path: dir.clone(), source })?;
-        Ok(Self { dir: dir.into(), made: Arc::default() })
+        Ok(Self { dir: dir.into(), continues: false, made: Arc::default() })
+    }
+
+    /// A recorder that continues what earlier processes of the same session recorded in this folder, such as after a
+    /// pause: their recordings stay, but for that of a call that was cut short and is made again. Older recordings of a
+    /// request by other sessions are replaced.
+    pub fn continuing(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into().into(), continues: true, made: Arc::default() }
+    }
+
+    /// The calls of a request that an earlier process of its session recorded in the folder. Any others are removed.
+    fn recorded_before(&self, request: &KeyedRequest) -> CallsMade {
+        if self.continues {
+            // The session goes on without the folder: what cannot be written is warned of then.
+            drop(create_private_dir_all(&self.dir));
+        }
+        let is_of_session =
+            |recording: &Recording| request.session.is_some() && recording.session == request.session;
+        let stays = |recording: &Recording| self.continues && is_of_session(recording);
+        CallsMade::after(store::keep(&self.dir, request, stays))
     }
 
     /// The same provider, each call of which is recorded when it ends. A recording that cannot be written is
@@ -86,13 +142,9 @@ impl Recorder {
     fn tape_of(&self, request: KeyedRequest, redactor: Redactor) -> Tape {
         let call = {
             let mut made = self.made.lock();
-            let made = made.entry(request.key.clone()).or_default();
-            *made += 1;
-            *made
+            let made = made.entry(request.key.clone()).or_insert_with(|| self.recorded_before(&request));
+            made.next(request.place.as_ref())
         };
-        if call == 1 {
-            store::remove_older(&self.dir, &request);
-        }
         Tape {
             dir: Arc::clone(&self.dir),
             request,

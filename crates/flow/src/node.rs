@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
-use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog, write_output};
+use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
 use inspan_protocol::{
-    AgentError, Envelope, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp,
-    trace_variables,
+    AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Redactor,
+    Timestamp, trace_variables,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Ground;
@@ -126,11 +126,13 @@ impl NodeContext {
     }
 
     /// The result of a call that the node makes outside: from a recording, or by making it, which is then recorded if
-    /// calls are. The future is not polled if a recording answers.
+    /// calls are, in the form that `recorded` gives. The future is not polled if a recording answers. What was done stays
+    /// done if it cannot be recorded: that is a warning in the log.
     pub(crate) async fn call<T: Serialize + DeserializeOwned>(
         &self,
         call: NodeCall<'_>,
         make: impl Future<Output = Result<T, AgentError>>,
+        recorded: impl FnOnce(&T) -> Result<Value, AgentError>,
     ) -> Result<(T, CallSource), AgentError> {
         let ended = match self.calls.begin(call, &self.redactor, &self.cancel).await {
             NodeAnswer::Recorded(ended) => ended.and_then(|ended| {
@@ -144,9 +146,16 @@ impl NodeContext {
             }),
             NodeAnswer::Make(tape) => {
                 let ended = make.await;
-                let saved = tape.save_with(|| ended.as_ref().map_err(Clone::clone).and_then(write_output));
-                // The first of two failures is reported.
-                ended.and_then(|ended| saved.map(|()| (ended, CallSource::Now)))
+                let mut formless = None;
+                let saved = tape.save_with(|| {
+                    let ended = ended.as_ref().map_err(Clone::clone)?;
+                    recorded(ended).inspect_err(|error| formless = Some(error.message.clone()))
+                });
+                if let Some(why) = saved.err().map(|error| error.to_string()).or(formless) {
+                    let message = format!("a call of node `{}` is not recorded: {why}", self.node);
+                    self.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
+                }
+                ended.map(|ended| (ended, CallSource::Now))
             }
         };
         match ended {

@@ -8,7 +8,10 @@ mod event_writer;
 mod origin;
 mod result;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, Subscription};
 use inspan_flow_core::{Graph, Pilot, Run, check_input};
@@ -25,7 +28,7 @@ pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 use crate::{error::RunError, node::NodeRegistry};
 use driver::Driver;
 use event_writer::EventWriter;
-use origin::Origin;
+use origin::{Beginning, Origin};
 use result::LastState;
 
 /// Questions about the state of a run that may wait for an answer.
@@ -36,7 +39,6 @@ pub struct FlowRunner {
     /// What it was built from.
     builder: FlowRunnerBuilder,
     hub: Hub,
-    origin: Origin,
     /// All events, if they are to be given back and no store has them.
     all: Option<Subscription>,
     handle: RunHandle,
@@ -51,11 +53,12 @@ pub struct FlowRunner {
 }
 
 /// Ends the session of a runner that is dropped: nothing takes its commands any more.
-struct EndOfSession(Hub);
+struct EndOfSession(RunHandle);
 
 impl Drop for EndOfSession {
     fn drop(&mut self) {
-        self.0.end_session();
+        self.0.hub.end_session();
+        drop(self.0.begin());
     }
 }
 
@@ -101,14 +104,19 @@ pub struct RunHandle {
     hub: Hub,
     attach: mpsc::Sender<Attach>,
     questions: mpsc::Sender<oneshot::Sender<RunSnapshot>>,
+    /// What it begins with; nothing once it has begun.
+    beginning: Arc<Mutex<Option<Beginning>>>,
     ended: watch::Receiver<Option<Arc<LastState>>>,
 }
 
 impl RunHandle {
     /// Pauses the session: running agents are cancelled and keep their conversations. Gives the snapshot once the
     /// session is paused; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause. Refused before
-    /// the session has started and after it has ended.
+    /// the future of [`FlowRunner::run`] or [`FlowRunner::resume`] has begun the session, and after it has ended.
     pub async fn pause(&self, reason: Option<String>) -> Result<Arc<RunSnapshot>, Rejection> {
+        if self.beginning().is_some() {
+            return Err(Rejection::NotActive);
+        }
         let refused = match self.hub.session_has_ended() {
             true => Some(Rejection::NotActive),
             false => self.hub.pause(reason).err(),
@@ -132,8 +140,12 @@ impl RunHandle {
         self.hub.abort(reason)
     }
 
-    /// The fold as it is now. Nothing once the session's log could not be flushed.
+    /// The fold as it is now; before the session has begun, that of its start. Nothing once the session's log could not be
+    /// flushed.
     pub async fn snapshot(&self) -> Option<RunSnapshot> {
+        if let Some(beginning) = &*self.beginning() {
+            return Some(beginning.snapshot(self.hub.session_id()));
+        }
         let (answer, snapshot) = oneshot::channel();
         if self.questions.send(answer).await.is_ok()
             && let Ok(snapshot) = snapshot.await
@@ -146,9 +158,13 @@ impl RunHandle {
         last.map(|last| last.snapshot())
     }
 
-    /// Adds a channel to the session while it runs. It sees the events from here on. Refused once the session has
-    /// ended.
+    /// Adds a channel to the session while it runs. It sees the events from here on. Before the session has begun it
+    /// is added to those that start with it. Refused once the session has ended.
     pub async fn attach(&self, channel: Arc<dyn DynChannel>) -> Result<(), Rejection> {
+        if let Some(beginning) = &mut *self.beginning() {
+            beginning.channels.push(channel);
+            return Ok(());
+        }
         let (started, has_started) = oneshot::channel();
         self.attach.send((channel, started)).await.map_err(|_| Rejection::NotActive)?;
         has_started.await.map_err(|_| Rejection::NotActive)
@@ -157,6 +173,15 @@ impl RunHandle {
     /// The session's hub.
     pub fn hub(&self) -> &Hub {
         &self.hub
+    }
+
+    fn beginning(&self) -> MutexGuard<'_, Option<Beginning>> {
+        self.beginning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on the run answers for the session.
+    fn begin(&self) -> Option<Beginning> {
+        self.beginning().take()
     }
 }
 
@@ -200,7 +225,7 @@ impl FlowRunner {
     /// A future that is dropped leaves the session as a crash of the process would: what runs is cancelled, and the
     /// session can be opened again as soon as that has ended.
     pub async fn run(mut self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
-        if !matches!(self.origin, Origin::New) {
+        if !matches!(self.take_origin(), Some(Origin::New(_))) {
             return Err(RunError::HasBegun { session: self.session_id().clone() });
         }
         SessionId::checked(self.session_id().as_str())?;
@@ -230,7 +255,7 @@ impl FlowRunner {
     }
 
     async fn go_on(mut self, resume: Resume, until: Until) -> Result<FlowRunResult, RunError> {
-        let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
+        let Some(Origin::Rest(mut rest)) = self.take_origin() else { return Err(RunError::NoStore) };
         if let Err(error) = rest.run.check_messages(resume.message.as_deref(), &resume.messages) {
             if let Some(lease) = rest.lease {
                 self.writer(lease).release().await?;

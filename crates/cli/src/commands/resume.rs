@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Clock, SystemClock};
+use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan,
     Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     flow,
-    session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
+    session::{self, Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
 };
 use crate::{
     args::{BudgetChange, InputValue, ResumeArgs, RunModeArgs},
@@ -219,7 +219,8 @@ pub(super) struct StoredSession {
     pub(super) store: Arc<dyn RunStore>,
     pub(super) record: SessionRecord,
     pub(super) settings: SessionSettings,
-    pub(super) providers: inspan_engine::ProviderRegistry,
+    pub(super) providers: ProviderRegistry,
+    calls: NodeCalls,
     pub(super) nodes: NodeRegistry,
     /// The flow as it was when the session began.
     pub(super) graph: Arc<Graph>,
@@ -255,13 +256,26 @@ impl StoredSession {
         })?;
         let settings = SessionSettings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
-        let providers = settings.providers(file, invocation.terminal.progress)?;
+        let calls = settings.rest_of_calls(file, invocation.terminal.progress)?;
+        let providers = session::providers(&calls);
         let nodes = builtin_nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
         let owner = entry.owner.clone().filter(|_| is_driven(&entry));
         let continued_by = entry.continued_by;
-        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, continued_by, owner })
+        Ok(Self {
+            store,
+            record,
+            settings,
+            providers,
+            calls,
+            nodes,
+            graph,
+            status,
+            last_seq,
+            continued_by,
+            owner,
+        })
     }
 
     fn loaded(&self) -> Result<Loaded, Failure> {
@@ -415,6 +429,21 @@ impl StoredSession {
         }
     }
 
+    /// Without the recording of the calls: a new session would replace what this one has recorded.
+    fn unrecorded(mut self) -> Self {
+        if let Some(dir) = self.settings.record.take() {
+            terminal::progress(&format!(
+                "note: the new session is not recorded: {} keeps the recordings of `{}`\n",
+                dir.display(),
+                self.record.session
+            ));
+            self.calls = NodeCalls::Make;
+            self.providers = session::providers(&self.calls);
+            self.nodes = builtin_nodes(&self.providers);
+        }
+        self
+    }
+
     /// Continues in a new session.
     pub(super) fn anew(
         self,
@@ -422,18 +451,19 @@ impl StoredSession {
         going: &RunModeArgs,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
+        let kept = self.unrecorded();
         if going.detach && invocation.engine.is_none() {
             return detach::run(again.id, going.events.as_deref(), invocation);
         }
         let parent = Parent {
-            session: self.record.session.clone(),
+            session: kept.record.session.clone(),
             seq: again.until,
             kind: again.kind,
             again: again.again,
         };
         let reusing = Some((Arc::new(again.reusable), parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
-        self.session(again.graph, begin, going, Ask::Terminal).watch(invocation)
+        kept.session(again.graph, begin, going, Ask::Terminal).watch(invocation)
     }
 
     fn session(&self, graph: Arc<Graph>, begin: Begin, going: &RunModeArgs, ask: Ask) -> Session {
@@ -441,6 +471,7 @@ impl StoredSession {
             graph,
             nodes: self.nodes.clone(),
             providers: self.providers.clone(),
+            calls: self.calls.clone(),
             store: Some(self.store.clone()),
             settings: SessionSettings { request: going.request.clone(), ..self.settings.clone() },
             begin,

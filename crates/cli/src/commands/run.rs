@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     all_providers, flow,
-    session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
+    session::{self, Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
 };
 use crate::{
     args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
@@ -23,7 +23,8 @@ mod plan;
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let file = flow::file(&args.file);
     let mut settings = settings(args, &file, invocation);
-    let providers = settings.providers(&file, invocation.terminal.progress)?;
+    let calls = settings.new_calls(&file, invocation.terminal.progress)?;
+    let providers = session::providers(&calls);
     let nodes = builtin_nodes(&providers);
     let defaults = Defaults::of(file.parent(), invocation)?;
     let loaded = flow::changed(flow::read(&file)?, args)?;
@@ -58,7 +59,8 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let begin = Begin::New { id, input: given, reusing: part.reusing };
-    Session { graph, nodes, providers, store, settings, begin, going: run_mode(args) }.watch(invocation)
+    Session { graph, nodes, providers, calls, store, settings, begin, going: run_mode(args) }
+        .watch(invocation)
 }
 
 fn run_mode(args: &RunArgs) -> RunMode {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{DynChannel, Hub, IdSource, ProviderRegistry, RandomIds, SystemClock};
+use inspan_engine::{DynChannel, Hub, IdSource, NodeCalls, ProviderRegistry, RandomIds, SystemClock};
 use inspan_flow::{
     FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, ParentKind, Resume,
     Reusable, RunError, RunStore, Select, StoreError, WhenWaiting,
@@ -35,7 +35,7 @@ use host::SessionConsole;
 #[cfg(feature = "temporal")]
 pub(crate) use hosted::SessionsHere;
 use remote::Remote;
-pub(super) use settings::SessionSettings;
+pub(super) use settings::{SessionSettings, providers};
 use signals::SessionEnd;
 pub(super) use signals::Signals;
 use traces::Traces;
@@ -117,6 +117,8 @@ pub(super) struct Session {
     pub(super) graph: Arc<Graph>,
     pub(super) nodes: NodeRegistry,
     pub(super) providers: ProviderRegistry,
+    /// Whether calls are made, recorded or answered from recordings.
+    pub(super) calls: NodeCalls,
     pub(super) store: Option<Arc<dyn RunStore>>,
     pub(super) settings: SessionSettings,
     pub(super) begin: Begin,
@@ -206,7 +208,7 @@ impl Session {
             .env(invocation.session_env())
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
             .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
-            .node_calls(self.settings.node_calls()?)
+            .node_calls(self.calls.clone())
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.interactivity, self.going.wait) {
                 (Interactivity::Interactive, _) | (_, WaitMode::Background) => {

@@ -122,6 +122,58 @@ fn a_replay_says_what_was_recorded_and_a_miss_shows_the_difference() {
 }
 
 #[test]
+fn a_recording_is_continued_by_its_session_and_by_no_other() {
+    let flow = "
+flow: { name: rounds }
+nodes:
+  - { id: count, type: exec, input: { argv: [sh, -c, 'echo x >> n; wc -l < n'] } }
+  - { id: ask, type: human.input, input: { prompt: More?, choices: ['yes', 'no'] } }
+  - { id: end, type: echo, input: { text: done } }
+edges:
+  - { from: count, to: ask }
+  - { from: ask, to: count, when: \"ask.choice == 'yes'\", maxIterations: 3 }
+  - { from: ask, to: end, when: \"ask.choice == 'no'\" }
+";
+    let folder = flow_folder(flow);
+    let run = |arguments: &[&str]| {
+        let ran = inspan(folder.path(), arguments);
+        (ran.code, ran.stderr)
+    };
+    let recorded = || {
+        let mut files: Vec<_> =
+            fs::read_dir(folder.path().join("tapes")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>()
+    };
+    let began = run(&["run", "flow.yaml", "--session-id", "s", "--record", "tapes", "--no-input"]);
+    assert_eq!(began.0, Some(3), "{}", began.1);
+    let first = recorded();
+    // Each answer is taken by another process, which makes the same call again.
+    for (answer, code) in [("yes", 3), ("yes", 3), ("no", 0)] {
+        let replied = run(&["reply", "s", answer, "--no-input"]);
+        assert_eq!(replied.0, Some(code), "{}", replied.1);
+    }
+    let all = recorded();
+    assert_eq!(all.len(), 3, "{all:?}");
+    assert_eq!(all[0], first[0]);
+    for (count, recording) in (1..).zip(&all) {
+        let recording: serde_json::Value = serde_json::from_str(recording).unwrap();
+        assert_eq!(recording["output"]["stdout"].as_str().unwrap().trim(), format!("{count}"));
+    }
+    for arguments in [&["fork", "s", "--at", "count", "--no-input"][..], &["resume", "s", "--no-input"]] {
+        let anew = run(arguments);
+        let note = "note: the new session is not recorded: ";
+        assert!(anew.1.contains(note) && anew.1.contains("tapes keeps the recordings of `s`"), "{}", anew.1);
+        assert_eq!(recorded(), all, "{arguments:?}");
+    }
+    fs::write(folder.path().join("file"), "").unwrap();
+    let refused = run(&["run", "flow.yaml", "--record", "file"]);
+    assert!(refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is no folder"));
+    let refused = run(&["run", "flow.yaml", "--replay=file"]);
+    assert!(refused.1.contains("file: it is no folder") && !refused.1.contains("--record"), "{}", refused.1);
+}
+
+#[test]
 fn a_recording_with_the_id_of_its_session_fits_another_session() {
     let flow = "
 flow: { name: ids }

@@ -40,7 +40,7 @@ pub(super) struct KeyedRequest {
     pub(super) key: String,
     /// Where in its session it is made.
     pub(super) place: Option<NodePath>,
-    /// The id of its session, if its input has it.
+    /// The id of its session, if it has one.
     pub(super) session: Option<String>,
 }
 
@@ -63,15 +63,13 @@ impl KeyedRequest {
     }
 
     pub(super) fn of_session(self, session: Option<&str>) -> Self {
-        let named = |session: &&str| with_id(self.input.clone(), session, "") != self.input;
-        let session = session.filter(named).map(str::to_owned);
-        Self { session, ..self }
+        Self { session: session.map(str::to_owned), ..self }
     }
 
     /// The key of the same call in another session, if its input has the session's id.
     pub(super) fn key_in(&self, session: &str) -> Option<String> {
         let input = with_id(self.input.clone(), self.session.as_deref()?, session);
-        Some(Self::of(&self.provider, &input, &Redactor::default()).key)
+        (input != self.input).then(|| Self::of(&self.provider, &input, &Redactor::default()).key)
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Recorder, Replayer, Tape,
+    Recorder, RecordingError, Replayer, Tape,
     key::{KeyedRequest, local, portable},
     replay::INTERRUPTION_LIMIT,
     store::{RecordedEnd, Recording},
@@ -75,11 +75,11 @@ pub struct NodeTape(Option<Tape>, Option<String>);
 
 impl NodeTape {
     /// Records the result of the call, which is computed only if it is recorded.
-    pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), AgentError> {
+    pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), RecordingError> {
         let Self(Some(mut tape), artifacts) = self else { return Ok(()) };
         let end = end().map(|output| portable(output, artifacts.as_deref()));
         let end = end.map_or_else(RecordedEnd::Error, RecordedEnd::Output);
-        tape.save(end).map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))
+        tape.save(end)
     }
 }
 

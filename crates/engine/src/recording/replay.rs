@@ -66,7 +66,7 @@ struct Tapes {
     all: Vec<(String, Arc<Recording>)>,
     /// The position in the recordings of a request, by its key.
     of_request: FxHashMap<String, Vec<usize>>,
-    /// The sessions whose ids are in recorded requests.
+    /// The sessions in which the calls were recorded.
     sessions: BTreeSet<String>,
     /// Those of `all` that were played.
     played: Mutex<FxHashSet<usize>>,

@@ -1,8 +1,8 @@
 //! Recordings as files: `<provider>-<beginning of the key>-<call>.json`, written at once or not at all.
 
-use std::{fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
-use inspan_protocol::{AgentError, NodePath, RECORDING_VERSION, StreamEvent};
+use inspan_protocol::{AgentError, ErrorCode, NodePath, RECORDING_VERSION, StreamEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub(super) struct Recording {
     /// Where in its session the call was made; absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) place: Option<NodePath>,
-    /// The id of the session, if the input has it.
+    /// The id of the session in which the call was made; recordings of older versions have it only if the input has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) session: Option<String>,
     pub(super) input: Value,
@@ -41,6 +41,16 @@ pub(super) struct RecordedEvent {
 pub(super) enum RecordedEnd {
     Output(Value),
     Error(AgentError),
+}
+
+impl RecordedEnd {
+    /// Whether the call was cut short.
+    pub(super) fn was_aborted(&self) -> bool {
+        match self {
+            Self::Output(output) => output["stopReason"] == "aborted",
+            Self::Error(error) => error.code == ErrorCode::Aborted,
+        }
+    }
 }
 
 impl Recording {
@@ -81,20 +91,28 @@ pub(super) fn write(dir: &Path, call: u32, recording: &Recording) -> Result<(), 
     write_private(&draft, text.as_bytes()).and_then(|()| fs::rename(&draft, &path)).map_err(failed)
 }
 
-/// Removes the recordings of a request that an earlier process made.
-pub(super) fn remove_older(dir: &Path, request: &KeyedRequest) {
+/// The recordings of a request that are to stay, by their numbers. The others are removed.
+pub(super) fn keep(
+    dir: &Path,
+    request: &KeyedRequest,
+    stays: impl Fn(&Recording) -> bool,
+) -> BTreeMap<u32, Recording> {
     let prefix = prefix(&request.provider, &request.key);
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    for entry in entries.flatten() {
+    let mut kept = BTreeMap::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let ours = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"))
-            .is_some_and(|call| call.parse::<u32>().is_ok());
-        if ours && let Err(error) = fs::remove_file(entry.path()) {
-            tracing::warn!(path = %entry.path().display(), %error, "an older recording stays");
+        let call = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".json"));
+        let Some(call) = call.and_then(|call| call.parse::<u32>().ok()) else { continue };
+        match read(&entry.path()) {
+            Ok((_, recording)) if stays(&recording) => drop(kept.insert(call, recording)),
+            _ => {
+                if let Err(error) = fs::remove_file(entry.path()) {
+                    tracing::warn!(path = %entry.path().display(), %error, "an older recording stays");
+                }
+            }
         }
     }
+    kept
 }
 
 /// All recordings of a folder, each with its file's name, in the order of their calls.

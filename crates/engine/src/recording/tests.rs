@@ -121,6 +121,48 @@ async fn the_nth_call_of_a_request_gets_its_nth_recording() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_earlier_process_of_the_session_recorded_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    // Calls of one request at these places; a call that gets no output is cut short.
+    let made = async |recorder: Recorder, session: &str, calls: &[(&str, Option<&str>)]| {
+        let answers = calls.iter().map(|(_, text)| match text {
+            Some(text) => vec![Do::Output(output(text))],
+            None => vec![Do::Say(say("half")), Do::AwaitCancel],
+        });
+        let provider = recorder.record(Script::new(answers).provider());
+        for (place, _) in calls {
+            let context = context();
+            let env = context.host.env.clone().with("INSPAN_SESSION", session);
+            let host = Arc::new(inspan_protocol::Host { env, ..(*context.host).clone() });
+            let context = ExecutionContext { place: Some(NodePath::new(*place)), host, ..context };
+            let call = provider.execute(json!({ "prompt": "a" }), context).collect::<Vec<_>>();
+            drop(tokio::time::timeout(Duration::from_secs(1), call).await);
+        }
+    };
+    let recorded = || -> Vec<(String, String)> {
+        let text = |file: Value| file["output"]["text"].as_str().unwrap_or("cut short").to_owned();
+        files(dir.path())
+            .into_iter()
+            .map(|(name, file)| (name.rsplit('-').next().unwrap().to_owned(), text(file)))
+            .collect()
+    };
+    let rows = |rows: &[(&str, &str)]| -> Vec<(String, String)> {
+        rows.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    };
+    made(Recorder::new(dir.path()).unwrap(), "s", &[("a", Some("one")), ("a#2", None)]).await;
+    assert_eq!(recorded(), rows(&[("1.json", "one"), ("2.json", "cut short")]));
+    // What was cut short is made again.
+    let rest = [("a#2", Some("two")), ("a#3", Some("three"))];
+    made(Recorder::continuing(dir.path()), "s", &rest).await;
+    assert_eq!(recorded(), rows(&[("1.json", "one"), ("2.json", "two"), ("3.json", "three")]));
+    // Another session replaces it, also one that continues.
+    made(Recorder::continuing(dir.path()), "t", &[("a", Some("four"))]).await;
+    assert_eq!(recorded(), rows(&[("1.json", "four")]));
+    made(Recorder::new(dir.path()).unwrap(), "t", &[("a", Some("five"))]).await;
+    assert_eq!(recorded(), rows(&[("1.json", "five")]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_gets_what_was_recorded_at_its_own_place() {
     let dir = tempfile::tempdir().unwrap();
     let at = async |provider: &Arc<dyn DynProvider>, place: &str| -> Items {
@@ -249,7 +291,7 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     };
     let (first, second) = (of("one", "wt-one: none, one"), of("two", "wt-two: none, two"));
     assert_eq!(second.key_in("one"), Some(first.key));
-    assert_eq!((of("one", "none").session, of("one", "none").key_in("two")), (None, None));
+    assert_eq!(of("one", "none").key_in("two"), None);
     keys.push(KeyedRequest::new("q", &json!({ "prompt": "a" }), &env, &redactor).key);
     let count = keys.len();
     keys.sort();

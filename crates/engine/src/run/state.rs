@@ -46,6 +46,8 @@ pub(crate) enum RunInput<'a> {
     Stream(StreamEvent),
     /// A message reached the turn in progress, or is about to interrupt it.
     Steer(String, SteerStrength),
+    /// The turn has failed after its prompt may have been sent: what it took is unknown, unless the provider said it.
+    Unpriced,
     /// With the facts of the output if there was one.
     TurnEnds(Option<&'a OutputFacts>),
     End {
@@ -157,6 +159,10 @@ impl RunEvents {
                 let what = serde_json::to_value(&event).ok();
                 let what = what.as_ref().and_then(|event| event["type"].as_str()).unwrap_or("event");
                 vec![self.warning("afterOutput", format!("the provider sent `{what}` after its output"))]
+            }
+            (RunStage::Turn, RunInput::Unpriced) => {
+                self.turn_usage.get_or_insert_default();
+                Vec::new()
             }
             (RunStage::Turn, RunInput::TurnEnds(facts)) => self.end_turn(facts),
             (RunStage::Between, RunInput::End { stop_reason, duration_ms }) => {

@@ -2,9 +2,10 @@
 
 use std::{future::Future, task::Poll};
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
-    Envelope, ErrorCode, Event, MessageMode, NodeId, NodePath, Rejection, StopReason, StreamEvent, Usage,
+    DynProvider, Envelope, ErrorCode, Event, ExecutionContext, MessageMode, NodeId, NodePath, ProviderItem,
+    ProviderStream, ProviderWrapper, Rejection, StopReason, StreamEvent, Usage,
 };
 use serde_json::json;
 use tokio::time::advance;

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{active::OpenRun, redacted, state::RunInput};
+use super::{active::OpenRun, output::OutputCheck, redacted, state::RunInput};
 
 /// How long a cancelled turn may take to end; then its stream is dropped.
 const GRACE: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ impl ProviderCall {
         };
         catch_unwind(AssertUnwindSafe(|| self.provider.execute(input, context)))
             .map(|stream| redacted::stream(&self.redactor, stream))
-            .map_err(|_| self.error(ErrorCode::Protocol, "the provider panicked"))
+            .map_err(|_| self.panicked(run))
     }
 
     /// Drives the stream to the end of the turn. A turn that is interrupted has [`GRACE`] to end.
@@ -128,7 +128,7 @@ impl ProviderCall {
                 () = &mut timer => return Err(Cut::Deadline),
                 // Before the vendor has named its conversation an interruption would lose the turn's prompt.
                 () = &mut steered, if !self.native_steer && run.session().is_some() => return Err(Cut::Steered),
-                item = self.next(stream) => item,
+                item = self.next(run, stream) => item,
             };
             match item {
                 Some(Ok(ProviderItem::Event(event @ StreamEvent::Session { .. }))) => {
@@ -143,6 +143,7 @@ impl ProviderCall {
                     }
                 }
                 None => {
+                    run.apply(RunInput::Unpriced);
                     let error = self.error(ErrorCode::Protocol, "the provider ended without an output");
                     return Ok(TurnEnd::Failed(error));
                 }
@@ -160,11 +161,15 @@ impl ProviderCall {
                 () = &mut timer => {
                     let seconds = GRACE.as_secs();
                     run.warn("unresponsive", format!("the cancelled turn did not end within {seconds} s"));
+                    run.apply(RunInput::Unpriced);
                     return TurnEnd::Interrupted;
                 }
-                item = self.next(stream) => item,
+                item = self.next(run, stream) => item,
             };
-            let Some(item) = item else { return TurnEnd::Interrupted };
+            let Some(item) = item else {
+                run.apply(RunInput::Unpriced);
+                return TurnEnd::Interrupted;
+            };
             if let Some(end) = self.take(run, stream, item, grace).await {
                 return end;
             }
@@ -172,9 +177,23 @@ impl ProviderCall {
     }
 
     /// The next item of the stream; a panic of the provider is an error.
-    async fn next(&self, stream: &mut ProviderStream<Value>) -> Option<TurnItem> {
+    async fn next(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) -> Option<TurnItem> {
         let item = AssertUnwindSafe(stream.next()).catch_unwind().await;
-        item.unwrap_or_else(|_| Some(Err(self.error(ErrorCode::Protocol, "the provider panicked"))))
+        item.unwrap_or_else(|_| Some(Err(self.panicked(run))))
+    }
+
+    fn panicked(&self, run: &mut OpenRun) -> AgentError {
+        run.apply(RunInput::Unpriced);
+        self.error(ErrorCode::Protocol, "the provider panicked")
+    }
+
+    /// The error for an output of the provider that is not of its own form.
+    fn misfit(&self, output: &Value, error: &AgentError) -> AgentError {
+        let check = OutputCheck::new(&self.provider.output_schema()).ok();
+        let violations = check.map(|check| check.violations(Some(output))).unwrap_or_default();
+        let why = if violations.is_empty() { error.message.clone() } else { violations.join("; ") };
+        let message = format!("the output of provider `{}` does not fit: {why}", self.provider_type);
+        self.error(ErrorCode::Protocol, message)
     }
 
     /// Handles an item of the stream. Returns the end of the turn if the item is one.
@@ -210,7 +229,10 @@ impl ProviderCall {
                         run.apply(RunInput::TurnEnds(Some(&facts)));
                         TurnEnd::Output(output, facts)
                     }
-                    Err(error) => TurnEnd::Failed(error.from_provider(&self.provider_type)),
+                    Err(error) => {
+                        run.apply(RunInput::Unpriced);
+                        TurnEnd::Failed(self.misfit(&output, &error))
+                    }
                 };
                 self.drain(run, stream).await;
                 Some(end)

@@ -7,7 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_engine::NodeCalls;
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, OutputStream, Redactor};
 use serde::{Deserialize, Serialize};
@@ -29,7 +28,7 @@ const TAIL: usize = 8 * 1024;
 const RECORDED_FILE: u64 = 16 << 20;
 
 /// How a program ended, and what it printed: the form in which it is recorded.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Finished {
     stdout: String,
@@ -73,7 +72,17 @@ impl StreamFiles {
         Ok([sink(&self.stdout)?, sink(&self.stderr)?])
     }
 
-    /// What is recorded of a stream that a file has taken: all of it.
+    /// What is recorded: of a stream that a file has taken, all of it.
+    fn recorded(&self, finished: &Finished) -> Result<Value, AgentError> {
+        let mut whole = finished.clone();
+        for (file, text) in [(&self.stdout, &mut whole.stdout), (&self.stderr, &mut whole.stderr)] {
+            if let Some(file) = file {
+                *text = Self::read(file)?;
+            }
+        }
+        write_output(&whole)
+    }
+
     fn read(path: &Path) -> Result<String, AgentError> {
         let wrong = |why: String| {
             let message = format!("`{}` cannot be recorded: {why}", path.display());
@@ -100,7 +109,8 @@ async fn finished(
     }
     let asked = context.node_call("exec", input);
     let mut report = OutputReporter::new(context.hub.as_redacted(), &context.redactor);
-    let ended = context.call(asked, run(call, files, context, &mut report)).await;
+    let made = run(call, files, context, &mut report);
+    let ended = context.call(asked, made, |ended| files.recorded(ended)).await;
     if let Ok((ended, CallSource::Recording)) = &ended {
         report.push(OutputStream::Stdout, ended.stdout.as_bytes());
         report.push(OutputStream::Stderr, ended.stderr.as_bytes());
@@ -170,14 +180,7 @@ async fn run(
     if let Some(error) = process.lost() {
         return Err(error);
     }
-    let Ended { status, mut stdout, mut stderr } = ended;
-    if matches!(context.calls, NodeCalls::Record(_)) {
-        for (file, text) in [(&files.stdout, &mut stdout), (&files.stderr, &mut stderr)] {
-            if let Some(file) = file {
-                *text = StreamFiles::read(file)?;
-            }
-        }
-    }
+    let Ended { status, stdout, stderr } = ended;
     let signal = status.code().is_none().then(|| status.to_string());
     Ok(Finished { stdout, stderr, exit_code: status.code(), signal })
 }

@@ -57,7 +57,7 @@ impl NodeType for HttpNode {
             let filled = fill_in(input, &written.secrets_in, &context.host.env)?;
             send(&self.0, &written, filled, &context).await
         };
-        let (received, _) = context.call(call, sent).await?;
+        let (received, _) = context.call(call, sent, write_output).await?;
         write_output(&output(&written, received)?)
     }
 }

@@ -47,7 +47,8 @@ impl NodeType for McpNode {
         let recorded = json!({ "server": name, "tool": tool, "arguments": arguments });
         let call = context.node_call("mcp.call", recorded);
         let made = make(&self.0, &context, &name, &entry, &tool, arguments);
-        let (Called { content, structured_content, is_error }, _) = context.call(call, made).await?;
+        let (Called { content, structured_content, is_error }, _) =
+            context.call(call, made, write_output).await?;
         let texts: Vec<&str> = content.iter().filter_map(|block| block["text"].as_str()).collect();
         let text = texts.join("\n");
         write_output(&McpOutput { text, content, structured_content, is_error })

@@ -1,6 +1,10 @@
 //! What a session is built from, piece by piece, with a default for each.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
 use inspan_engine::{
     Clock, DynChannel, Filter, Hub, IdSource, LaterClock, NodeCalls, RandomIds, SystemClock,
@@ -14,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     Artifacts, AttemptContext, EndOfSession, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
     event_writer::Notice,
-    origin::{Changed, IdleSession, Origin},
+    origin::{Beginning, Changed, IdleSession, Origin},
 };
 use crate::{error::RunError, node::NodeRegistry};
 
@@ -259,7 +263,8 @@ impl FlowRunnerBuilder {
     pub fn build(self) -> FlowRunner {
         let session = self.session.clone().unwrap_or_else(|| self.ids.session_id());
         let hub = Hub::new(session, self.clock.clone(), self.ids.clone());
-        self.runner(hub, Origin::New)
+        let origin = Origin::New(self.graph.clone());
+        self.runner(hub, origin)
     }
 
     /// The runner of a session that is paused in the store, or whose process died: takes its lease and reads its log.
@@ -292,15 +297,16 @@ impl FlowRunnerBuilder {
         let (ask, questions) = mpsc::channel(QUESTIONS);
         let (ended, watched) = watch::channel(None);
         let (attach, late) = mpsc::channel(1);
+        let beginning = Arc::new(Mutex::new(Some(Beginning::of(origin))));
+        let handle = RunHandle { hub: hub.clone(), attach, questions: ask, beginning, ended: watched };
         FlowRunner {
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
-            handle: RunHandle { hub: hub.clone(), attach, questions: ask, ended: watched },
-            _end: EndOfSession(hub.clone()),
+            _end: EndOfSession(handle.clone()),
+            handle,
             late,
             hub,
-            origin,
             questions,
             ended,
             builder: self,

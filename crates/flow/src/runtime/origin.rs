@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_engine::Filter;
+use inspan_engine::{DynChannel, Filter};
 use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
@@ -11,12 +11,33 @@ use crate::error::RunError;
 use inspan_flow_core::{FACTS, Graph, Run, SessionRecord, SnapshotError};
 use inspan_store::{Owner, RunStore, Select};
 
+/// What a session begins with.
+pub(super) struct Beginning {
+    origin: Origin,
+    /// Channels that were added by a handle.
+    pub(super) channels: Vec<Arc<dyn DynChannel>>,
+}
+
+impl Beginning {
+    pub(super) fn of(origin: Origin) -> Self {
+        Self { origin, channels: Vec::new() }
+    }
+
+    /// The state of the session as long as nothing has happened.
+    pub(super) fn snapshot(&self, session: &SessionId) -> RunSnapshot {
+        match &self.origin {
+            Origin::New(graph) => {
+                Run::new(graph.clone(), session, graph.input.clone(), None).snapshot(&graph.input)
+            }
+            Origin::Rest(rest) => rest.run.snapshot(&rest.input),
+        }
+    }
+}
+
 /// Where a session begins.
-#[derive(Default)]
 pub(super) enum Origin {
     /// Nowhere: it is new.
-    #[default]
-    New,
+    New(Arc<Graph>),
     /// It is stored and does not run.
     Rest(Box<IdleSession>),
 }
@@ -121,6 +142,13 @@ impl IdleSession {
 }
 
 impl FlowRunner {
+    /// Where the session begins, which it does now.
+    pub(super) fn take_origin(&mut self) -> Option<Origin> {
+        let Beginning { origin, channels } = self.handle.begin()?;
+        self.builder.channels.extend(channels);
+        Some(origin)
+    }
+
     /// Makes the session known to the store, if there is one.
     pub(super) async fn begin(
         &mut self,

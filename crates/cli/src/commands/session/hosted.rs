@@ -6,13 +6,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use inspan_engine::ProviderRegistry;
+use inspan_engine::{NodeCalls, ProviderRegistry};
 use inspan_flow::{Graph, MemoryStore, NodeRegistry, SessionRecord, builtin_nodes};
 use inspan_protocol::{AgentError, ErrorCode, SessionId};
 use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
-use super::{Begin, RunMode, Session, SessionSettings, WaitMode};
+use super::{Begin, RunMode, Session, SessionSettings, WaitMode, providers};
 use crate::{commands::resume::of_source, failure::Failure, invocation::Invocation};
 
 /// How many sessions a worker remembers.
@@ -29,6 +29,8 @@ struct Known {
     graph: Arc<Graph>,
     nodes: NodeRegistry,
     providers: ProviderRegistry,
+    /// Recordings are read once, and written by one recorder.
+    calls: NodeCalls,
     settings: SessionSettings,
 }
 
@@ -45,10 +47,11 @@ impl SessionsHere {
         }
         let settings = SessionSettings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
-        let providers = settings.providers(file, self.invocation.terminal.progress)?;
+        let calls = settings.rest_of_calls(file, self.invocation.terminal.progress)?;
+        let providers = providers(&calls);
         let nodes = builtin_nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
-        let known = Known { graph, nodes, providers, settings };
+        let known = Known { graph, nodes, providers, calls, settings };
         let mut all = all();
         if all.len() >= REMEMBERED {
             all.clear();
@@ -64,6 +67,7 @@ impl SessionsHere {
             graph: known.graph,
             nodes: known.nodes,
             providers: known.providers,
+            calls: known.calls,
             store: Some(Arc::new(MemoryStore::new())),
             settings: known.settings,
             begin: Begin::New { id: None, input: Map::new(), reusing: None },
@@ -88,16 +92,15 @@ impl SessionHost for SessionsHere {
             let message = format!("the folder {} of the session is not on this machine", cwd.display());
             return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
         }
-        let mut providers = ProviderRegistry::default();
-        // Recordings run no program, and are read once.
+        let mut own = ProviderRegistry::default();
+        // Recordings run no program.
         if known.settings.replay.is_none() {
-            let file = Path::new(&record.flow.file);
-            providers = known.settings.providers(file, self.invocation.terminal.progress).map_err(refused)?;
-            known.nodes = builtin_nodes(&providers);
-            known.providers = providers.clone();
+            own = providers(&known.calls);
+            known.nodes = builtin_nodes(&own);
+            known.providers = own.clone();
         }
         let session = self.hosted(&record.session, known).map_err(refused)?;
-        Ok(HostedAttempt { session, providers })
+        Ok(HostedAttempt { session, providers: own })
     }
 }
 

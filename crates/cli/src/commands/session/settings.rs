@@ -61,38 +61,56 @@ impl SessionSettings {
             .map_err(|error| Failure::usage(format!("the session's settings cannot be read: {error}")))
     }
 
-    /// Whether the calls of nodes are made, recorded or answered from recordings.
-    pub(in crate::commands) fn node_calls(&self) -> Result<NodeCalls, Failure> {
-        let refused = |error: inspan_engine::RecordingError| Failure::usage(error.to_string());
-        Ok(match (&self.record, &self.replay) {
-            (Some(dir), _) => NodeCalls::Record(Recorder::new(dir).map_err(refused)?),
-            (None, Some(dir)) => NodeCalls::Replay(Replayer::load(dir).map_err(refused)?),
-            (None, None) => NodeCalls::Make,
-        })
-    }
-
-    /// The providers, as they are, recorded or replayed.
-    pub(in crate::commands) fn providers(
+    /// Whether the calls of a new session are made, recorded or answered from recordings.
+    pub(in crate::commands) fn new_calls(
         &self,
         flow: &Path,
         progress: ProgressStyle,
-    ) -> Result<ProviderRegistry, Failure> {
-        if let Some(dir) = &self.record {
-            let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
-            return Ok(all_providers().map(|provider| recorder.record(provider)));
+    ) -> Result<NodeCalls, Failure> {
+        match &self.record {
+            Some(dir) if dir.exists() && !dir.is_dir() => {
+                Err(Failure::usage(format!("nothing can be recorded in {}: it is no folder", dir.display())))
+            }
+            Some(dir) => {
+                let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
+                Ok(NodeCalls::Record(recorder))
+            }
+            None => self.rest_of_calls(flow, progress),
         }
-        let Some(dir) = &self.replay else { return Ok(all_providers()) };
-        if !dir.is_dir() {
-            let message = format!("there are no recordings in {}: no such folder", dir.display());
+    }
+
+    /// The same for a session of which an earlier process has run a part.
+    pub(in crate::commands) fn rest_of_calls(
+        &self,
+        flow: &Path,
+        progress: ProgressStyle,
+    ) -> Result<NodeCalls, Failure> {
+        if let Some(dir) = &self.record {
+            return Ok(NodeCalls::Record(Recorder::continuing(dir)));
+        }
+        let Some(dir) = &self.replay else { return Ok(NodeCalls::Make) };
+        let none = |why| Failure::usage(format!("there are no recordings in {}: {why}", dir.display()));
+        if !dir.exists() {
             let hint = format!("make them with `inspan run {} --record {}`", flow.display(), dir.display());
-            return Err(Failure::usage(message).with_hint(hint));
+            return Err(none("no such folder").with_hint(hint));
+        }
+        if !dir.is_dir() {
+            return Err(none("it is no folder"));
         }
         let replayer = Replayer::load(dir).map_err(|error| Failure::usage(error.to_string()))?;
         let pace = match (self.pace, progress) {
             (Some(ReplayPace::Recorded), _) | (None, ProgressStyle::Live) => Pace::Recorded,
             (Some(ReplayPace::Immediate), _) | (None, ProgressStyle::Lines) => Pace::Immediate,
         };
-        let replayer = replayer.pace(pace);
-        Ok(all_providers().map(|provider| replayer.replay(provider)))
+        Ok(NodeCalls::Replay(replayer.pace(pace)))
+    }
+}
+
+/// The providers, as they are, recorded or replayed like the calls of nodes.
+pub(in crate::commands) fn providers(calls: &NodeCalls) -> ProviderRegistry {
+    match calls {
+        NodeCalls::Record(recorder) => all_providers().map(|provider| recorder.record(provider)),
+        NodeCalls::Replay(replayer) => all_providers().map(|provider| replayer.replay(provider)),
+        NodeCalls::Make | NodeCalls::Answer(_) => all_providers(),
     }
 }

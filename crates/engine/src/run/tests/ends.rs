@@ -196,6 +196,51 @@ async fn a_failing_provider_fails_the_run() {
     }
 }
 
+/// A provider whose outputs do not fit.
+struct Spoiled(Arc<dyn DynProvider>);
+
+impl ProviderWrapper for Spoiled {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.0
+    }
+
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        let spoil = |item: ProviderItem<Value>| match item {
+            ProviderItem::Output(mut output) => {
+                output["text"] = json!(7);
+                ProviderItem::Output(output)
+            }
+            event => event,
+        };
+        self.0.execute(input, context).map(move |item| item.map(spoil)).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_faulty_provider_took_is_unknown() {
+    let refused = AgentError::new(ErrorCode::RateLimited, "slow down");
+    let misfit = "the output of provider `script` does not fit: /text: 7 is not of type \"string\"";
+    let rows = [
+        (vec![], "the provider ended without an output", true),
+        (vec![Do::Panic], "the provider panicked", true),
+        (vec![output("spoiled")], misfit, true),
+        // It may never have reached the vendor.
+        (vec![Do::Fail(refused)], "slow down", false),
+    ];
+    for (steps, message, expected) in rows {
+        let hub = hub();
+        let mut watch = EventCollector::new(&hub);
+        let provider = Arc::new(Spoiled(Script::new([steps]).provider()));
+        let error =
+            AgentRun::new(hub, "coder", provider, json!({ "prompt": "go" })).execute().await.unwrap_err();
+        let code = if expected { ErrorCode::Protocol } else { ErrorCode::RateLimited };
+        assert_eq!((error.code, error.message.as_str()), (code, message));
+        let last = watch.envelopes().pop().unwrap().event;
+        let Event::AgentComplete { unpriced, .. } = last else { panic!("{last:?}") };
+        assert_eq!(unpriced, expected, "{message}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_follows_the_output_is_ignored_and_reported() {
     let late = AgentError::new(ErrorCode::Network, "late");

@@ -300,6 +300,43 @@ async fn a_stream_goes_to_a_file_and_a_recording_has_it() {
 }
 
 #[tokio::test]
+async fn what_was_done_stays_done_if_it_cannot_be_recorded() {
+    let work = tempfile::tempdir().unwrap();
+    let flow =
+        |input: Value| json!({ "name": "f", "nodes": [{ "id": "a", "type": "exec", "input": input }] });
+    let run = async |input: Value, tapes: &std::path::Path, is_removed: bool| {
+        let recorder = Recorder::new(tapes).unwrap();
+        if is_removed {
+            std::fs::remove_dir(tapes).unwrap();
+        }
+        let calls = NodeCalls::Record(recorder);
+        let runner = runner(&flow(input), [PATH]).cwd(work.path()).node_calls(calls).with_events().build();
+        let result = runner.run(Map::new()).await.unwrap();
+        let warned = result.events.iter().find_map(|envelope| match &envelope.event {
+            inspan_protocol::Event::Log { message, .. } => Some(message.clone()),
+            _ => None,
+        });
+        (result.outputs.get("a").map(|a| a["exitCode"].clone()), warned.unwrap_or_default())
+    };
+    let tapes = work.path().join("tapes");
+    let (exit, warned) = run(json!({ "argv": ["echo", "paid"] }), &tapes, true).await;
+    assert_eq!(exit, Some(json!(0)), "{warned}");
+    let begins = format!("a call of node `a` is not recorded: recording `{}", tapes.display());
+    assert!(warned.starts_with(&begins), "{warned}");
+
+    // The file is larger than what is recorded of one.
+    let large = json!({ "argv": ["head", "-c", "17000000", "/dev/zero"], "stdoutFile": "out" });
+    let (exit, warned) = run(large.clone(), &tapes, false).await;
+    assert_eq!(exit, Some(json!(0)), "{warned}");
+    let why = format!("`{}` cannot be recorded: it is over 16 MiB", work.path().join("out").display());
+    assert_eq!(warned, format!("a call of node `a` is not recorded: {why}"));
+    let replayed =
+        runner(&flow(large), [PATH]).node_calls(NodeCalls::Replay(Replayer::load(&tapes).unwrap()));
+    let error = replayed.build().run(Map::new()).await.unwrap().error.unwrap();
+    assert!(error.message.ends_with(&why), "{}", error.message);
+}
+
+#[tokio::test]
 async fn a_folder_in_which_nothing_was_left_goes() {
     let state = tempfile::tempdir().unwrap();
     let flow =

@@ -1,16 +1,21 @@
 //! What a program does with a session through its runner and its handle.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use inspan_engine::{Channel, CountingIds, Filter, ProviderRegistry, VirtualClock, check_order};
 use inspan_protocol::{
-    AgentError, BoxError, Envelope, Event, LogLevel, MessageMode, NodeId, Outcome, SessionStatus, Timestamp,
+    AgentError, BoxError, Envelope, Event, LogLevel, MessageMode, NodeId, Outcome, Rejection, SessionStatus,
+    Timestamp,
 };
 use serde_json::{Map, Value, json};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
-    Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunError, RunStore, Select, builtin_nodes,
+    Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunError, RunHandle, RunStore, Select,
+    builtin_nodes,
     testing::{TalkProvider, graph},
 };
 
@@ -167,6 +172,40 @@ async fn a_channel_joins_a_session_that_runs() {
         ]
     );
     assert!(handle.attach(channel).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_answers_before_the_session_has_begun() {
+    let within = async |handle: &RunHandle| {
+        let channel = Arc::new(Listens::default());
+        let answers = async {
+            let snapshot = handle.snapshot().await.unwrap();
+            handle.attach(channel.clone()).await.unwrap();
+            assert_eq!(handle.pause(None).await, Err(Rejection::NotActive));
+            snapshot.status
+        };
+        let answered = tokio::time::timeout(Duration::from_secs(1), answers);
+        (answered.await.expect("it hangs"), channel)
+    };
+    let stage = stage("name: wait\nnodes:\n  - { id: a, type: control.wait, input: { ms: 60000 } }\n");
+    let runner = stage.builder().build().start_session();
+    let handle = runner.handle();
+    let (status, channel) = within(&handle).await;
+    assert_eq!(status, SessionStatus::Idle);
+    let running = spawn(runner);
+    pass(1_000).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    let seen = channel.0.lock().unwrap().clone();
+    assert!(seen.contains(&"harness:start".to_owned()) && seen.last().unwrap() == "done", "{seen:?}");
+
+    let runner = stage.open().await;
+    let handle = runner.handle();
+    assert_eq!(within(&handle).await.0, SessionStatus::Paused);
+    // A handle does not hold the session of a runner that is dropped unused.
+    drop(runner);
+    assert!(handle.attach(channel).await.is_err() && handle.snapshot().await.is_none());
+    assert_eq!(stage.resume().await.outcome, Outcome::Success);
 }
 
 /// `listen`: an agent that is code, as a node.
