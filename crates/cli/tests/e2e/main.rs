@@ -11,6 +11,7 @@ mod checks;
 mod conversations;
 mod interfaces;
 mod page;
+mod page_forms;
 mod programs;
 mod resume;
 /// Sessions on a real Temporal server with real workers: the same outcome as on one machine, the same commands, and
@@ -266,6 +267,9 @@ cases! {
     page_types: &[], 120, page::types;
     page_run: &[], 60, page::run;
     page_offline: &[], 60, page::offline;
+    page_forms: &[], 60, page_forms::forms;
+    page_drafts: &[], 60, page_forms::drafts;
+    page_signs_in: &[], 60, page_forms::signs_in;
     page_looks: &[], 240, page::looks;
     // What it prints as figures counts where it runs by itself: `cargo xtask e2e page_large`.
     page_large: &[], 400, page::large;

@@ -112,7 +112,6 @@ impl Server {
     }
 }
 
-/// A server with the flows of these cases, and a browser that is signed in.
 /// A flow whose first agent uses up its budget.
 const SPENDS: &str = "
 flow: { name: spends, policy: { budget: { tokens: 1 } } }
@@ -121,7 +120,8 @@ nodes:
   - { id: next, type: echo.agent, dependsOn: [first], input: { prompt: say it again } }
 ";
 
-fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
+/// A server with the flows of these cases, and a browser that is signed in.
+pub(super) fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
     std::fs::create_dir_all(sandbox.path("flows"))?;
     sandbox.write("flows/ship.yaml", SHIP)?;
     sandbox.write("flows/talk.yaml", TALK)?;
@@ -138,7 +138,7 @@ fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
 }
 
 /// The session that the page shows.
-fn session(browser: &mut Browser) -> anyhow::Result<String> {
+pub(super) fn session(browser: &mut Browser) -> anyhow::Result<String> {
     browser.until("a session is shown", "location.hash.startsWith('#/s/')")?;
     let hash = browser.eval("location.hash.split('/')[2]")?;
     Ok(hash.as_str().context("no address")?.to_owned())
@@ -152,7 +152,7 @@ fn picture(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Opens the form of a flow.
-fn form(server: &Server, browser: &mut Browser, flow: &str) -> anyhow::Result<()> {
+pub(super) fn form(server: &Server, browser: &mut Browser, flow: &str) -> anyhow::Result<()> {
     browser.open(&server.view("/flows"))?;
     let link = format!(
         "[...document.querySelectorAll('.flow')].find((one) => one.innerText.startsWith({}))",
@@ -163,7 +163,7 @@ fn form(server: &Server, browser: &mut Browser, flow: &str) -> anyhow::Result<()
 }
 
 /// Waits until the session that is shown has this state.
-fn state(browser: &mut Browser, word: &str) -> anyhow::Result<()> {
+pub(super) fn state(browser: &mut Browser, word: &str) -> anyhow::Result<()> {
     let title = format!("document.querySelector('.run-title').innerText.includes({})", json!(word));
     browser.until(&format!("the session is {word}"), &title)
 }
@@ -393,7 +393,7 @@ pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let id = shipped(&server, &mut browser)?;
     browser.fill(".question textarea", "half an answer")?;
     server.process.kill()?;
-    let port = server.port().to_owned();
+    let (port, flows) = (server.port().to_owned(), server.view("/flows"));
     server.process.finish()?;
     browser.sees("what is shown may be old")?;
     browser.picture(&picture("stale")?)?;
@@ -402,10 +402,14 @@ pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "what was written stays",
         "document.querySelector('.asked textarea')?.value === 'half an answer'",
     )?;
+    browser.open(&flows)?;
+    browser.sees("The server does not answer.")?;
     // The session needs no server: a shell answers it.
     sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
     let server = Server::start(sandbox, &port, "flows")?;
     browser.until("it connects by itself", "!document.querySelector('.stale-bar')")?;
+    browser.until("what could not be read is shown", "document.querySelector('.flow')")?;
+    browser.open(&server.view(&format!("/s/{id}/graph")))?;
     state(&mut browser, "success")?;
     browser.close()?;
     server.stop()

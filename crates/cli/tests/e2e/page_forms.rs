@@ -1,0 +1,140 @@
+//! What people write into the page of `inspan serve`: numbers, texts and half-written answers stay as they are, and a tab
+//! that is not signed in takes the printed address.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use inspan_testkit::{Sandbox, pause};
+use serde_json::json;
+
+use super::browser::{Browser, WIDE};
+use super::page::{Server, form, opened, session, state};
+
+/// Its `id` is a number that JavaScript cannot hold.
+const GIVEN: &str = r#"
+flow: { name: given, input: { id: 9007199254740993, who: you, size: 5 } }
+nodes:
+  - { id: show, type: echo, input: { text: "id={{ flow.input.id }} who=[{{ flow.input.who }}] size={{ flow.input.size }}" } }
+"#;
+
+const FITS: &str = r#"
+flow:
+  name: fits
+  inputSchema:
+    type: object
+    required: [branch, dry]
+    properties:
+      branch: { type: string, pattern: "^feat", maxLength: 6 }
+      dry: { type: boolean }
+      level: { enum: ["2", 2] }
+      more: { type: object, required: [a] }
+      rest: { type: object }
+nodes:
+  - { id: show, type: echo, input: { text: "{{ flow.input.branch }}" } }
+"#;
+
+const WAITS: &str = r#"
+flow: { name: waits }
+nodes:
+  - { id: left, type: human.input, input: { prompt: "Left?", timeout: 5m } }
+  - { id: right, type: human.input, input: { prompt: "Right?" } }
+"#;
+
+/// Flows are started from their forms.
+pub(super) fn forms(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    sandbox.write("flows/given.yaml", GIVEN)?;
+    sandbox.write("flows/fits.yaml", FITS)?;
+    form(&server, &mut browser, "given")?;
+    browser.until(
+        "the exact number",
+        "document.querySelector('input[name=id]')?.value === '9007199254740993'",
+    )?;
+    for name in ["who", "size"] {
+        let field = format!("document.querySelector('input[name={name}]')");
+        browser.eval(&format!(
+            "{field}.value = '', {field}.dispatchEvent(new Event('input', {{ bubbles: true }}))"
+        ))?;
+    }
+    browser.until("the default is named", "document.querySelector('input[placeholder^=\"5 \"]')")?;
+    browser.press("Start given")?;
+    let id = session(&mut browser)?;
+    browser.sees("\"id\": 9007199254740993")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=show")))?;
+    browser.sees("id=9007199254740993 who=[] size=5")?;
+    form(&server, &mut browser, "fits")?;
+    browser.fill("input[name=branch]", "feat😀😀")?;
+    let options = "[...document.querySelectorAll('select[name=level] option')].map((one) => one.innerText)";
+    ensure!(browser.eval(options)? == json!(["—", "\"2\"", "2"]), "options read differently");
+    browser.fill("textarea[name=rest]", "{ \"at\": 123456789012345678901234 }")?;
+    browser.sees("This number is too large to be kept exactly.")?;
+    // What is written is there again after another view.
+    browser.open(&server.view("/inbox"))?;
+    browser.sees("Nothing waits for you")?;
+    form(&server, &mut browser, "fits")?;
+    browser.press("Start fits")?;
+    ensure!(browser.eval("document.querySelector('form :invalid')?.name")? == json!("rest"));
+    browser.fill("textarea[name=rest]", "{ \"at\": 12345678901234567890 }")?;
+    browser.press("Start fits")?;
+    session(&mut browser)?;
+    browser.sees("\"branch\": \"feat😀😀\"")?;
+    browser.sees("\"dry\": false")?;
+    browser.sees("\"at\": 12345678901234567890")?;
+    ensure!(
+        browser.eval("document.body.innerText.includes('\"more\"')")? == json!(false),
+        "nobody gave `more`"
+    );
+    browser.no_errors()?;
+    browser.close()?;
+    server.stop()
+}
+
+/// Answers that are half written, a browser whose clock is ahead, and a session that is deleted.
+pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    sandbox.write("flows/waits.yaml", WAITS)?;
+    form(&server, &mut browser, "waits")?;
+    browser.press("Start waits")?;
+    let id = session(&mut browser)?;
+    let whole = server.view(&format!("/s/{id}/graph"));
+    browser.sees("Right?")?;
+    browser.fill(".ask textarea", "half an answer")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=right")))?;
+    browser.until("the other question alone", "document.querySelectorAll('.ask textarea').length === 1")?;
+    browser.fill(".ask textarea", "another half")?;
+    browser.open(&server.view("/flows"))?;
+    browser.until("the flows", "document.querySelector('.flow')")?;
+    browser.eval("Date.now = ((real) => () => real() + 600_000)(Date.now)")?;
+    browser.open(&whole)?;
+    browser.until(
+        "both drafts",
+        "[...document.querySelectorAll('.ask textarea')].map((one) => one.value).join() === 'half an answer,another half'",
+    )?;
+    pause(Duration::from_millis(1500));
+    browser.sees("Fails in ")?;
+    browser.press("Send answer")?;
+    browser.until("one question is left", "document.querySelectorAll('.ask').length === 1")?;
+    state(&mut browser, "waiting")?;
+    sandbox.run(&["store", "gc", &id])?.expect_code(0)?;
+    browser.sees("Not followed any more.")?;
+    browser.until("nothing can be answered", "!document.querySelector('.asked')")?;
+    browser.close()?;
+    server.stop()
+}
+
+/// A tab that shows the page without the token gets the printed address.
+pub(super) fn signs_in(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    std::fs::create_dir_all(sandbox.path("flows"))?;
+    let server = Server::start(sandbox, "0", "flows")?;
+    let mut browser = Browser::start(sandbox)?;
+    browser.look(WIDE)?;
+    browser.open(server.origin())?;
+    browser.sees("This browser is not signed in")?;
+    ensure!(browser.eval("!document.querySelector('.stale-bar')")? == json!(true), "the server does answer");
+    browser.open(&server.address)?;
+    browser.sees("0 sessions")?;
+    browser.sees("live")?;
+    ensure!(browser.eval("location.hash")? == json!("#/"), "the token is taken out of the address");
+    browser.close()?;
+    server.stop()
+}
