@@ -1,8 +1,10 @@
 //! Why a session could not be run. A flow that fails is no error here: it is a result.
 
-use inspan_protocol::{InvalidSessionId, SessionId};
+use inspan_protocol::{InvalidSessionId, NodePath, SessionId};
 
-use inspan_flow_core::{InputError, MessageError, SnapshotError, UnknownNodeType};
+use inspan_flow_core::{
+    Diagnostics, InputError, MessageError, OverrideError, SnapshotError, UnknownNodeType,
+};
 use inspan_store::StoreError;
 
 /// Why a session could not be run, or not be stored.
@@ -40,6 +42,36 @@ pub enum RunError {
         /// Its status.
         status: &'static str,
     },
+    /// The session has not ended, so it can continue itself.
+    #[error("session `{session}` has not ended: `open` continues it")]
+    NotEnded {
+        /// The session.
+        session: SessionId,
+    },
+    /// The session takes over finished work of one that is not in the store.
+    #[error("session `{session}` takes over finished work of session `{parent}`, which is not in the store")]
+    NoParent {
+        /// The session.
+        session: SessionId,
+        /// The one that it comes from.
+        parent: SessionId,
+    },
+    /// The place at which a fork is to begin is none of the flow, or the session has not run it.
+    #[error("a fork of session `{session}` cannot begin at `{place}`: {why}")]
+    NoSuchPlace {
+        /// The session.
+        session: SessionId,
+        /// The place.
+        place: NodePath,
+        /// Why.
+        why: String,
+    },
+    /// The flow of a stored session does not compile any more.
+    #[error("the session's flow does not compile with this version of inspan:\n{0}")]
+    Source(Diagnostics),
+    /// The changes of a stored session's flow do not fit it.
+    #[error(transparent)]
+    Override(#[from] OverrideError),
     /// The session has begun already, so it cannot be run from its start.
     #[error("session `{session}` has begun already: call `resume` to continue it")]
     HasBegun {

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use attempt::{Artifacts, AttemptContext, Ground, LocalGround, Mail, Progress, run_attempt};
 pub use builder::FlowRunnerBuilder;
-pub use origin::Changed;
+pub use origin::{Changed, lineage};
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
 use crate::{error::RunError, node::NodeRegistry};
@@ -186,7 +186,7 @@ impl RunHandle {
 }
 
 impl FlowRunner {
-    /// A runner for a flow, with the defaults: a fresh session id, the system's clock, no store, no
+    /// A runner for a flow (`inspan::Flow::runner` gives one for a flow of that crate), with the defaults: a fresh session id, the system's clock, no store, no
     /// environment, and every permission denied.
     pub fn builder(graph: Arc<Graph>, nodes: NodeRegistry) -> FlowRunnerBuilder {
         FlowRunnerBuilder::new(graph, nodes)
@@ -229,7 +229,9 @@ impl FlowRunner {
             return Err(RunError::HasBegun { session: self.session_id().clone() });
         }
         SessionId::checked(self.session_id().as_str())?;
-        let input = check_input(&self.builder.graph, input)?;
+        let mut given = std::mem::take(&mut self.builder.input);
+        given.extend(input);
+        let input = check_input(&self.builder.graph, given)?;
         let writer = self.begin(&input).await?;
         let mut run = Run::new(
             self.builder.graph.clone(),

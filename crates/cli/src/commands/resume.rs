@@ -3,12 +3,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan,
-    Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
-    builtin_nodes, compile, takes_input,
+    Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord,
+    StoreError, builtin_nodes, compile, takes_input,
 };
 use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, SessionId};
 use inspan_sessions::{SessionErrorCode, is_driven};
@@ -193,25 +192,16 @@ impl<E: Into<Failure>> From<E> for LineageError {
     }
 }
 
-/// What a session may take over of the one that it comes from, and that one of the one before it. The log of each says
-/// what it has taken over so far.
-pub(super) fn lineage<'a>(
-    store: &'a dyn RunStore,
-    nodes: &'a NodeRegistry,
-    record: &'a SessionRecord,
-) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, LineageError>> {
-    async move {
-        let Some(parent) = &record.parent else { return Ok(None) };
-        let before = match store.record(&parent.session).await {
-            Err(StoreError::UnknownSession(gone)) => return Err(LineageError::Missing(gone)),
-            before => before?,
-        };
-        let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
-        let graph = Arc::new(of_source(&before.flow, nodes)?.graph);
-        let older = lineage(store, nodes, &before).await?;
-        Ok(Some(Arc::new(parent.reusable(&before, &graph, &log, older))))
-    }
-    .boxed()
+/// What a session may take over of the one that it comes from.
+pub(super) async fn lineage(
+    store: &dyn RunStore,
+    nodes: &NodeRegistry,
+    record: &SessionRecord,
+) -> Result<Option<Arc<Reusable>>, LineageError> {
+    inspan_flow::lineage(store, nodes, record).await.map_err(|error| match error {
+        RunError::NoParent { parent, .. } => LineageError::Missing(parent),
+        error => LineageError::Failed(session::refused(&error)),
+    })
 }
 
 /// A stored session.
@@ -534,12 +524,7 @@ fn how(args: &RunModeArgs, ask: Ask) -> RunMode {
 /// Compiles a stored flow.
 pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Compiled, Failure> {
     let loaded = Loaded::from_source(source).map_err(|error| Failure::usage(error.to_string()))?;
-    compile(&loaded, nodes).map_err(|problems| match inspan_sessions::foreign_types(&problems) {
-        Some(error) => error.into(),
-        None => Failure::usage(format!(
-            "the session's flow does not compile with this version of inspan:\n{problems}"
-        )),
-    })
+    compile(&loaded, nodes).map_err(|problems| session::refused(&RunError::Source(problems)))
 }
 
 /// Shows the plan for what takes over from a session.

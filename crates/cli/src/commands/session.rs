@@ -437,7 +437,8 @@ async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, 
             Ok((reuse(builder, reusing).build(), RunnerStart::Run(input)))
         }
         Begin::Rest { session, resume, reusing } => {
-            let runner = reuse(builder, reusing).open(&session).await;
+            // What is not given is not in the store, which was said before.
+            let runner = reuse(builder, reusing).taking_over_no_more().open(&session).await;
             Ok((runner.map_err(|error| refused(&error))?, RunnerStart::Resume(resume)))
         }
     }
@@ -467,7 +468,11 @@ pub(super) fn refused(error: &RunError) -> Failure {
             .with_hint(format!("`inspan fork {session}` starts a new session that reuses finished work")),
         RunError::Changed { session, .. } => Failure::usage(error.to_string())
             .with_hint(format!("`inspan resume {session} --plan` shows what would be reused")),
-        RunError::Message(_) => Failure::usage(error.to_string()),
+        RunError::Source(problems) => match inspan_sessions::foreign_types(problems) {
+            Some(foreign) => foreign.into(),
+            None => Failure::usage(error.to_string()),
+        },
+        RunError::Message(_) | RunError::Override(_) => Failure::usage(error.to_string()),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     Artifacts, AttemptContext, EndOfSession, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
     event_writer::Notice,
-    origin::{Beginning, Changed, IdleSession, Origin},
+    origin::{Beginning, Changed, IdleSession, Origin, lineage},
 };
 use crate::{error::RunError, node::NodeRegistry};
 
@@ -42,6 +42,10 @@ pub struct FlowRunnerBuilder {
     pub(super) parent: Option<Parent>,
     pub(super) settings: Map<String, Value>,
     pub(super) reusable: Option<Arc<Reusable>>,
+    /// Whether a session takes over only what it is given here.
+    takes_no_more: bool,
+    /// The input, unless a run gives another.
+    pub(super) input: Map<String, Value>,
     pub(super) when_waiting: WhenWaiting,
     changed: Changed,
     pub(super) with_events: bool,
@@ -71,6 +75,8 @@ impl FlowRunnerBuilder {
             parent: None,
             settings: Map::new(),
             reusable: None,
+            takes_no_more: false,
+            input: Map::new(),
             when_waiting: WhenWaiting::Stay,
             changed: Changed::Refuse,
             with_events: false,
@@ -230,10 +236,19 @@ impl FlowRunnerBuilder {
     }
 
     /// The work of an earlier session, which is reused where it fits. `parent` is the store's record of it.
+    /// [`FlowRunnerBuilder::continuing`] and [`FlowRunnerBuilder::fork`] read both from the store.
     #[must_use]
     pub fn reusing(mut self, reusable: Arc<Reusable>, parent: Parent) -> Self {
         self.reusable = Some(reusable);
         self.parent = Some(parent);
+        self
+    }
+
+    /// A session that is opened takes over only what [`Self::reusing`] gives: what it had not taken over of the one that it
+    /// comes from runs again. For a session whose parent is not in the store any more.
+    #[must_use]
+    pub fn taking_over_no_more(mut self) -> Self {
+        self.takes_no_more = true;
         self
     }
 
@@ -268,9 +283,14 @@ impl FlowRunnerBuilder {
     }
 
     /// The runner of a session that is paused in the store, or whose process died: takes its lease and reads its log.
-    /// [`FlowRunner::resume`] continues it; a runner that is dropped gives the lease back.
+    /// [`FlowRunner::resume`] continues it; a runner that is dropped gives the lease back. What the session may still take
+    /// over of the one that it comes from is read from the store, unless [`Self::reusing`] gives it.
     pub async fn open(mut self, session: &SessionId) -> Result<FlowRunner, RunError> {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
+        if self.reusable.is_none() && !self.takes_no_more {
+            let record = store.record(session).await?;
+            self.reusable = lineage(&*store, &self.nodes, &record).await?;
+        }
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
         let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.wall());
         let rest = IdleSession::open(&store, session, &owner, &self.graph, limit, changed, now).await?;

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{DynChannel, Filter};
-use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
+use inspan_protocol::{NodePath, RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
-use super::{EventWriter, FlowRunner, event_writer::HeldLease};
-use crate::error::RunError;
-use inspan_flow_core::{FACTS, Graph, Run, SessionRecord, SnapshotError};
-use inspan_store::{Owner, RunStore, Select};
+use super::{EventWriter, FlowRunner, FlowRunnerBuilder, event_writer::HeldLease};
+use crate::{error::RunError, node::NodeRegistry};
+use inspan_flow_core::{
+    FACTS, Graph, Loaded, Parent, ParentKind, Reusable, Run, SessionRecord, SnapshotError, compile,
+    takes_input,
+};
+use inspan_store::{Owner, RunStore, Select, StoreError};
 
 /// What a session begins with.
 pub(super) struct Beginning {
@@ -51,6 +55,95 @@ pub(super) struct IdleSession {
     pub(super) last_seq: u64,
     /// The time of its newest event.
     pub(super) last_at: Timestamp,
+}
+
+/// The flow that a session began with.
+fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, RunError> {
+    let compiled = compile(&Loaded::from_source(&record.flow)?, nodes).map_err(RunError::Source)?;
+    Ok(Arc::new(compiled.graph))
+}
+
+/// What a session may take over of the one that it comes from, and that one of the one before it. The log of each says
+/// what it has taken over so far. Fails with [`RunError::NoParent`] if one of them is not in the store: finished work would
+/// be paid for again.
+pub fn lineage<'a>(
+    store: &'a dyn RunStore,
+    nodes: &'a NodeRegistry,
+    record: &'a SessionRecord,
+) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, RunError>> {
+    async move {
+        let Some(parent) = &record.parent else { return Ok(None) };
+        let before = match store.record(&parent.session).await {
+            Err(StoreError::UnknownSession(parent)) => {
+                return Err(RunError::NoParent { session: record.session.clone(), parent });
+            }
+            before => before?,
+        };
+        let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
+        let graph = graph_of(&before, nodes)?;
+        let older = lineage(store, nodes, &before).await?;
+        Ok(Some(Arc::new(parent.reusable(&before, &graph, &log, older))))
+    }
+    .boxed()
+}
+
+impl FlowRunnerBuilder {
+    /// A new session that continues one that has ended, in the builder's store: what that one has finished is reused where
+    /// it fits, as by `inspan resume`. It has the input of that session, as far as [`FlowRunner::run`] gives no other.
+    pub async fn continuing(self, session: &SessionId) -> Result<Self, RunError> {
+        self.taking_over(session, ParentKind::Resume, None).await
+    }
+
+    /// A new session that branches off from one in the builder's store, which stays as it is: the node of this place, such
+    /// as `review` or `each[3]/review#2`, and what depends on it, runs again, and what else that session has finished is
+    /// reused, as by `inspan fork --at`. It has the input of that session, as far as [`FlowRunner::run`] gives no other.
+    pub async fn fork(self, session: &SessionId, at: NodePath) -> Result<Self, RunError> {
+        // Passes count from 1, and the first is not written: `plan#1` is `plan`.
+        self.taking_over(session, ParentKind::Fork, Some(at.with_pass(at.pass()))).await
+    }
+
+    async fn taking_over(
+        mut self,
+        session: &SessionId,
+        kind: ParentKind,
+        again: Option<NodePath>,
+    ) -> Result<Self, RunError> {
+        let store = self.store.clone().ok_or(RunError::NoStore)?;
+        let (record, entry) = (store.record(session).await?, store.entry(session).await?);
+        let has_ended = entry.digest.status.has_ended();
+        if kind == ParentKind::Resume && !has_ended {
+            return Err(RunError::NotEnded { session: session.clone() });
+        }
+        let older = match lineage(&*store, &self.nodes, &record).await {
+            // An ended session may be kept without those before it.
+            Err(RunError::NoParent { .. }) if has_ended => None,
+            older => older?,
+        };
+        let log = store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
+        let before = graph_of(&record, &self.nodes)?;
+        let last_seq = entry.digest.last_seq;
+        let mut reusable = Reusable::of(record.run(&before).reusing(older), &log, last_seq);
+        reusable.forget_raises(&before, &self.graph);
+        if kind == ParentKind::Fork {
+            reusable.branch_off();
+        }
+        if let Some(place) = &again {
+            let refused = |why| {
+                let (session, place) = (session.clone(), place.clone());
+                RunError::NoSuchPlace { session, place, why }
+            };
+            self.graph.find_place(&place.place()).map_err(|error| refused(error.to_string()))?;
+            if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
+                return Err(refused("it has never run".to_owned()));
+            }
+            reusable.run_again(place.clone());
+        }
+        // What was left to the defaults of that flow is left to those of this one.
+        self.input = record.input;
+        let graph = &self.graph;
+        self.input.retain(|key, value| takes_input(graph, key) && before.input.get(key) != Some(value));
+        Ok(self.reusing(Arc::new(reusable), Parent { session: session.clone(), seq: last_seq, kind, again }))
+    }
 }
 
 /// Whether a flow that has changed since is resumed.

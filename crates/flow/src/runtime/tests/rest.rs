@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use inspan_engine::{Clock, VirtualClock};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, Event, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
+    AgentError, Environment, ErrorCode, Event, NodePath, NodeStatus, Outcome, RunSnapshot, SessionStatus,
+    Timestamp,
 };
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
@@ -228,6 +229,52 @@ async fn a_snapshot_of_a_running_session_resumes_elsewhere() {
     half.version += 1;
     let refused = other.builder().restore(&half).err().unwrap();
     assert!(matches!(refused, RunError::Snapshot(SnapshotError::Version { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_continued_and_forked_with_its_finished_work() {
+    let text = "
+flow: { name: parts, input: { word: one } }
+nodes:
+  - { id: a, type: effect, input: { text: '{{ flow.input.word }}' } }
+  - { id: b, type: effect, dependsOn: [a] }
+  - { id: c, type: control.wait, dependsOn: [b], input: { until: 'session:message', timeout: 1s } }
+";
+    let stage = Stage::new(text, &talk());
+    let word: Map<String, Value> = [("word".to_owned(), json!("two"))].into_iter().collect();
+    let run = async |builder: crate::FlowRunnerBuilder, id: &str, input: &Map<String, Value>| {
+        let result = builder.session_id(id.into()).build().run(input.clone()).await.unwrap();
+        (result.outcome, stage.effects.take())
+    };
+    let done = |nodes: &[&str]| nodes.iter().map(|node| (*node).to_owned()).collect::<Vec<_>>();
+    assert_eq!(run(stage.builder(), "s", &word).await, (Outcome::Failed, done(&["a", "b"])));
+    // The input is that of the session before, so nothing is done twice.
+    let continued = stage.builder().continuing(&"s".into()).await.unwrap();
+    assert_eq!(run(continued, "t", &Map::new()).await, (Outcome::Failed, done(&[])));
+    let fork = stage.builder().fork(&"t".into(), NodePath::new("b#1")).await.unwrap();
+    assert_eq!(run(fork, "u", &Map::new()).await, (Outcome::Failed, done(&["b"])));
+    let other = [("word".to_owned(), json!("three"))].into_iter().collect();
+    let continued = stage.builder().continuing(&"u".into()).await.unwrap();
+    assert_eq!(run(continued, "v", &other).await, (Outcome::Failed, done(&["a", "b"])));
+
+    // One that is opened takes over the rest itself.
+    let fork = stage.builder().fork(&"v".into(), NodePath::new("c")).await.unwrap();
+    let runner = fork.session_id("w".into()).build();
+    let (handle, running) = (runner.handle(), tokio::spawn(runner.run(Map::new())));
+    pass(100).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    let unended = stage.builder().continuing(&"w".into()).await.err().unwrap();
+    assert!(matches!(unended, RunError::NotEnded { .. }), "{unended}");
+    let fork = stage.builder().fork(&"w".into(), NodePath::new("b")).await.unwrap();
+    assert_eq!(run(fork, "x", &Map::new()).await, (Outcome::Failed, done(&["b"])));
+    let opened = stage.builder().open(&"w".into()).await.unwrap().resume(Resume::default()).await.unwrap();
+    assert_eq!((opened.outcome, stage.effects.take()), (Outcome::Failed, done(&[])));
+    for place in ["d", "a#2"] {
+        let refused = stage.builder().fork(&"s".into(), NodePath::new(place)).await.err().unwrap();
+        let begins = format!("a fork of session `s` cannot begin at `{place}`: ");
+        assert!(refused.to_string().starts_with(&begins), "{refused}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

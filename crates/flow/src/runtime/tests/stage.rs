@@ -316,6 +316,11 @@ impl Effects {
     pub(super) fn done(&self) -> Vec<String> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// What was done since the last call.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl DescribeNode for Effects {
@@ -326,7 +331,7 @@ impl DescribeNode for Effects {
 
 impl NodeType for Effects {
     async fn run(&self, context: NodeContext, _: Value) -> Result<Value, AgentError> {
-        let log = self.store.inner.read(&session(), 1, Select::All).await.unwrap();
+        let log = self.store.inner.read(context.hub.session_id(), 1, Select::All).await.unwrap();
         let on_record = log.iter().any(|envelope| {
             matches!(&envelope.event, Event::TaskStart { path, attempt, .. }
                 if *path == context.path && *attempt == context.attempt)
