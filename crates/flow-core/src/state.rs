@@ -371,10 +371,11 @@ impl Facts {
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
             }
             Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
-            Event::FlowResumed { node_ids, message, messages, budget } => {
+            Event::FlowResumed { node_ids, message, messages, budget, idle_since } => {
                 self.raised.merge(budget);
                 self.releases += 1;
-                self.resume(graph, node_ids, message, messages, at);
+                let rest = at.since(idle_since.unwrap_or(self.last_at));
+                self.resume(graph, node_ids, (message, messages), at, rest);
             }
             Event::FlowEnding { outcome, error } => {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });

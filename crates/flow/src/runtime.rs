@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, Subscription};
 use inspan_flow_core::{Graph, Pilot, Run, check_input};
-use inspan_protocol::{BudgetRaise, Rejection, RunSnapshot, SessionId};
+use inspan_protocol::{BudgetRaise, Rejection, RunSnapshot, SessionId, Timestamp};
 use inspan_store::{Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -244,7 +244,7 @@ impl FlowRunner {
             Some(lease) => Some(self.writer(lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
-        self.drive(rest.run, writer, rest.input, Some((resume, until))).await
+        self.drive(rest.run, writer, rest.input, Some((resume, until, rest.last_at))).await
     }
 
     async fn drive(
@@ -252,7 +252,7 @@ impl FlowRunner {
         run: Run,
         writer: Option<EventWriter>,
         input: Map<String, Value>,
-        resume: Option<(Resume, Until)>,
+        resume: Option<(Resume, Until, Timestamp)>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
         let surroundings = self.builder.attempts(&session);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, Prompt, PromptId, SessionStatus,
-    StopReason,
+    StopReason, Timestamp,
 };
 use serde_json::json;
 
@@ -58,7 +58,8 @@ impl Run {
     }
 
     /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
-    /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids.
+    /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids. `last_event` is the
+    /// time of the newest event of the log, which need not be a fact: if the process is gone, the session was idle since.
     /// Nothing if the session has not begun, or has ended.
     pub fn resume(
         &self,
@@ -71,6 +72,7 @@ impl Run {
             return Vec::new();
         }
         let mut actions = Vec::new();
+        last_event: Option<Timestamp>,
         for (task, node) in state.tasks() {
             let Some(run) = node.run() else { continue };
             let event = unseen_end(run);
@@ -84,7 +86,8 @@ impl Run {
         let messages = node_ids.iter().filter_map(own).collect();
         let message = message.unwrap_or(CONTINUE).to_owned();
         let budget = budget.clone();
-        actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget }));
+        let idle_since = last_event.filter(|_| state.session.status == SessionStatus::Running);
+        actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget, idle_since }));
         actions
     }
 

@@ -188,7 +188,7 @@ impl Live {
                 SessionRequest::Command(command) => self.command(command, step, now),
                 SessionRequest::Resume { message, messages, budget } => {
                     if self.pilot.run().state().status() == SessionStatus::Paused {
-                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget);
+                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget, None);
                         self.execute(todo, step, now);
                         CommandOutcome::Accepted
                     } else {
@@ -239,7 +239,7 @@ impl Live {
             Command::Abort { reason } => {
                 // A paused session ends as one that continues and is stopped before anything begins.
                 if self.pilot.run().state().status() == SessionStatus::Paused {
-                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default());
+                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None);
                     self.execute(todo, step, now);
                 }
                 Event::SessionAbort { reason }

@@ -116,7 +116,8 @@ impl Sim {
     }
 
     pub(super) fn resume(&mut self, message: Option<&str>, messages: &BTreeMap<String, String>) {
-        let actions = self.run.resume(message, messages, &self.budget);
+        let last_event = self.log.last().map(|last| last.timestamp);
+        let actions = self.run.resume(message, messages, &self.budget, last_event);
         self.put_all(actions);
     }
 
