@@ -48,6 +48,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use agent::is_work;
+pub use budget::NotRaised;
 pub(crate) use budget::{BudgetOwner, UsedUp};
 pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
 pub(crate) use node::OpenRun;

@@ -2,7 +2,7 @@
 
 use inspan_protocol::{InvalidSessionId, SessionId};
 
-use inspan_flow_core::{InputError, MessageError, SnapshotError, UnknownNodeType};
+use inspan_flow_core::{InputError, MessageError, NotRaised, SnapshotError, UnknownNodeType};
 use inspan_store::StoreError;
 
 /// Why a session could not be run, or not be stored.
@@ -49,6 +49,9 @@ pub enum RunError {
     /// A message for the agents that are to continue would reach none.
     #[error(transparent)]
     Message(#[from] MessageError),
+    /// A limit of a budget would not be raised.
+    #[error(transparent)]
+    NotRaised(#[from] NotRaised),
     /// There is no store to continue from.
     #[error("a session can only go on from a store or a snapshot")]
     NoStore,

@@ -231,11 +231,13 @@ impl FlowRunner {
 
     async fn go_on(mut self, resume: Resume, until: Until) -> Result<FlowRunResult, RunError> {
         let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
-        if let Err(error) = rest.run.check_messages(resume.message.as_deref(), &resume.messages) {
+        let messages = rest.run.check_messages(resume.message.as_deref(), &resume.messages);
+        let checked = messages.map_err(RunError::from);
+        if let Err(error) = checked.and_then(|()| Ok(rest.run.check_raise(&resume.budget)?)) {
             if let Some(lease) = rest.lease {
                 self.writer(lease).release().await?;
             }
-            return Err(error.into());
+            return Err(error);
         }
         if let Some(reusable) = self.builder.reusable.take() {
             rest.run = rest.run.reusing(reusable);

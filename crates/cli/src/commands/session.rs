@@ -466,6 +466,7 @@ pub(super) fn refused(error: &RunError) -> Failure {
         RunError::Changed { session, .. } => Failure::usage(error.to_string())
             .with_hint(format!("`inspan resume {session} --plan` shows what would be reused")),
         RunError::Message(_) => Failure::usage(error.to_string()),
+        RunError::NotRaised(error) => error.clone().into(),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

@@ -12,7 +12,7 @@ use super::{Action, Interrupted, Reusable, Run, emit, ready::named};
 use crate::{
     graph::{Effects, TaskRef},
     node::NodeKind,
-    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
+    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NotRaised, OpenRun, RUN_AGAIN},
 };
 
 /// Why a message for agents that are to continue was refused.
@@ -57,6 +57,12 @@ impl Run {
         Err(MessageError::NotInterrupted { node: node.clone(), interrupted })
     }
 
+    /// Fails if a limit would not be raised: a new one is above the present one, and above what is spent if that one is used
+    /// up. Where there was no limit, a new one may be any.
+    pub fn check_raise(&self, budget: &BudgetRaise) -> Result<(), NotRaised> {
+        self.facts.check_raise(&self.graph, budget)
+    }
+
     /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
     /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids. `last_event` is the
     /// time of the newest event of the log, which need not be a fact: if the process is gone, the session was idle since.
@@ -66,13 +72,13 @@ impl Run {
         message: Option<&str>,
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
+        last_event: Option<Timestamp>,
     ) -> Vec<Action> {
         let state = &self.facts;
         if state.session.status == SessionStatus::Idle || state.session.outcome.is_some() {
             return Vec::new();
         }
         let mut actions = Vec::new();
-        last_event: Option<Timestamp>,
         for (task, node) in state.tasks() {
             let Some(run) = node.run() else { continue };
             let event = unseen_end(run);
