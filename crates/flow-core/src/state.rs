@@ -128,7 +128,6 @@ pub struct Facts {
     pub(crate) rested: Duration,
     /// The time that the session took before the snapshot that it began with.
     pub(crate) used: Duration,
-    pub(crate) duration_ms: u64,
     /// What the flow gave at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outputs: Option<Arc<Value>>,
@@ -203,7 +202,6 @@ impl Facts {
             last_at: Timestamp::default(),
             rested: Duration::ZERO,
             used: Duration::ZERO,
-            duration_ms: 0,
             outputs: None,
             phase_begun: false,
             phase_ended: false,
@@ -357,8 +355,7 @@ impl Facts {
             Event::PhaseStart { .. } => self.phase_begun = true,
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
-            Event::HarnessComplete { duration_ms, outputs, .. } => {
-                self.duration_ms = *duration_ms;
+            Event::HarnessComplete { outputs, .. } => {
                 self.outputs.clone_from(outputs);
                 self.end_waits();
             }

@@ -17,12 +17,15 @@ use crate::label;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
-    /// The first event.
+    /// When the session began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
-    /// The newest event.
+    /// The newest event, or the end of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
+    /// How long the session took, once it has ended: the same number that a list and `show` give.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
     /// The nodes: first those of the flow, then those in frames, each by the time it began.
     pub rows: Vec<TimelineRow>,
     /// Rows that a limit left out.
@@ -166,6 +169,7 @@ pub struct Gap {
 pub struct TimelineFold {
     from: Option<Timestamp>,
     to: Option<Timestamp>,
+    duration_ms: Option<u64>,
     rows: Vec<TimelineRow>,
     by_path: HashMap<String, usize>,
     /// The row of each agent run that has not ended.
@@ -185,9 +189,14 @@ impl TimelineFold {
         let at = envelope.timestamp;
         self.end_rest(envelope);
         self.from.get_or_insert(at);
-        self.to = Some(at);
+        // What comes after the end is not of the session's time.
+        if self.duration_ms.is_none() {
+            self.to = Some(at);
+        }
         self.chain.apply(envelope);
         match (&envelope.event, &envelope.context.task) {
+            (Event::HarnessStart { .. }, _) => self.from = Some(at),
+            (Event::HarnessComplete { duration_ms, .. }, _) => self.duration_ms = Some(*duration_ms),
             (Event::FlowPaused { reason, .. }, _) => {
                 let text = reason.clone().unwrap_or_default();
                 self.rests.push(Wait { kind: WaitKind::Paused, from: at, to: None, text });
@@ -376,6 +385,7 @@ impl TimelineFold {
         Timeline {
             from: self.from,
             to: self.to,
+            duration_ms: self.duration_ms,
             rows: rows.into_iter().cloned().collect(),
             omitted,
             gaps: gaps::gaps(self),
@@ -473,16 +483,6 @@ mod tests {
     }
 
     #[test]
-    fn the_critical_path_follows_what_each_node_began_after() {
-        let failed = json!({ "type": "task:failed", "taskId": "b",
-            "error": { "_tag": "RequestError", "code": "PROCESS", "message": "exit 1\nmore", "retryable": true }, "willRetry": true });
-        let log = log(&[
-            (0, "", json!({ "type": "harness:start", "name": "f" })),
-            (0, "a", start("a", "a")),
-            (0, "b", start("b", "b")),
-            (2, "a", complete("a")),
-            (2, "a", fired("a", "each")),
-    #[test]
     fn what_a_crash_cut_short_ends_with_the_last_event_before_it() {
         let run = json!("a.1");
         let usage = inspan_protocol::Usage::default();
@@ -519,6 +519,16 @@ mod tests {
         assert_eq!(timeline.gaps, [Gap { from: at(4), to: at(60), kind: WaitKind::Stopped }]);
     }
 
+    #[test]
+    fn the_critical_path_follows_what_each_node_began_after() {
+        let failed = json!({ "type": "task:failed", "taskId": "b",
+            "error": { "_tag": "RequestError", "code": "PROCESS", "message": "exit 1\nmore", "retryable": true }, "willRetry": true });
+        let log = log(&[
+            (0, "", json!({ "type": "harness:start", "name": "f" })),
+            (0, "a", start("a", "a")),
+            (0, "b", start("b", "b")),
+            (2, "a", complete("a")),
+            (2, "a", fired("a", "each")),
             (3, "b", failed),
             (60, "b", start("b", "b")),
             (62, "b", complete("b")),

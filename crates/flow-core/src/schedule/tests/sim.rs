@@ -507,7 +507,7 @@ fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: 
 pub(super) fn facts(state: &Facts) -> impl PartialEq + Debug {
     (
         &state.frames,
-        (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms),
+        (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms()),
         (state.phase_begun, state.phase_ended),
         (&state.session.prompts, &state.pausing, &state.ending_frames),
         state.session.usage,
