@@ -340,6 +340,20 @@ async fn a_request_that_another_program_carried_out_at_the_same_moment_counts_on
     assert_eq!(reused.code, SessionErrorCode::KeyReused);
 }
 
+#[tokio::test]
+async fn an_answer_to_a_session_that_has_ended_is_refused_as_any_command_there() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[end("s1", 2)]).await;
+    let sessions = sessions(&store);
+    let reply = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    for command in [reply, SessionCommand::Reject { prompt: None }] {
+        let refused = sessions.apply(&"s1".into(), &command, None).await.unwrap_err();
+        assert_eq!(refused.code, SessionErrorCode::SessionEnded, "{}", refused.message);
+    }
+}
+
 #[test]
 fn only_a_store_of_this_machine_is_maintained() {
     let hint = |error| SessionError::from(error).hint.unwrap();
