@@ -900,7 +900,9 @@ declare namespace Api {
   type Timeline = {
     /** The paths of the nodes that decided how long it took, in the order in which they ran. */
     criticalPath: Array<string>;
-    /** The first event. */
+    /** How long the session took, once it has ended: the same number that a list and `show` give. */
+    durationMs?: number | null;
+    /** When the session began. */
     from?: Timestamp | null;
     /** The times when everything waited, in their order. */
     gaps: Array<Gap>;
@@ -908,7 +910,7 @@ declare namespace Api {
     omitted?: number;
     /** The nodes: first those of the flow, then those in frames, each by the time it began. */
     rows: Array<TimelineRow>;
-    /** The newest event. */
+    /** The newest event, or the end of the session. */
     to?: Timestamp | null;
   };
   /** Which rows of a timeline are wanted. */

@@ -1,6 +1,7 @@
 //! A command's failure: its message, its exit code, and their form for people
 //! and for programs.
 
+use inspan_flow::NotRaised;
 use inspan_protocol::SessionId;
 use inspan_sessions::{SessionError, SessionErrorCode};
 use serde_json::{Value, json};
@@ -130,6 +131,13 @@ impl From<SessionError> for Failure {
             Some(hint) => failure.with_hint(hint),
             None => failure,
         }
+    }
+}
+
+impl From<NotRaised> for Failure {
+    fn from(error: NotRaised) -> Self {
+        Self::usage(error.to_string())
+            .with_hint("a new limit is above the present one and, if that is used up, above what is spent")
     }
 }
 

@@ -308,6 +308,30 @@ fn failed(message: String) -> SessionError {
     SessionError::new(SessionErrorCode::Failed, message)
 }
 
+/// A message about an option with the name that the option has in the API: callers know no command line.
+fn without_option(message: &str) -> String {
+    let of_value = |rest: &str| {
+        let (_, rest) = rest.split_once("' for '--")?;
+        let (option, why) = rest.split_once("': ")?;
+        Some((option.split(' ').next()?.to_owned(), why.to_owned()))
+    };
+    let of_option =
+        |rest: &str| rest.split_once(": ").map(|(option, why)| (option.to_owned(), why.to_owned()));
+    let found = message.strip_prefix("invalid value '").and_then(of_value);
+    match found.or_else(|| message.strip_prefix("--").and_then(of_option)) {
+        Some((option, why)) => {
+            let mut words = option.split('-');
+            let first = words.next().unwrap_or_default().to_owned();
+            let name = words.fold(first, |name, word| {
+                let (initial, rest) = word.split_at(word.len().min(1));
+                name + &initial.to_uppercase() + rest
+            });
+            format!("{name}: {why}")
+        }
+        None => message.to_owned(),
+    }
+}
+
 /// Why the program started nothing, as it printed it.
 fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
     let named = printed["error"]["code"].as_str().and_then(SessionErrorCode::of_word);
@@ -316,7 +340,7 @@ fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
         _ => SessionErrorCode::Failed,
     });
     let message = match printed["error"]["message"].as_str() {
-        Some(message) => message.to_owned(),
+        Some(message) => without_option(message),
         None => stderr.lines().last().unwrap_or("the session did not start").to_owned(),
     };
     let mut error = SessionError::new(code, message);
@@ -325,4 +349,28 @@ fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
     error.hint = hint.map(str::to_owned);
     error.diagnostics = printed["diagnostics"].as_array().cloned().unwrap_or_default();
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_names_an_option_of_the_command_line() {
+        let rows = [
+            (
+                "invalid value 'usd=0' for '--budget <[NODE.]LIMIT=N>': `0` is not an amount of US dollars above 0",
+                "budget: `0` is not an amount of US dollars above 0",
+            ),
+            (
+                "invalid value '0' for '--max-concurrency <N>': 0 is not in 1..",
+                "maxConcurrency: 0 is not in 1..",
+            ),
+            ("--budget: the flow has no node `flow`", "budget: the flow has no node `flow`"),
+            ("the flow needs a value for `who`", "the flow needs a value for `who`"),
+        ];
+        for (said, expected) in rows {
+            assert_eq!(without_option(said), expected);
+        }
+    }
 }

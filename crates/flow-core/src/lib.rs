@@ -51,6 +51,6 @@ pub use schedule::{
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
 pub use spec::{PROJECT_PACKS, check_pool_name, flow_schema, parse_time};
 pub use state::{
-    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, SessionFacts,
-    SnapshotError, Waits, is_fact, wait_before_retry,
+    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, NotRaised,
+    SessionFacts, SnapshotError, Waits, is_fact, wait_before_retry,
 };

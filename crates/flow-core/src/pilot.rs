@@ -199,12 +199,13 @@ impl Pilot {
         self.run
     }
 
-    /// What is published before a session is resumed whose whole log was reported.
+    /// What is published before a session is resumed whose whole log was reported; `last_event` as for [`Run::resume`].
     pub fn resume(
         &mut self,
         message: Option<&str>,
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
+        last_event: Option<Timestamp>,
     ) -> Vec<Todo> {
         for given in message.into_iter().chain(messages.values().map(String::as_str)) {
             let stored = self.redactor.text(given);
@@ -212,7 +213,7 @@ impl Pilot {
                 self.given.insert(stored, given.to_owned());
             }
         }
-        self.run.resume(message, messages, budget).into_iter().filter_map(published).collect()
+        self.run.resume(message, messages, budget, last_event).into_iter().filter_map(published).collect()
     }
 
     /// Takes what happened. What must be published because of it is put into `todo`; all of it is reported by

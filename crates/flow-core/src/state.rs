@@ -48,6 +48,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use agent::is_work;
+pub use budget::NotRaised;
 pub(crate) use budget::{BudgetOwner, UsedUp};
 pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
 pub(crate) use node::OpenRun;
@@ -127,7 +128,6 @@ pub struct Facts {
     pub(crate) rested: Duration,
     /// The time that the session took before the snapshot that it began with.
     pub(crate) used: Duration,
-    pub(crate) duration_ms: u64,
     /// What the flow gave at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outputs: Option<Arc<Value>>,
@@ -202,7 +202,6 @@ impl Facts {
             last_at: Timestamp::default(),
             rested: Duration::ZERO,
             used: Duration::ZERO,
-            duration_ms: 0,
             outputs: None,
             phase_begun: false,
             phase_ended: false,
@@ -356,8 +355,7 @@ impl Facts {
             Event::PhaseStart { .. } => self.phase_begun = true,
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
-            Event::HarnessComplete { duration_ms, outputs, .. } => {
-                self.duration_ms = *duration_ms;
+            Event::HarnessComplete { outputs, .. } => {
                 self.outputs.clone_from(outputs);
                 self.end_waits();
             }
@@ -371,10 +369,11 @@ impl Facts {
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
             }
             Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
-            Event::FlowResumed { node_ids, message, messages, budget } => {
+            Event::FlowResumed { node_ids, message, messages, budget, idle_since } => {
                 self.raised.merge(budget);
                 self.releases += 1;
-                self.resume(graph, node_ids, message, messages, at);
+                let rest = at.since(idle_since.unwrap_or(self.last_at));
+                self.resume(graph, node_ids, (message, messages), at, rest);
             }
             Event::FlowEnding { outcome, error } => {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });

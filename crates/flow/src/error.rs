@@ -3,7 +3,7 @@
 use inspan_protocol::{InvalidSessionId, NodePath, SessionId};
 
 use inspan_flow_core::{
-    Diagnostics, InputError, MessageError, OverrideError, SnapshotError, UnknownNodeType,
+    Diagnostics, InputError, MessageError, NotRaised, OverrideError, SnapshotError, UnknownNodeType,
 };
 use inspan_store::StoreError;
 
@@ -81,6 +81,9 @@ pub enum RunError {
     /// A message for the agents that are to continue would reach none.
     #[error(transparent)]
     Message(#[from] MessageError),
+    /// A limit of a budget would not be raised.
+    #[error(transparent)]
+    NotRaised(#[from] NotRaised),
     /// There is no store to continue from.
     #[error("a session can only go on from a store or a snapshot")]
     NoStore,

@@ -16,12 +16,12 @@ pub use inspan_flow_core::{
     Edge, EdgeIx, EdgeOn, EdgeState, Effects, Ending, Estimate, Expected, Explanation, FACTS, Facts,
     FailFast, Fallback, FlowPolicy, FlowSource, Forecast, FrameCount, FrameIx, FrameWord, Frames, FramesKind,
     FramesProgress, Graph, History, InputError, Interrupted, Join, Loaded, MessageError, Missing, Node,
-    NodeCatalog, NodeForecast, NodeIx, NodeKind, NodePolicy, NodeSession, NodeState, NodeTypeInfo, NotRun,
-    Occupies, OnExhausted, OnFailure, OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind,
-    Plan, Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionMode,
-    SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue, TaskRef,
-    Template, check_input, check_packs, check_pool_name, compile, explain, flow_schema, forecast, is_equal,
-    parse_time, takes_input, types_of, wait_before_retry,
+    NodeCatalog, NodeForecast, NodeIx, NodeKind, NodePolicy, NodeSession, NodeState, NodeTypeInfo, NotRaised,
+    NotRun, Occupies, OnExhausted, OnFailure, OnItemError, OnLimit, OnUnknown, OverrideError, Parent,
+    ParentKind, Plan, Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope,
+    SessionMode, SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue,
+    TaskRef, Template, check_input, check_packs, check_pool_name, compile, explain, flow_schema, forecast,
+    is_equal, parse_time, takes_input, types_of, wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

@@ -15,7 +15,7 @@ use std::{
 
 use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, Subscription};
 use inspan_flow_core::{Graph, Pilot, Run, check_input};
-use inspan_protocol::{BudgetRaise, Rejection, RunSnapshot, SessionId};
+use inspan_protocol::{BudgetRaise, Rejection, RunSnapshot, SessionId, Timestamp};
 use inspan_store::{Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -258,11 +258,13 @@ impl FlowRunner {
 
     async fn go_on(mut self, resume: Resume, until: Until) -> Result<FlowRunResult, RunError> {
         let Some(Origin::Rest(mut rest)) = self.take_origin() else { return Err(RunError::NoStore) };
-        if let Err(error) = rest.run.check_messages(resume.message.as_deref(), &resume.messages) {
+        let messages = rest.run.check_messages(resume.message.as_deref(), &resume.messages);
+        let checked = messages.map_err(RunError::from);
+        if let Err(error) = checked.and_then(|()| Ok(rest.run.check_raise(&resume.budget)?)) {
             if let Some(lease) = rest.lease {
                 self.writer(lease).release().await?;
             }
-            return Err(error.into());
+            return Err(error);
         }
         if let Some(reusable) = self.builder.reusable.take() {
             rest.run = rest.run.reusing(reusable);
@@ -271,7 +273,7 @@ impl FlowRunner {
             Some(lease) => Some(self.writer(lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
-        self.drive(rest.run, writer, rest.input, Some((resume, until))).await
+        self.drive(rest.run, writer, rest.input, Some((resume, until, rest.last_at))).await
     }
 
     async fn drive(
@@ -279,7 +281,7 @@ impl FlowRunner {
         run: Run,
         writer: Option<EventWriter>,
         input: Map<String, Value>,
-        resume: Option<(Resume, Until)>,
+        resume: Option<(Resume, Until, Timestamp)>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
         let surroundings = self.builder.attempts(&session);

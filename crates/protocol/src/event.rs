@@ -490,6 +490,9 @@ events! {
         /// Budgets that were raised; they replace those of the flow.
         #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
         budget: BudgetRaise,
+        /// The time of the newest event before, if the process that ran the session was gone: since then it was idle.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idle_since: Option<Timestamp>,
     }
     /// Nothing can run until a person answers or a limit is lifted.
     "flow:waiting" FlowWaiting {

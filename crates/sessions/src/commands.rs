@@ -1,7 +1,7 @@
 //! What interfaces may ask of a session, and how it is done: by the process that runs the session,
 //! by a command that waits in the store, or by a new process that resumes it.
 
-use inspan_flow::SessionEntry;
+use inspan_flow::{SessionEntry, StoreError};
 use inspan_protocol::{
     Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
 };
@@ -378,6 +378,9 @@ async fn question(
             let fits: Vec<_> = target.entry.digest.prompts.iter().filter(|open| open.kind == kind).collect();
             match fits.as_slice() {
                 [one] => (*one).clone(),
+                [] if target.entry.digest.status.has_ended() => {
+                    return Err(StoreError::SessionEnded(id.clone()).into());
+                }
                 [] => {
                     let message = format!("session `{id}` has no open question of this kind");
                     return Err(SessionError::new(SessionErrorCode::UnknownPrompt, message)

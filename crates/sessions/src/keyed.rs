@@ -149,14 +149,16 @@ impl Sessions {
         if self.has_started(key).await? {
             return Ok(key.session.clone());
         }
-        match start.await {
-            // The same request came through another program too.
-            Err(error) if error.code == SessionErrorCode::SessionExists => match self.has_started(key).await?
-            {
-                true => Ok(key.session.clone()),
-                false => Err(error),
-            },
-            result => result,
+        let error = match start.await {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        // The same request may have come through another program too, and whatever kept this one from starting the session,
+        // it is there.
+        match self.has_started(key).await {
+            Ok(true) => Ok(key.session.clone()),
+            Err(other) if other.code == SessionErrorCode::KeyReused => Err(other),
+            _ => Err(error),
         }
     }
 

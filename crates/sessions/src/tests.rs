@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
-    Accepted, Followed, ForkOptions, ForkPoint, Launcher, Receipt, RegisteredFlow, ResumeOptions,
+    Accepted, Followed, ForkOptions, ForkPoint, Launcher, NoLauncher, Receipt, RegisteredFlow, ResumeOptions,
     SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
 };
 
@@ -271,6 +271,86 @@ async fn what_a_caller_has_begun_is_done_also_if_it_leaves() {
         drop(call);
         launcher.allowed.notify_one();
         launcher.done.notified().await;
+    }
+}
+
+/// Finds that another program has started the session, and names it as any failure.
+struct LateLauncher(Arc<MemoryStore>);
+
+impl LateLauncher {
+    fn refuse<'a>(
+        &'a self,
+        session: Option<&'a SessionId>,
+        request: Option<&'a String>,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        Box::pin(async move {
+            let mut started = record(session.unwrap().as_str());
+            started.settings.insert("request".to_owned(), json!(request));
+            self.0.create(&started, &Owner::of_process(), at(0)).await.unwrap();
+            Err(SessionError::new(SessionErrorCode::InvalidRequest, "exit code 2"))
+        })
+    }
+}
+
+impl Launcher for LateLauncher {
+    fn start<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a Map<String, Value>,
+        options: &'a StartOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        self.refuse(options.session_id.as_ref(), options.request.as_ref())
+    }
+
+    fn resume<'a>(
+        &'a self,
+        session: &'a SessionId,
+        options: &'a ResumeOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        NoLauncher.resume(session, options)
+    }
+
+    fn fork<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: Option<&'a ForkPoint>,
+        _: &'a Map<String, Value>,
+        options: &'a ForkOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        self.refuse(options.session_id.as_ref(), options.request.as_ref())
+    }
+
+    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_another_program_carried_out_at_the_same_moment_counts_once() {
+    let store = Arc::new(MemoryStore::new());
+    drop(create(&store, "s1").await);
+    let sessions = sessions(&store).with_launcher(Arc::new(LateLauncher(Arc::clone(&store))));
+    let (session, input) = (SessionId::from("s1"), Map::new());
+    let start = || sessions.start("oxen", &input, StartOptions::default(), Some("k"));
+    let fork = || sessions.fork(&session, None, &input, Some("f"));
+    let first = (start().await.unwrap(), fork().await.unwrap());
+    assert_eq!((start().await.unwrap(), fork().await.unwrap()), first);
+    let other = StartOptions { confirmed: true, ..StartOptions::default() };
+    let reused = sessions.start("oxen", &input, other, Some("k")).await.unwrap_err();
+    assert_eq!(reused.code, SessionErrorCode::KeyReused);
+}
+
+#[tokio::test]
+async fn an_answer_to_a_session_that_has_ended_is_refused_as_any_command_there() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[end("s1", 2)]).await;
+    let sessions = sessions(&store);
+    let reply = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    for command in [reply, SessionCommand::Reject { prompt: None }] {
+        let refused = sessions.apply(&"s1".into(), &command, None).await.unwrap_err();
+        assert_eq!(refused.code, SessionErrorCode::SessionEnded, "{}", refused.message);
     }
 }
 

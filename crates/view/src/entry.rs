@@ -215,6 +215,7 @@ pub fn json(entry: &SessionEntry) -> Value {
     };
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
+    put("durationMs", digest.took_ms().map(|ms| json!(ms)));
     put("costUsd", digest.known_cost().map(|usd| json!(usd)));
     put("knownUsd", digest.known_part().map(|usd| json!(usd)));
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
@@ -243,6 +244,29 @@ pub fn json(entry: &SessionEntry) -> Value {
 mod tests {
     use super::*;
     use crate::testing::Recorded;
+
+    #[test]
+    fn a_list_a_page_and_a_timeline_say_how_long_the_session_says_it_took() {
+        let recorded = Recorded::flow("chain");
+        let took = recorded.log.iter().find_map(|envelope| match &envelope.event {
+            inspan_protocol::Event::HarnessComplete { duration_ms, .. } => Some(*duration_ms),
+            _ => None,
+        });
+        // The channels end after the session.
+        let mut late = recorded.log.last().unwrap().clone();
+        (late.seq, late.timestamp) = (late.seq + 1, late.timestamp + std::time::Duration::from_secs(9));
+        late.event = inspan_protocol::Event::ChannelStopped { name: "console".to_owned() };
+        let mut entry = recorded.session.entry.clone();
+        let mut timeline = crate::TimelineFold::default();
+        entry.digest = Default::default();
+        for envelope in recorded.log.iter().chain([&late]) {
+            entry.digest.apply(envelope);
+            timeline.apply(envelope);
+        }
+        let timeline = timeline.timeline("", 10);
+        assert_eq!([json(&entry)["durationMs"].as_u64(), timeline.duration_ms], [took, took]);
+        assert!(timeline.to < Some(late.timestamp));
+    }
 
     #[test]
     fn a_session_that_spent_money_and_no_tokens_has_a_cost() {

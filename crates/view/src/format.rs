@@ -6,7 +6,7 @@ use inspan_flow_core::FramesProgress;
 use inspan_protocol::Timestamp;
 use jiff::{Zoned, tz::TimeZone};
 
-/// `85ms`, `3.1s`, `2m 05s`, `1h 02m`.
+/// `85ms`, `3.1s`, `2m 05s`, `1h 02m`: rounded down, as the page does.
 pub fn duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let seconds = duration.as_secs();

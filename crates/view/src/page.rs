@@ -14,7 +14,7 @@ use std::{
 };
 
 use inspan_flow_core::{BodyIx, EdgeIx, EdgeOn, Graph, SessionFacts, SessionRecord};
-use inspan_protocol::{Envelope, NodePath, NodeStatus, Prompt, Timestamp};
+use inspan_protocol::{Envelope, NodePath, NodeStatus, Prompt};
 use inspan_store::{Liveness, SessionEntry};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -129,8 +129,7 @@ impl PageFold {
         if facts.outcome().is_some() {
             return Some(facts.duration_ms());
         }
-        let (from, to): (Timestamp, Timestamp) = (entry.digest.started_at?, entry.digest.updated_at?);
-        u64::try_from(to.since(from).as_millis()).ok()
+        entry.digest.took_ms()
     }
 
     /// The list entry as it was at the newest event of this fold. A process ran the session while events followed.

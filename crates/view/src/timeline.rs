@@ -17,12 +17,15 @@ use crate::label;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
-    /// The first event.
+    /// When the session began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
-    /// The newest event.
+    /// The newest event, or the end of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
+    /// How long the session took, once it has ended: the same number that a list and `show` give.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
     /// The nodes: first those of the flow, then those in frames, each by the time it began.
     pub rows: Vec<TimelineRow>,
     /// Rows that a limit left out.
@@ -166,6 +169,7 @@ pub struct Gap {
 pub struct TimelineFold {
     from: Option<Timestamp>,
     to: Option<Timestamp>,
+    duration_ms: Option<u64>,
     rows: Vec<TimelineRow>,
     by_path: HashMap<String, usize>,
     /// The row of each agent run that has not ended.
@@ -185,9 +189,14 @@ impl TimelineFold {
         let at = envelope.timestamp;
         self.end_rest(envelope);
         self.from.get_or_insert(at);
-        self.to = Some(at);
+        // What comes after the end is not of the session's time.
+        if self.duration_ms.is_none() {
+            self.to = Some(at);
+        }
         self.chain.apply(envelope);
         match (&envelope.event, &envelope.context.task) {
+            (Event::HarnessStart { .. }, _) => self.from = Some(at),
+            (Event::HarnessComplete { duration_ms, .. }, _) => self.duration_ms = Some(*duration_ms),
             (Event::FlowPaused { reason, .. }, _) => {
                 let text = reason.clone().unwrap_or_default();
                 self.rests.push(Wait { kind: WaitKind::Paused, from: at, to: None, text });
@@ -202,13 +211,11 @@ impl TimelineFold {
     /// A session that no process ran begins again with `flow:resumed`: the time since the event before is a rest.
     fn end_rest(&mut self, envelope: &Envelope) {
         let at = envelope.timestamp;
-        if !matches!(envelope.event, Event::FlowResumed { .. }) {
-            return;
-        }
+        let Event::FlowResumed { idle_since, .. } = envelope.event else { return };
         match self.rests.last_mut().filter(|rest| rest.to.is_none()) {
             Some(rest) => rest.to = Some(at),
             None => {
-                let from = self.to.unwrap_or(at);
+                let from = idle_since.or(self.to).unwrap_or(at);
                 let text = "no process ran the session".to_owned();
                 self.rests.push(Wait { kind: WaitKind::Stopped, from, to: Some(at), text });
             }
@@ -378,6 +385,7 @@ impl TimelineFold {
         Timeline {
             from: self.from,
             to: self.to,
+            duration_ms: self.duration_ms,
             rows: rows.into_iter().cloned().collect(),
             omitted,
             gaps: gaps::gaps(self),
@@ -393,9 +401,14 @@ impl Bar {
 
     fn end(&mut self, status: BarStatus, at: Timestamp) {
         (self.status, self.to) = (status, Some(at));
-        end_last(&mut self.turns, at);
-        for call in self.tools.iter_mut().filter(|call| call.to.is_none()) {
-            call.to = Some(at);
+        // The end of a run whose process was gone is stored by the next process, when it begins.
+        let ends = self
+            .turns
+            .iter_mut()
+            .map(|turn| &mut turn.to)
+            .chain(self.tools.iter_mut().map(|call| &mut call.to));
+        for end in ends {
+            *end = Some(end.map_or(at, |end| end.min(at)));
         }
     }
 }
@@ -467,6 +480,43 @@ mod tests {
         for (name, log) in flows.into_iter().chain(stored) {
             insta::assert_snapshot!(name, lines(&fold(&log).timeline("", 100)));
         }
+    }
+
+    #[test]
+    fn what_a_crash_cut_short_ends_with_the_last_event_before_it() {
+        let run = json!("a.1");
+        let usage = inspan_protocol::Usage::default();
+        let log = log(&[
+            (0, "", json!({ "type": "harness:start", "name": "f" })),
+            (0, "a", start("a", "a")),
+            (
+                0,
+                "a",
+                json!({ "type": "agent:start", "agentName": "a", "runId": run, "provider": "x", "turn": 1 }),
+            ),
+            (1, "a", json!({ "type": "agent:turn", "runId": run, "turn": 1 })),
+            (4, "a", json!({ "type": "agent:text", "runId": run, "content": "so far", "delta": false })),
+            (60, "", json!({ "type": "channel:registered", "name": "console" })),
+            (
+                60,
+                "a",
+                json!({ "type": "agent:complete", "agentName": "a", "success": false, "runId": run,
+                "stopReason": "aborted", "usage": usage, "durationMs": 0 }),
+            ),
+            (
+                60,
+                "",
+                json!({ "type": "flow:resumed", "nodeIds": ["a"], "message": "continue",
+                "idleSince": "2026-01-07T12:00:04.000Z" }),
+            ),
+            (60, "a", start("a", "a")),
+            (62, "a", complete("a")),
+        ]);
+        let timeline = fold(&log).timeline("", 100);
+        let at = |second: i64| Timestamp::from_millis(log[0].timestamp.as_millis() + second * 1_000);
+        let bar = &timeline.rows[0].bars[0];
+        assert_eq!((bar.to, bar.turns.last().unwrap().to), (Some(at(4)), Some(at(4))));
+        assert_eq!(timeline.gaps, [Gap { from: at(4), to: at(60), kind: WaitKind::Stopped }]);
     }
 
     #[test]

@@ -72,11 +72,12 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         messages: args.tell.iter().cloned().collect(),
         budget: budgets(&args.budget, &kept.graph)?,
     };
-    let none_interrupted = || {
-        let run = kept.folded(kept.record.run(&kept.graph))?;
-        Ok::<_, Failure>(run.interrupted_agents().is_empty())
-    };
-    if resume.message.is_some() && none_interrupted()? {
+    let run = || kept.folded(kept.record.run(&kept.graph));
+    // A session that runs is refused for that.
+    if kept.owner.is_none() && !resume.budget.is_empty() {
+        run()?.check_raise(&resume.budget)?;
+    }
+    if resume.message.is_some() && run()?.interrupted_agents().is_empty() {
         terminal::progress("note: no agent was interrupted, so none gets the message\n");
     }
     kept.go_on(resume, &args.going, Ask::Terminal, invocation)
@@ -127,7 +128,9 @@ fn anew(
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
     let mut reusable = kept.reusable(u64::MAX, missing)?;
     reusable.forget_raises(&kept.graph, &graph);
-    reusable.raise(&budgets(&args.budget, &graph)?);
+    let budgets = budgets(&args.budget, &graph)?;
+    reusable.check_raise(&graph, &budgets)?;
+    reusable.raise(&budgets);
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
     let given = flow::given_input(args.input_file.as_deref(), &args.input)?;

@@ -473,6 +473,7 @@ pub(super) fn refused(error: &RunError) -> Failure {
             None => Failure::usage(error.to_string()),
         },
         RunError::Message(_) | RunError::Override(_) => Failure::usage(error.to_string()),
+        RunError::NotRaised(error) => error.clone().into(),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

@@ -92,11 +92,10 @@ impl View {
         if self.state().outcome().is_some() {
             return Some(self.state().duration_ms());
         }
-        let end = match self.entry.liveness {
-            Liveness::Gone => digest.updated_at?,
-            _ => now,
-        };
-        u64::try_from(end.since(digest.started_at?).as_millis()).ok()
+        match self.entry.liveness {
+            Liveness::Gone => digest.took_ms(),
+            _ => u64::try_from(now.since(digest.started_at?).as_millis()).ok(),
+        }
     }
 
     fn json(&self) -> Value {

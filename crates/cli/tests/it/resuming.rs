@@ -666,7 +666,7 @@ flow: { name: b, policy: { budget: { tokens: 10 } } }
 nodes:
   - id: each
     type: control.foreach
-    input: { items: [1, 2, 3], maxConcurrency: 1, onItemError: continue }
+    input: { items: [1, 2, 3, 4, 5], maxConcurrency: 1, onItemError: continue }
     body:
       nodes:
         - { id: pre, type: exec, input: { argv: [test, '{{ item }}', '!=', '1'] } }
@@ -684,13 +684,20 @@ nodes:
     assert_eq!(end, expected, "{}", paused.stderr);
     assert!(!paused.stderr.contains("error:"), "{}", paused.stderr);
     // Each resume reports the budget again, and the end names it once, as it is now.
-    for limit in [11, 12] {
+    for (limit, spent) in [(18, 34), (35, 51)] {
         let raise = format!("tokens={limit}");
         let again = inspan(folder.path(), &["resume", "s", "--budget", &raise, "--no-input"]);
         let budgets: Vec<&str> =
             again.stderr.lines().filter(|line| line.contains("exceeded its budget:")).collect();
-        let expected = format!("warning: the flow exceeded its budget: {limit} tokens (17 spent)");
+        let expected = format!("warning: the flow exceeded its budget: {limit} tokens ({spent} spent)");
         assert_eq!(budgets, [expected], "{}", again.stderr);
+    }
+    // What raises nothing is refused: the session would be paused again at once.
+    for limit in [35, 51] {
+        let raise = format!("tokens={limit}");
+        let refused = inspan(folder.path(), &["resume", "s", "--budget", &raise, "--no-input"]);
+        let why = format!("error: `tokens` cannot be raised to {limit}: the limit is 35, and 51 are spent\n");
+        assert!(refused.code == Some(2) && refused.stderr.contains(&why), "{}", refused.stderr);
     }
 }
 

@@ -188,6 +188,8 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     assert_eq!(state(&client, &session), json!("stopped"));
     let late = command(&client, &session, json!({ "type": "pause" }));
     assert_eq!((late.status, late.json()["code"].clone()), (409, json!("sessionEnded")));
+    let late = command(&client, &session, json!({ "type": "reply", "content": "yes" }));
+    assert_eq!((late.status, late.json()["code"].clone()), (409, json!("sessionEnded")));
 
     fs::write(folder.path().join("go"), "").unwrap();
     let body = json!({ "at": "wait", "key": "fork-once" });
@@ -218,7 +220,14 @@ fn the_budget_that_is_used_up_is_named_and_raised_over_http() {
     assert_eq!(entry()["limitToRaise"], json!("each/.tokens"));
     let wrong = command(&client, &session, json!({ "type": "resume", "budget": { "all/.tokens": 1_000 } }));
     assert_eq!(wrong.status, 400, "{}", wrong.text);
-    assert!(wrong.text.contains("no node `all`"), "{}", wrong.text);
+    assert!(wrong.text.contains("\"budget: the flow has no node `all`"), "{}", wrong.text);
+    let lowered = command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1 } }));
+    assert_eq!(lowered.status, 400, "{}", lowered.text);
+    assert!(
+        lowered.text.contains("`each/.tokens` cannot be raised to 1: the limit is 1, and "),
+        "{}",
+        lowered.text
+    );
     let raised = command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1_000 } }));
     assert_eq!(raised.status, 200, "{}", raised.text);
     wait_for(&client, &session, "success");

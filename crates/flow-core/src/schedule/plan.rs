@@ -105,7 +105,7 @@ impl Run {
             })
         });
         let ended = ended.collect();
-        for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
+        for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None) {
             if let Action::Emit { task, event } = action {
                 let seq = self.facts.session.last_seq + 1;
                 self.take(seq, now, task.as_ref(), &event);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, Prompt, PromptId, SessionStatus,
-    StopReason,
+    StopReason, Timestamp,
 };
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use super::{Action, Interrupted, Reusable, Run, emit, ready::named};
 use crate::{
     graph::{Effects, TaskRef},
     node::NodeKind,
-    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
+    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NotRaised, OpenRun, RUN_AGAIN},
 };
 
 /// Why a message for agents that are to continue was refused.
@@ -57,14 +57,22 @@ impl Run {
         Err(MessageError::NotInterrupted { node: node.clone(), interrupted })
     }
 
+    /// Fails if a limit would not be raised: a new one is above the present one, and above what is spent if that one is used
+    /// up. Where there was no limit, a new one may be any.
+    pub fn check_raise(&self, budget: &BudgetRaise) -> Result<(), NotRaised> {
+        self.facts.check_raise(&self.graph, budget)
+    }
+
     /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
-    /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids.
+    /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids. `last_event` is the
+    /// time of the newest event of the log, which need not be a fact: if the process is gone, the session was idle since.
     /// Nothing if the session has not begun, or has ended.
     pub fn resume(
         &self,
         message: Option<&str>,
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
+        last_event: Option<Timestamp>,
     ) -> Vec<Action> {
         let state = &self.facts;
         if state.session.status == SessionStatus::Idle || state.session.outcome.is_some() {
@@ -84,7 +92,8 @@ impl Run {
         let messages = node_ids.iter().filter_map(own).collect();
         let message = message.unwrap_or(CONTINUE).to_owned();
         let budget = budget.clone();
-        actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget }));
+        let idle_since = last_event.filter(|_| state.session.status == SessionStatus::Running);
+        actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget, idle_since }));
         actions
     }
 

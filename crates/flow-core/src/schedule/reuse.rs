@@ -22,7 +22,7 @@ use crate::{
     expr::Scope,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
-    state::CONTINUE,
+    state::{CONTINUE, Facts, NotRaised},
 };
 
 /// What an earlier session has left.
@@ -223,6 +223,13 @@ impl Reusable {
     /// Its budgets that were raised.
     pub(super) fn raised(&self) -> &BudgetRaise {
         &self.raised
+    }
+
+    /// As [`Run::check_raise`], for the session that reuses this work.
+    pub fn check_raise(&self, graph: &Graph, budgets: &BudgetRaise) -> Result<(), NotRaised> {
+        let mut facts = Facts::new(graph);
+        facts.carry(graph, self.spent, &self.spent_by, &self.raised);
+        facts.check_raise(graph, budgets)
     }
 
     /// Raises budgets of the session that reuses this work.

@@ -79,7 +79,7 @@ impl Facts {
     }
 
     /// Takes over what an earlier session had spent, and its budgets that were raised.
-    pub(super) fn carry(
+    pub(crate) fn carry(
         &mut self,
         graph: &Graph,
         spent: Spending,
@@ -185,6 +185,80 @@ impl NodeState {
         spent += Spending { cost_usd: more.cost_usd, tokens: more.tokens, unpriced: more.unpriced };
         spent
     }
+}
+
+/// Why a limit of a budget is not raised.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{limit}` cannot be raised to {asked}: the limit is {present}, and {spent} are spent")]
+pub struct NotRaised {
+    /// The limit, as `--budget` names it.
+    pub limit: String,
+    /// What it was to be.
+    pub asked: String,
+    /// What it is.
+    pub present: String,
+    /// The most that counts against it.
+    pub spent: String,
+}
+
+impl Facts {
+    /// Fails if a resume would not raise a limit: a new one is above the present one, and above what is spent if that one
+    /// is used up, since the session would only be paused again. Where there was no limit, a new one may be any.
+    pub(crate) fn check_raise(&self, graph: &Graph, raise: &BudgetRaise) -> Result<(), NotRaised> {
+        if let (Some(limits), Some(budget)) = (raise.flow, self.budget(graph)) {
+            check_limits("", limits, budget, &[self.spent()])?;
+        }
+        for (place, limits) in &raise.nodes {
+            let Ok(node) = graph.find_place(place) else { continue };
+            let present = raised(node.policy.budget, self.raised.nodes.get(place).copied());
+            let there = self.tasks().filter(|(task, _)| self.path(graph, *task).place() == *place);
+            let spent: Vec<_> = there.map(|(task, _)| self.spent_by(task)).collect();
+            check_limits(&format!("{place}."), *limits, present.unwrap_or_default(), &spent)?;
+        }
+        for (place, limits) in &raise.bodies {
+            let Ok(body) = graph.find_body(place) else { continue };
+            let present = raised(body.policy.budget, self.raised.bodies.get(place).copied());
+            let is_there = |owner: TaskRef| self.path(graph, owner).place() == *place;
+            let there = self.frames.iter().filter(|frame| frame.owner.is_some_and(is_there));
+            let spent: Vec<_> = there.map(|frame| frame.spent).collect();
+            check_limits(&format!("{place}/."), *limits, present.unwrap_or_default(), &spent)?;
+        }
+        Ok(())
+    }
+}
+
+/// The same for the limits of one budget, of which each frame that has one of its own has `spent` so much.
+fn check_limits(
+    owner: &str,
+    asked: BudgetLimits,
+    present: Budget,
+    spent: &[Spending],
+) -> Result<(), NotRaised> {
+    let usd: Vec<f64> = spent.iter().map(|spent| spent.cost_usd).collect();
+    // Without the last digits of a sum.
+    let words = |usd: f64| ((usd * 1e6).round() / 1e6).to_string();
+    check_limit(format!("{owner}usd"), asked.usd.zip(present.usd), &usd, words)?;
+    let tokens: Vec<u64> = spent.iter().map(|spent| spent.tokens).collect();
+    check_limit(format!("{owner}tokens"), asked.tokens.zip(present.tokens), &tokens, |tokens| {
+        tokens.to_string()
+    })
+}
+
+fn check_limit<N: Copy + Default + PartialOrd>(
+    limit: String,
+    change: Option<(N, N)>,
+    spent: &[N],
+    words: impl Fn(N) -> String,
+) -> Result<(), NotRaised> {
+    let Some((asked, present)) = change else { return Ok(()) };
+    // Of several frames it is enough that one can go on.
+    let mut used_up = spent.iter().filter(|spent| **spent >= present).peekable();
+    let helps = used_up.peek().is_none() || used_up.any(|spent| asked > *spent);
+    if asked > present && helps {
+        return Ok(());
+    }
+    let most = spent.iter().fold(N::default(), |most, spent| if *spent > most { *spent } else { most });
+    Err(NotRaised { limit, asked: words(asked), present: words(present), spent: words(most) })
 }
 
 /// A budget, and what was spent of it.

@@ -79,13 +79,12 @@ impl Facts {
         &mut self,
         graph: &Graph,
         continued: &[NodePath],
-        message: &str,
-        messages: &BTreeMap<NodePath, String>,
+        (message, messages): (&str, &BTreeMap<NodePath, String>),
         at: Timestamp,
+        rest: Duration,
     ) {
         match self.started_at() {
             Some(_) => {
-                let rest = at.since(self.last_at);
                 self.rested += rest;
                 self.put_off_frames(rest);
             }

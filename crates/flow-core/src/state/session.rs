@@ -21,6 +21,9 @@ pub struct SessionFacts {
     /// The time of its newest event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Timestamp>,
+    /// How long it took in milliseconds, once it has ended; absent if it ended before this was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
     /// Its newest event.
     pub last_seq: u64,
     /// What it waits for.
@@ -59,6 +62,12 @@ pub struct Waits {
 }
 
 impl SessionFacts {
+    /// How long it took in milliseconds; of a session that has not ended, up to its newest event.
+    pub fn took_ms(&self) -> Option<u64> {
+        let so_far = || u64::try_from(self.updated_at?.since(self.started_at?).as_millis()).ok();
+        self.duration_ms.or_else(so_far)
+    }
+
     /// Applies the next event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
         let Envelope { seq, timestamp, context, event, .. } = envelope;
@@ -86,7 +95,8 @@ impl SessionFacts {
                 self.status = SessionStatus::Running;
                 self.started_at = Some(at);
             }
-            Event::HarnessComplete { outcome, .. } => {
+            Event::HarnessComplete { outcome, duration_ms, .. } => {
+                self.duration_ms = Some(*duration_ms);
                 self.status = SessionStatus::of_outcome(*outcome);
                 self.outcome = Some(*outcome);
                 self.waits = None;

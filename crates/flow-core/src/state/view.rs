@@ -88,7 +88,7 @@ impl Facts {
 
     /// How long it took, in milliseconds, once it has ended.
     pub fn duration_ms(&self) -> u64 {
-        self.duration_ms
+        self.session.duration_ms.unwrap_or_default()
     }
 
     /// What the flow gave when it ended well, if it says what.

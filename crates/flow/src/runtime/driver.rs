@@ -101,12 +101,13 @@ impl Driver {
 
     pub(super) async fn drive(
         &mut self,
-        resume: Option<(Resume, Until)>,
+        resume: Option<(Resume, Until, Timestamp)>,
         channels: &mut Channels,
     ) -> Result<(), RunError> {
         let mut todo = Vec::new();
-        if let Some((resume, until)) = resume {
-            todo = self.pilot.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
+        if let Some((resume, until, last_event)) = resume {
+            let Resume { message, messages, budget } = &resume;
+            todo = self.pilot.resume(message.as_deref(), messages, budget, Some(last_event));
             self.execute(&mut todo).await?;
             self.root.start_session();
             self.take_stored().await?;

@@ -1,11 +1,12 @@
 // Numbers, times and texts as people read them.
 
-/** @param {number | null} [ms] */
+/** Rounded down, as `inspan_view::format::duration`. @param {number | null} [ms] */
 export function duration(ms) {
   if (ms === undefined || ms === null || Number.isNaN(ms)) return '';
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
-  const s = Math.round(ms / 1000);
+  if (ms < 1000) return `${Math.trunc(ms)} ms`;
+  const s = Math.floor(ms / 1000);
+  if (s < 10) return `${(Math.floor(ms / 100) / 10).toFixed(1)} s`;
+  if (s < 60) return `${s} s`;
   /** @param {number} n */
   const two = (n) => String(n).padStart(2, '0');
   if (s < 3600) return `${Math.floor(s / 60)}m ${two(s % 60)}s`;

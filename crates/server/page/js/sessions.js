@@ -8,9 +8,8 @@ import { href, route, setQuery } from './route.js';
 
 /** How long it took, or takes. @param {Loose} entry */
 function length(entry) {
-  if (!entry.startedAt) return '';
-  const end = entry.state === 'running' ? now.value : new Date(entry.updatedAt ?? entry.startedAt).getTime();
-  return duration(Math.max(0, end - new Date(entry.startedAt).getTime()));
+  if (entry.state !== 'running' || !entry.startedAt) return duration(entry.durationMs);
+  return duration(Math.max(0, now.value - new Date(entry.startedAt).getTime()));
 }
 
 /** What it waits for, in words. @param {Loose} entry */

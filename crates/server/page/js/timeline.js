@@ -105,7 +105,7 @@ export function Timeline({ session }) {
           ? html`<${Empty} title="Nothing has run yet" />`
           : html`<div class="tools">
               <input type="search" class="filter" data-filter value=${words} placeholder="Filter  /" aria-label="Filter rows by node" onInput=${(event) => setQuery({ q: event.target.value })} />
-              <span class="faint">${duration(line.to - line.from)} in all${data.omitted ? `, ${plural(data.omitted, 'row')} left out` : ''}</span><${AtEnd} session=${session} /><span class="grow"></span>
+              <span class="faint">${duration(data.durationMs ?? line.to - line.from)} in all${data.omitted ? `, ${plural(data.omitted, 'row')} left out` : ''}</span><${AtEnd} session=${session} /><span class="grow"></span>
               <span class="key"><i class="tl-bar key-path"></i> critical path</span><span class="key"><i class="tl-tool"></i> tool call</span><span class="key"><i class="tl-wait person"></i> waits for a person</span><span class="key"><i class="tl-cut"></i> time cut out</span>
             </div>
             <div class="tl-head" aria-hidden="true">${ticks(line, width).map((one) => html`<span style=${{ left: `${one.x + name}px` }}>${one.text}</span>`)}</div>

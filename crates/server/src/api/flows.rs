@@ -88,11 +88,10 @@ async fn history(app: &App, graph: &Graph) -> Result<Value, Problem> {
             "createdAt": stored.created_at,
         });
         let listed = entry::json(&stored);
-        if let Some(cost) = listed.get("costUsd") {
-            row["costUsd"] = cost.clone();
-        }
-        if let (Some(from), Some(to)) = (stored.digest.started_at, stored.digest.updated_at) {
-            row["durationMs"] = json!(u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX));
+        for key in ["costUsd", "durationMs"] {
+            if let Some(value) = listed.get(key) {
+                row[key] = value.clone();
+            }
         }
         rows.push(row);
     }

@@ -187,12 +187,14 @@ impl Live {
             let answer = match request {
                 SessionRequest::Command(command) => self.command(command, step, now),
                 SessionRequest::Resume { message, messages, budget } => {
-                    if self.pilot.run().state().status() == SessionStatus::Paused {
-                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget);
+                    if self.pilot.run().state().status() != SessionStatus::Paused {
+                        CommandOutcome::Refused("the session is not paused".to_owned())
+                    } else if let Err(why) = self.pilot.run().check_raise(&budget) {
+                        CommandOutcome::Refused(why.to_string())
+                    } else {
+                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget, None);
                         self.execute(todo, step, now);
                         CommandOutcome::Accepted
-                    } else {
-                        CommandOutcome::Refused("the session is not paused".to_owned())
                     }
                 }
             };
@@ -239,7 +241,7 @@ impl Live {
             Command::Abort { reason } => {
                 // A paused session ends as one that continues and is stopped before anything begins.
                 if self.pilot.run().state().status() == SessionStatus::Paused {
-                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default());
+                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None);
                     self.execute(todo, step, now);
                 }
                 Event::SessionAbort { reason }

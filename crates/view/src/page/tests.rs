@@ -188,6 +188,7 @@ fn frames_are_read_page_by_page() {
 #[test]
 fn what_was_interrupted_and_never_began_again_is_cancelled_in_what_has_ended() {
     let resumed = Event::FlowResumed {
+        idle_since: None,
         node_ids: Vec::new(),
         message: "continue".to_owned(),
         messages: Default::default(),

@@ -159,12 +159,14 @@ fn said(log: &Path, from: u64, exit: Exit) -> Failure {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(text.get(from as usize..).unwrap_or_default());
     let text = text.trim();
-    // Warnings of the flow may come first. With `--json` an object is among the text for people.
+    // Warnings of the flow may come first. With `--json` an object is among the text for people; another process that has
+    // begun the same session may have written its own there.
     let object = text.match_indices('{').find_map(|(at, _)| {
         if at > 0 && !text[..at].ends_with('\n') {
             return None;
         }
-        serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>().next()?.ok()
+        let value = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>().next()?.ok()?;
+        (value["exitCode"] == exit.code() && value["error"]["message"].is_string()).then_some(value)
     });
     if let Some(value) = object
         && let Some(message) = value["error"]["message"].as_str()
@@ -191,4 +193,21 @@ pub(crate) fn leave_terminal() {
     #[cfg(unix)]
     // It fails only for the leader of a group, which then has left already.
     let _ = rustix::process::setsid();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failure_of_a_process_is_found_among_what_another_one_of_the_same_session_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("s.log");
+        let refused = Failure::usage("there is one").with_code(SessionErrorCode::SessionExists);
+        let ended =
+            json!({ "sessionId": "s", "outcome": "failed", "exitCode": 1, "error": { "message": "no" } });
+        fs::write(&log, format!("{ended:#}\n{}\n", refused.json())).unwrap();
+        let found = said(&log, 0, Exit::Invalid);
+        assert_eq!((found.code, found.message), (SessionErrorCode::SessionExists, "there is one".to_owned()));
+    }
 }

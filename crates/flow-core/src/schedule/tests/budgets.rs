@@ -268,6 +268,17 @@ fn a_session_that_continues_another_counts_what_that_one_spent() {
     let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
     let run = || Run::new(graph.clone(), &"s".into(), graph.input.clone(), None);
     let reusable = Reusable::of(run(), &log, u64::MAX);
+    let flow = |limits| BudgetRaise { flow: Some(limits), ..BudgetRaise::default() };
+    let refused = |raise: &BudgetRaise| reusable.check_raise(&graph, raise).map_err(|why| why.to_string());
+    let why = "`usd` cannot be raised to 1: the limit is 1, and 1 are spent";
+    assert_eq!((refused(&flow(usd(1.0))), refused(&flow(usd(1.5)))), (Err(why.to_owned()), Ok(())));
+    let node = BudgetRaise { nodes: [(NodePath::new("a"), usd(0.5))].into(), ..BudgetRaise::default() };
+    assert_eq!(
+        refused(&node),
+        Err("`a.usd` cannot be raised to 0.5: the limit is 3, and 1 are spent".to_owned())
+    );
+    // A limit that there was not may be any.
+    assert_eq!(refused(&flow(BudgetLimits { usd: None, tokens: Some(3) })), Ok(()));
     let mut second = Sim::reusing(&graph, reusable.clone());
     second.drive(turns(2, Some(0.5)));
     // It takes over what `a` did, and has nothing left for `b`.
@@ -501,13 +512,24 @@ fn every_budget_that_is_used_up_is_named_and_can_be_raised() {
         assert_eq!(exceeded, Some((limit.clone(), in_frame)), "{text}");
         assert_eq!(sim.run.state().limit_to_raise(), limit.as_deref(), "{text}");
         let Some(limit) = limit else { continue };
-        let more = BudgetLimits { usd: None, tokens: Some(1_000) };
-        let node = limit.strip_suffix("tokens").unwrap().trim_end_matches('.');
-        match node.strip_suffix('/') {
-            Some(body) => drop(sim.budget.bodies.insert(NodePath::new(body), more)),
-            None if node.is_empty() => sim.budget.flow = Some(more),
-            None => drop(sim.budget.nodes.insert(NodePath::new(node), more)),
+        let raise = |tokens| {
+            let (more, mut raise) =
+                (BudgetLimits { usd: None, tokens: Some(tokens) }, BudgetRaise::default());
+            let node = limit.strip_suffix("tokens").unwrap().trim_end_matches('.');
+            match node.strip_suffix('/') {
+                Some(body) => drop(raise.bodies.insert(NodePath::new(body), more)),
+                None if node.is_empty() => raise.flow = Some(more),
+                None => drop(raise.nodes.insert(NodePath::new(node), more)),
+            }
+            raise
+        };
+        for tokens in [10, 15, 20] {
+            let refused = sim.run.check_raise(&raise(tokens)).unwrap_err().to_string();
+            let why = format!("`{limit}` cannot be raised to {tokens}: the limit is 15, and 20 are spent");
+            assert_eq!(refused, why);
         }
+        assert_eq!(sim.run.check_raise(&raise(21)), Ok(()), "{limit}");
+        sim.budget = raise(1_000);
         sim.resume(None, &BTreeMap::new());
         sim.drive(turns(4, None));
         assert_eq!((outcome(&sim), sim.run.state().limit_to_raise()), (Outcome::Success, None), "{limit}");

@@ -116,7 +116,8 @@ impl Sim {
     }
 
     pub(super) fn resume(&mut self, message: Option<&str>, messages: &BTreeMap<String, String>) {
-        let actions = self.run.resume(message, messages, &self.budget);
+        let last_event = self.log.last().map(|last| last.timestamp);
+        let actions = self.run.resume(message, messages, &self.budget, last_event);
         self.put_all(actions);
     }
 
@@ -506,7 +507,7 @@ fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: 
 pub(super) fn facts(state: &Facts) -> impl PartialEq + Debug {
     (
         &state.frames,
-        (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms),
+        (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms()),
         (state.phase_begun, state.phase_ended),
         (&state.session.prompts, &state.pausing, &state.ending_frames),
         state.session.usage,

@@ -14,9 +14,9 @@ use tokio::{runtime::Runtime, time::timeout};
 
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
-    DescribeNode, FlowRunner, MemoryStore, NodeContext, NodeKind, NodeType, NodeTypeInfo, Resume, RunError,
-    RunStore, SqliteOptions, SqliteStore, StoreError, builtin_nodes,
-    testing::{TalkProvider, graph},
+    DescribeNode, FlowRunner, MemoryStore, NodeContext, NodeKind, NodeType, NodeTypeInfo, Resume, Run,
+    RunError, RunStore, SqliteOptions, SqliteStore, StoreError, builtin_nodes,
+    testing::{Do, TalkProvider, graph},
 };
 
 const WAIT: &str = "
@@ -52,6 +52,27 @@ async fn a_session_whose_run_was_dropped_is_opened_again() {
     assert_eq!(stage.resume().await.outcome, Outcome::Success);
     assert_eq!(stage.effects.done(), ["a"]);
     stage.check().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ran_until_the_last_event_before_a_crash_is_work_and_no_idle_time() {
+    let talk = TalkProvider::new(|asked, _| match &asked.options.resume {
+        None => vec![Do::Name("c"), Do::Work(4_000), Do::Say("so far"), Do::Work(60_000)],
+        Some(_) => vec![Do::Work(1_000), Do::End("done", None, 1)],
+    });
+    let stage =
+        Stage::new("name: f\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n", &talk);
+    let running = spawn(stage.builder().build());
+    pass(5_000).await;
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    pass(3_595_000).await;
+    assert_eq!(stage.resume().await.outcome, Outcome::Success);
+    let log = stage.log().await;
+    let mut run = Run::new(stage.graph.clone(), &session(), Map::new(), None);
+    log.iter().for_each(|envelope| run.apply(envelope));
+    // The agent's last word came after four seconds, and the next process an hour after the start.
+    assert_eq!(run.state().rested(), Duration::from_millis(3_596_000));
 }
 
 #[tokio::test(start_paused = true)]
