@@ -391,6 +391,7 @@ impl Pilot {
         let output = match end {
             AttemptEnd::Output(output) => self.redactor.value(output),
             AttemptEnd::Error(error) => return AttemptEnd::Error(self.redactor.error(error)),
+            AttemptEnd::NeverBegan => return AttemptEnd::NeverBegan,
         };
         let schema = self.catalog.described(&spec.node_type).and_then(|known| known.output());
         match schema.and_then(|schema| misfit(schema, &output)) {

@@ -201,6 +201,8 @@ pub enum AttemptEnd {
     Output(Value),
     /// With an error.
     Error(AgentError),
+    /// It was cancelled before any machine had begun it, so it has had no effect.
+    NeverBegan,
 }
 
 impl From<Result<Value, AgentError>> for AttemptEnd {

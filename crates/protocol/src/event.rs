@@ -161,6 +161,9 @@ events! {
         /// The `seq` of the event that is the reason, if it is an event: a failure, a stop or a request to pause.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<u64>,
+        /// Whether no machine had begun it, so that it can have had no effect.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        never_began: bool,
     }
     /// The items of a foreach are known: there is one frame for each.
     "frame:items" FrameItems {

@@ -246,6 +246,9 @@ pub struct NodeSnapshot {
     /// Whether that attempt may have had lasting effects, and a person has to decide what is done.
     #[serde(skip_serializing_if = "is_default")]
     pub doubt: bool,
+    /// Whether the newest attempt was cancelled before any machine had begun it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub never_began: bool,
     /// Whether a loop has sent the run back to it, so that it runs whatever its other edges say.
     #[serde(skip_serializing_if = "is_default")]
     pub sent_back: bool,

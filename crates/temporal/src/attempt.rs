@@ -11,7 +11,7 @@ use std::{
 use futures::future::BoxFuture;
 use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
 use inspan_flow::{LocalGround, Progress, RunStore, run_attempt};
-use inspan_flow_core::{AttemptDone, AttemptSpec, FACTS};
+use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, FACTS};
 use inspan_protocol::{AgentError, Command, Envelope, ErrorCode, Event, PromptId, SessionId, Timestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -92,10 +92,13 @@ impl AttemptRunner {
 
     /// Waits until no other worker of this machine runs the node: one that was frozen or has lost the server may still be
     /// in its conversation.
-    async fn lock(&self, spec: &AttemptSpec, cancel: &CancellationToken) -> Result<AttemptLock, AgentError> {
-        let failed = |why: String| AgentError::new(ErrorCode::Process, why);
+    async fn lock(&self, spec: &AttemptSpec, cancel: &CancellationToken) -> Result<AttemptLock, AttemptEnd> {
+        let failed = |why: String| AttemptEnd::Error(AgentError::new(ErrorCode::Process, why));
         let (since, mut is_reported) = (Instant::now(), false);
         loop {
+            if cancel.is_cancelled() {
+                return Err(AttemptEnd::NeverBegan);
+            }
             let holder = match AttemptLock::take(&self.locks, &spec.session, &spec.path) {
                 Ok(Locked::Taken(lock)) => return Ok(lock),
                 Ok(Locked::Held(holder)) => holder,
@@ -112,9 +115,7 @@ impl AttemptRunner {
             if !std::mem::replace(&mut is_reported, true) {
                 tracing::warn!(session = %spec.session, node = %spec.path, %holder, "another worker of this machine still runs it");
             }
-            if timeout(LOCK_LOOK, cancel.cancelled()).await.is_ok() {
-                return Err(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
-            }
+            let _cancelled = timeout(LOCK_LOOK, cancel.cancelled()).await;
         }
     }
 
@@ -137,6 +138,7 @@ impl AttemptRunner {
         hub.start_session();
         let cancel = CancellationToken::new();
         let events = hub.subscribe_up_to(Filter::all(), BACKLOG);
+        let forwarded = begun.header.forwarded.iter().filter(|(to, _)| *to == attempt.key);
         let mut link = AttemptFollower {
             log: &self.log,
             notify: &*self.notify,
@@ -153,16 +155,24 @@ impl AttemptRunner {
             is_done: false,
             replies: BTreeMap::new(),
             replied: BTreeSet::new(),
-            mail: VecDeque::new(),
+            mail: forwarded.map(|(_, command)| command.clone()).collect(),
         };
+        // Between the decision that it begins and a worker that takes it may be days.
+        tokio::select! {
+            caught_up = link.catch_up(None) => caught_up?,
+            () = leave.cancelled() => return Err(AttemptError::WorkerStops),
+        }
+        if cancel.is_cancelled() {
+            return link.catch_up(Some(ended(&spec, AttemptEnd::NeverBegan))).await;
+        }
         let work = async {
             let _lock = match self.lock(&spec, &cancel).await {
                 Ok(lock) => lock,
-                Err(error) => return done(&spec, error),
+                Err(end) => return ended(&spec, end),
             };
             let HostedAttempt { session: hosted, providers } = match self.host.attempt(&record) {
                 Ok(hosted) => hosted,
-                Err(error) => return done(&spec, error),
+                Err(error) => return ended(&spec, AttemptEnd::Error(error)),
             };
             let store: Arc<dyn RunStore> = Arc::<SharedStore>::clone(&self.store);
             let ground = Arc::new(LocalGround {
@@ -177,14 +187,23 @@ impl AttemptRunner {
             done
         };
         let mut work = std::pin::pin!(work);
-        let followed = tokio::select! {
-            biased;
-            done = &mut work => Ok(done),
-            () = leave.cancelled() => Err(AttemptError::WorkerStops),
-            failed = link.follow() => Err(failed),
+        let mut is_ending = false;
+        let followed = loop {
+            tokio::select! {
+                biased;
+                done = &mut work => break Ok(done),
+                () = leave.cancelled(), if !is_ending => {
+                    // The server has no more use for an attempt that the session ends: its own end is to come into the log.
+                    is_ending = link.is_to_end().await;
+                    if !is_ending {
+                        break Err(AttemptError::WorkerStops);
+                    }
+                }
+                failed = link.follow() => break Err(failed),
+            }
         };
         match followed {
-            Ok(done) => link.finish(done).await,
+            Ok(done) => link.catch_up(Some(done)).await,
             Err(failed) => {
                 // Its programs end before another attempt begins.
                 cancel.cancel();
@@ -198,8 +217,8 @@ impl AttemptRunner {
     }
 }
 
-fn done(spec: &AttemptSpec, error: AgentError) -> AttemptDone {
-    AttemptDone { node: spec.node, attempt: spec.attempt, end: Err(error).into() }
+fn ended(spec: &AttemptSpec, end: AttemptEnd) -> AttemptDone {
+    AttemptDone { node: spec.node, attempt: spec.attempt, end }
 }
 
 /// Between the hub of an attempt and the log of its session.
@@ -257,11 +276,11 @@ impl AttemptFollower<'_> {
         }
     }
 
-    /// Appends the rest and the end.
-    async fn finish(&mut self, done: AttemptDone) -> Result<(), AttemptError> {
+    /// Takes all that the log has, and appends the rest; with the end, if there is one.
+    async fn catch_up(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
         let since = Instant::now();
         loop {
-            match self.exchange(Some(done.clone())).await {
+            match self.exchange(done.clone()).await {
                 Err(AttemptError::Log(error)) if since.elapsed() < PATIENCE => {
                     tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
                     tokio::time::sleep(LOOK).await;
@@ -275,6 +294,12 @@ impl AttemptFollower<'_> {
     async fn flush_what_is_left(&mut self) {
         // The session continues without it.
         let _unsaid = timeout(LOOK * 10, self.exchange(None)).await;
+    }
+
+    /// Whether the session ends it. Its programs do not wait for the answer of a log that is away.
+    async fn is_to_end(&mut self) -> bool {
+        let _unsaid = timeout(LOOK, self.exchange(None)).await;
+        self.cancel.is_cancelled()
     }
 
     /// An event that the log does not have: all but the answers that came from it.
@@ -384,8 +409,18 @@ impl AttemptFollower<'_> {
                 let _refused = self.hub.reply(open.prompt_id, content, choice);
             }
         }
-        self.mail.retain(|command| {
-            let is_taken = self.hub.has_taker(command);
+        let runs = self.hub.active_runs();
+        self.mail.retain_mut(|command| {
+            let is_taken = match command {
+                // What was for the run of a lost attempt is for that of this one, once it has begun.
+                Command::SendToRun { run, .. } | Command::Close { run } => {
+                    if let (false, [own, ..]) = (runs.contains(run), &runs[..]) {
+                        run.clone_from(own);
+                    }
+                    runs.contains(run)
+                }
+                _ => self.hub.has_taker(command),
+            };
             if is_taken {
                 // A run that has just ended takes no more.
                 let _refused = self.hub.command(command.clone());

@@ -2,6 +2,7 @@
 //! may decide at any time; a decision that another one has overtaken is dropped and made again.
 
 mod live;
+mod mail;
 mod waits;
 
 use std::{collections::HashMap, sync::Arc};
@@ -84,6 +85,9 @@ pub struct LostAttempt {
     /// Why it is given up, if it was lost too often to be tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
+    /// Whether it was to end, and no worker had taken it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_began: bool,
 }
 
 /// What is to be done for a session now.
@@ -92,6 +96,9 @@ pub struct LostAttempt {
 pub struct Decision {
     /// The attempts that must be running.
     pub running: Vec<RunningAttempt>,
+    /// The names of those of them that are to end. A worker that runs one knows it from the log; one that no worker has
+    /// taken yet must not be taken any more.
+    pub ending: Vec<String>,
     /// When to decide again even if nothing happens.
     pub wake_at: Option<Timestamp>,
     /// Whether the session has ended.

@@ -65,7 +65,7 @@ impl Decisions {
         _ctx: ActivityContext,
         asked: DecideInput,
     ) -> Result<DecideOutput, ActivityError> {
-        let DecideInput { session, lost, stop, known } = asked;
+        let DecideInput { session, lost, stop, known, ending } = asked;
         match self.decider.decide(&session, &lost, stop.as_deref()).await {
             Ok(decision) => Ok(DecideOutput {
                 running: decision
@@ -73,6 +73,7 @@ impl Decisions {
                     .into_iter()
                     .filter(|attempt| !known.contains(&attempt.name()))
                     .collect(),
+                ending: decision.ending.into_iter().filter(|name| !ending.contains(name)).collect(),
                 wake_in_ms: decision.wake_at.map(|at| at.since(self.clock.now()).as_millis() as u64),
                 has_ended: decision.has_ended,
             }),

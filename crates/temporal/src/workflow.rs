@@ -69,6 +69,9 @@ pub(crate) struct DecideInput {
     /// The names of the attempts that run, which the answer leaves out: the history has each answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) known: Vec<String>,
+    /// The names of those that it has said are to end, which it leaves out too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ending: Vec<String>,
 }
 
 /// What it gives.
@@ -77,6 +80,9 @@ pub(crate) struct DecideInput {
 pub(crate) struct DecideOutput {
     /// The attempts that must be running, and are not known to.
     pub(crate) running: Vec<RunningAttempt>,
+    /// The names of attempts that are to end, also of those that no worker has taken yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ending: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wake_in_ms: Option<u64>,
     pub(crate) has_ended: bool,
@@ -100,6 +106,8 @@ pub(crate) struct SessionWorkflow {
 /// An attempt that a worker has, or will have.
 struct Flight {
     attempt: RunningAttempt,
+    /// Has the server end it if no worker has taken it. A worker that has takes its end from the log.
+    cancel: WorkflowCancellationToken,
     end: Pin<Box<dyn Future<Output = Result<(), ActivityExecutionError>>>>,
 }
 
@@ -119,6 +127,7 @@ impl SessionWorkflow {
                 lost: lost.clone(),
                 stop: stop.clone(),
                 known: flights.keys().cloned().collect(),
+                ending: names_of_ending(&flights),
             };
             let Ok(decided) = ctx.execute_local_activity(Decisions::decide, asked, decision()).await else {
                 // No worker here could decide: it is asked again, perhaps another one.
@@ -145,6 +154,12 @@ impl SessionWorkflow {
                     flights.entry(attempt.name()).or_insert_with(|| begin(ctx, &input, attempt));
                 }
             }
+            // The order is that of the answer, which a replay has too.
+            decided
+                .ending
+                .iter()
+                .filter_map(|name| flights.get(name))
+                .for_each(|flight| flight.cancel.cancel());
             let timer_token = detached();
             let timer = match decided.wake_in_ms {
                 Some(ms) => {
@@ -191,6 +206,11 @@ impl SessionWorkflow {
                 && let Some(flight) = flights.remove(&name)
                 && let Err(error) = end
             {
+                if matches!(error, ActivityExecutionError::Cancelled(_)) {
+                    // Workers never say that.
+                    lost.push(LostAttempt { attempt: flight.attempt, given_up: None, never_began: true });
+                    continue;
+                }
                 let times = losses.entry(flight.attempt.key.path.to_string()).or_default();
                 *times += 1;
                 let given_up = match &flight.attempt.machine {
@@ -204,7 +224,7 @@ impl SessionWorkflow {
                     let pause = Duration::from_millis(250 * u64::from(*times));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
-                lost.push(LostAttempt { attempt: flight.attempt, given_up });
+                lost.push(LostAttempt { attempt: flight.attempt, given_up, never_began: false });
             }
         }
     }
@@ -238,6 +258,11 @@ fn was_not_taken(error: &ActivityExecutionError) -> bool {
     error.as_timeout().is_some_and(|timeout| timeout.timeout_type() == TimeoutType::ScheduleToStart)
 }
 
+fn names_of_ending(flights: &BTreeMap<String, Flight>) -> Vec<String> {
+    let ending = flights.iter().filter(|(_, flight)| flight.cancel.is_cancelled());
+    ending.map(|(name, _)| name.clone()).collect()
+}
+
 /// A token that the cancellation of the workflow does not cancel: a session that is stopped still has something to do.
 fn detached() -> WorkflowCancellationToken {
     WorkflowCancellationToken::new()
@@ -261,18 +286,19 @@ fn decision() -> LocalActivityOptions {
 fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: RunningAttempt) -> Flight {
     // A lost attempt is not tried again by the server: the session says how it continues.
     let once = RetryPolicy::builder().maximum_attempts(1).build();
+    let cancel = detached();
     let options = ActivityOptions::with_start_to_close_timeout(LONGEST_ATTEMPT)
         .activity_id(attempt.name())
         .task_queue(AttemptQueue::of(&attempt).name(&input.queue))
         .maybe_schedule_to_start_timeout(attempt.machine.as_ref().map(|_| MACHINE))
         .heartbeat_timeout(Duration::from_millis(input.heartbeat_ms))
         .cancellation_type(ActivityCancellationType::WaitCancellationCompleted)
-        .cancellation_token(detached())
+        .cancellation_token(cancel.clone())
         .retry_policy(once)
         .build();
     let given = AttemptInput { session: input.session.clone(), attempt: attempt.clone() };
     let ctx = ctx.clone();
     // The command is given at the first poll, so in the order of the names.
     let end = Box::pin(async move { ctx.execute_activity(Attempts::attempt, given, options).await });
-    Flight { attempt, end }
+    Flight { attempt, cancel, end }
 }

@@ -82,6 +82,19 @@ impl Pilot {
         }
     }
 
+    /// The places of the agents that may get a message, or are to read none after it: those at work, and those about to be.
+    pub fn receivers(&self, command: &Command) -> Vec<NodePath> {
+        match command {
+            Command::Send { .. } => self.run.talkers(|_, _| true),
+            Command::SendTo { node, .. } => self.run.talkers(|id, _| id == node),
+            Command::SendToRun { run, .. } | Command::Close { run } => {
+                let place = self.addressed.runs.get(run).cloned().flatten();
+                self.run.talkers(|_, path| place.as_ref() == Some(path))
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn check_reply(
         &self,
         prompt: &PromptId,

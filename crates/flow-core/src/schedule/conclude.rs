@@ -26,16 +26,22 @@ impl Run {
         let task_id = self.facts.spec(&self.graph, node).id.clone();
         let path = self.facts.path(&self.graph, node);
         let reason = self.take_cancelled(node, attempt);
+        let never_began = matches!(end, AttemptEnd::NeverBegan);
         let end = match end {
-            AttemptEnd::Output(output) if is_too_deep(&output) => AttemptEnd::Error(AgentError::new(
+            AttemptEnd::Output(output) if is_too_deep(&output) => Err(AgentError::new(
                 ErrorCode::OutputInvalid,
                 format!("the output of node `{task_id}` is nested more than {DEEPEST} levels deep"),
             )),
-            end => end,
+            AttemptEnd::Output(output) => Ok(output),
+            AttemptEnd::Error(error) => Err(error),
+            AttemptEnd::NeverBegan => {
+                let why = format!("node `{task_id}` was cancelled before it began");
+                Err(AgentError::new(ErrorCode::Aborted, why))
+            }
         };
         let event = match (end, reason) {
             // What finished although it was to be cancelled is finished work anyway.
-            (AttemptEnd::Output(output), _) => match self.after_output(node, output) {
+            (Ok(output), _) => match self.after_output(node, output) {
                 Err(event) => *event,
                 Ok(output) => {
                     let started = self.facts.node(node).started_at;
@@ -44,7 +50,7 @@ impl Run {
                 }
             },
             // So is a failure that came first; only what ended because it had to is cancelled.
-            (AttemptEnd::Error(error), Some(CancelCause::Ending | CancelCause::Pausing))
+            (Err(error), Some(CancelCause::Ending | CancelCause::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {
                 let (reason, cause) = self.facts.why_cancelled(node.frame);
@@ -58,9 +64,10 @@ impl Run {
                         .map(|known| known.session_id.clone()),
                     reason: Some(reason),
                     cause,
+                    never_began,
                 }
             }
-            (AttemptEnd::Error(error), reason) => {
+            (Err(error), reason) => {
                 let error = match reason {
                     Some(CancelCause::TimedOut) => self.timed_out(node),
                     Some(CancelCause::OverBudget) => {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, Prompt, PromptId, SessionStatus,
+    AgentError, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Prompt, PromptId, SessionStatus,
     StopReason, Timestamp,
 };
 use serde_json::json;
@@ -12,7 +12,7 @@ use super::{Action, Interrupted, Reusable, Run, emit, ready::named};
 use crate::{
     graph::{Effects, TaskRef},
     node::NodeKind,
-    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NotRaised, OpenRun, RUN_AGAIN},
+    state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NodeState, NotRaised, OpenRun, RUN_AGAIN},
 };
 
 /// Why a message for agents that are to continue was refused.
@@ -219,6 +219,19 @@ impl Run {
             _ => false,
         };
         self.facts.spec(&self.graph, task).kind == NodeKind::Agent && begins && state.run().is_none()
+    }
+
+    /// The places of the agents at work, and of those about to be, of which this is true by their nodes and places.
+    pub(crate) fn talkers(&self, is_meant: impl Fn(&NodeId, &NodePath) -> bool) -> Vec<NodePath> {
+        let talks = |(task, node): &(TaskRef, &NodeState)| {
+            let works = node.status == NodeStatus::Running;
+            let spec = self.facts.spec(&self.graph, *task);
+            spec.kind == NodeKind::Agent && (works || self.begins_to_talk(*task))
+        };
+        let tasks = self.facts.tasks().filter(talks);
+        let places = tasks.map(|(task, _)| (task, self.facts.path(&self.graph, task)));
+        let meant = places.filter(|(task, path)| is_meant(&self.facts.spec(&self.graph, *task).id, path));
+        meant.map(|(_, path)| path).collect()
     }
 
     /// Whether an agent of any node is about to begin a run.

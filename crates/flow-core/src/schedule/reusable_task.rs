@@ -49,6 +49,9 @@ pub(super) struct ReusableTask {
     /// What a person has said is to be done about it, since it was cut short and may have taken effect.
     #[serde(default)]
     pub(super) rerun: Option<String>,
+    /// Whether it was cancelled before any machine had begun it.
+    #[serde(default)]
+    pub(super) never_began: bool,
 }
 
 /// A turn of an agent, in the order of the turns.
@@ -83,6 +86,7 @@ impl ReusableTask {
             fallbacks: Vec::new(),
             came_after: run.came_after(at),
             rerun: None,
+            never_began: false,
         }
     }
 
@@ -100,6 +104,7 @@ impl ReusableTask {
                 self.failed = true;
                 self.error = (!will_retry).then(|| error.clone());
             }
+            Event::TaskCancelled { never_began, .. } => self.never_began = *never_began,
             Event::TaskAgent { .. } => {
                 self.conversation = None;
                 self.fallbacks.push(event.clone());

@@ -261,7 +261,7 @@ impl Reusable {
 
     /// Whether a task began there and did not end.
     fn is_cut(&self, path: &NodePath) -> bool {
-        self.task(path).is_some_and(|task| task.output.is_none() && !task.failed)
+        self.task(path).is_some_and(|task| task.output.is_none() && !task.failed && !task.never_began)
     }
 
     /// Whether a task was done, or failed and the session went on after that.

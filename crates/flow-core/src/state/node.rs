@@ -46,6 +46,9 @@ pub struct NodeState {
     /// Whether an interrupted attempt may have had an external effect, and a person has to decide what is
     /// done.
     pub(crate) needs_confirmation: bool,
+    /// Whether the newest attempt was cancelled before any machine had begun it.
+    #[serde(default)]
+    pub(crate) never_began: bool,
     /// Earlier passes that failed, in whatever way that was handled.
     pub failed_passes: u32,
     /// Whether one of its predecessors was really run in this session: in an earlier pass, or before it was skipped.

@@ -158,7 +158,7 @@ impl Facts {
         }
         node.status = NodeStatus::Pending;
         node.interrupted = true;
-        node.needs_confirmation = spec.effects == Effects::External;
+        node.needs_confirmation = spec.effects == Effects::External && !node.never_began;
         if let Some(message) = message {
             node.more().add_message(message);
         }

@@ -341,6 +341,7 @@ impl NodeState {
             tainted: self.tainted,
             interrupted: self.interrupted,
             doubt: self.needs_confirmation,
+            never_began: self.never_began,
             sent_back: self.sent_back,
             failed_passes: self.failed_passes,
             follows_work: self.follows_work,
@@ -368,6 +369,7 @@ impl NodeState {
         self.tainted = saved.tainted;
         self.interrupted = saved.interrupted;
         self.needs_confirmation = saved.doubt;
+        self.never_began = saved.never_began;
         self.sent_back = saved.sent_back;
         self.failed_passes = saved.failed_passes;
         self.follows_work = saved.follows_work;

@@ -37,7 +37,10 @@ impl Facts {
             Event::TaskAgent { agent, after, error, .. } => {
                 self.take_agent(graph, task, agent, after.as_deref(), error.as_ref(), at);
             }
-            Event::TaskCancelled { .. } => self.end(graph, task, NodeStatus::Cancelled, None),
+            Event::TaskCancelled { never_began, .. } => {
+                self.end(graph, task, NodeStatus::Cancelled, None);
+                self.node_mut(task).never_began = *never_began;
+            }
             Event::TaskInterrupted { .. } => self.lose(graph, task),
             Event::TaskSkipped { reason, .. } => self.skip_node(graph, task, *reason),
             Event::TaskReused { result, session_id, turn_id, error, .. } => {
@@ -79,6 +82,7 @@ impl Facts {
         node.error = None;
         node.deadline = spec.policy.timeout.map(|timeout| at + timeout);
         node.needs_confirmation = false;
+        node.never_began = false;
         node.cleans_up = cleans_up;
         let continues = std::mem::take(&mut node.interrupted);
         if !continues {

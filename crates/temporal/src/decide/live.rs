@@ -1,7 +1,7 @@
 //! A session as its log says it is, with the decisions that follow from it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -15,11 +15,12 @@ use inspan_protocol::{
 
 use super::{
     Decision, HostedSession, LostAttempt, RunningAttempt,
+    mail::{Outbox, ends_node, tells_of},
     waits::{AttemptWait, Due, only_waits},
 };
 use crate::log::{
     AttemptKey, CommandOutcome, LogError, LogPosition, PostedRequest, Segment, SessionRequest, SharedLog,
-    Summary,
+    Summary, Writer,
 };
 
 /// How many events a decision appends at once.
@@ -39,8 +40,12 @@ pub(super) struct Live {
     answered: u64,
     /// Where the log says what each attempt that runs is to do.
     attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
+    /// Those of them that the log says are to end.
+    ending: BTreeSet<AttemptKey>,
     /// Attempts that only wait.
     waits: BTreeMap<(TaskRef, u32), AttemptWait>,
+    /// Messages that no agent has got yet.
+    outbox: Outbox,
     /// The machine that has each conversation.
     machines: BTreeMap<ProviderSessionId, String>,
     /// Ends of attempts that are not used yet.
@@ -81,7 +86,9 @@ impl Live {
             last_at: Timestamp::default(),
             answered: 0,
             attempts: BTreeMap::new(),
+            ending: BTreeSet::new(),
             waits: BTreeMap::new(),
+            outbox: Outbox::default(),
             machines: BTreeMap::new(),
             done: VecDeque::new(),
             is_new: true,
@@ -109,6 +116,15 @@ impl Live {
         self.summary.apply(&segment);
         for event in &segment.events {
             self.receive(event, segment.header.machine.as_deref());
+            if let Writer::Attempt(key) = &segment.header.by {
+                self.outbox.note(&key.path, &event.event, self.hosted.context.redactor());
+            }
+        }
+        for command in &segment.header.mail {
+            // A node that waits for a message has received it by the decision itself.
+            let redactor = self.hosted.context.redactor();
+            let is_received = segment.events.iter().any(|event| tells_of(command, &event.event, redactor));
+            self.outbox.put(command.clone(), self.pilot.receivers(command), is_received);
         }
         self.begun(&segment);
         for spec in segment.header.begin.iter().filter(|spec| only_waits(&spec.node_type)) {
@@ -129,6 +145,9 @@ impl Live {
         self.last_at = self.last_at.max(event.timestamp);
         self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
         self.waits.values_mut().for_each(|wait| wait.apply(event));
+        if let Some(place) = event.context.task.as_ref().filter(|_| ends_node(&event.event)) {
+            self.outbox.close(place);
+        }
         if let (Event::AgentSession { session_id, .. }, Some(machine)) = (&event.event, machine) {
             self.machines.insert(session_id.clone(), machine.to_owned());
         }
@@ -163,6 +182,7 @@ impl Live {
             };
             self.attempts.insert((spec.node, spec.attempt), attempt);
         }
+        self.ending.extend(segment.header.cancel.iter().cloned());
         let newest = segment.header.answers.iter().map(|(number, _)| *number).max();
         self.answered = self.answered.max(newest.unwrap_or_default());
     }
@@ -247,7 +267,9 @@ impl Live {
                 Event::SessionAbort { reason }
             }
             Command::Send { content } if self.waits.values().any(AttemptWait::listens) => {
-                step.header.mail.push(Command::Send { content: content.clone() });
+                let command = Command::Send { content: content.clone() };
+                self.outbox.put(command.clone(), self.pilot.receivers(&command), true);
+                step.header.mail.push(command);
                 Event::SessionMessage {
                     content,
                     run_id: None,
@@ -257,6 +279,11 @@ impl Live {
                 }
             }
             elsewhere => {
+                let receivers = self.pilot.receivers(&elsewhere);
+                if receivers.is_empty() && self.attempts.is_empty() {
+                    return Err(Rejection::NoListener);
+                }
+                self.outbox.put(elsewhere.clone(), receivers, false);
                 step.header.mail.push(elsewhere);
                 return Ok(());
             }
@@ -272,11 +299,16 @@ impl Live {
     }
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
-        for LostAttempt { attempt, given_up } in lost {
+        for LostAttempt { attempt, given_up, never_began } in lost {
             let found = self.attempts.iter().find(|(_, known)| known.key == attempt.key);
             let Some((&(node, number), _)) = found else { continue };
             // It may have stored its end before it was lost.
             if self.done.iter().any(|done| (done.node, done.attempt) == (node, number)) {
+                continue;
+            }
+            if *never_began {
+                // The pilot may still have to decide that it ends: ends are used after that.
+                self.done.push_back(AttemptDone { node, attempt: number, end: AttemptEnd::NeverBegan });
                 continue;
             }
             let mut todo = Vec::new();
@@ -297,7 +329,7 @@ impl Live {
         if std::mem::take(&mut self.is_new) {
             let begun = |spec: &AttemptSpec| self.attempts.contains_key(&(spec.node, spec.attempt));
             let lacking: Vec<_> = self.pilot.pick_up().into_iter().filter(|spec| !begun(spec)).collect();
-            step.header.begin.extend(lacking);
+            lacking.into_iter().for_each(|spec| self.begin(spec, step));
         }
         while step.events.len() < BATCH {
             let mut todo = Vec::new();
@@ -353,12 +385,20 @@ impl Live {
         let mut is_over = false;
         for todo in todo {
             match todo {
-                Todo::Publish { task, agent, event } => self.publish(step, now, task, agent, event),
+                Todo::Publish { task, agent, event } => {
+                    let ended = task.clone().filter(|_| ends_node(&event));
+                    let lost = ended.map(|place| self.outbox.close(&place)).unwrap_or_default();
+                    self.publish(step, now, task, agent, event);
+                    for command in lost {
+                        let reason = Rejection::NoListener.to_string();
+                        self.publish(step, now, None, None, Event::SessionRejected { command, reason });
+                    }
+                }
                 Todo::Begin(spec) => {
                     if only_waits(&spec.node_type) {
                         self.begin_wait(&spec, step, now);
                     }
-                    step.header.begin.push(*spec);
+                    self.begin(*spec, step);
                 }
                 Todo::Abort { node, attempt, .. } => self.abort(node, attempt, step, now),
                 Todo::Ask { task, id, prompt, choices } => {
@@ -370,6 +410,13 @@ impl Live {
             }
         }
         is_over
+    }
+
+    /// Has an attempt begin, with the messages that the one before it did not get.
+    fn begin(&self, spec: AttemptSpec, step: &mut Segment) {
+        let key = AttemptKey::of(&spec);
+        step.header.forwarded.extend(self.outbox.of(&spec.path).into_iter().map(|mail| (key.clone(), mail)));
+        step.header.begin.push(spec);
     }
 
     fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {
@@ -394,9 +441,9 @@ impl Live {
         } else if let Some(at) = step.header.begin.iter().position(of) {
             // It has not begun: no worker runs it yet.
             step.header.begin.remove(at);
-            let end = AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
+            let done = AttemptDone { node, attempt, end: AttemptEnd::NeverBegan };
             let mut todo = Vec::new();
-            self.pilot.receive(Received::Ended(AttemptDone { node, attempt, end }), now, &mut todo);
+            self.pilot.receive(Received::Ended(done), now, &mut todo);
             self.execute(todo, step, now);
         }
     }
@@ -434,10 +481,13 @@ impl Live {
         ended.iter().for_each(|attempt| drop(self.attempts.remove(attempt)));
         let running = &self.attempts;
         self.waits.retain(|attempt, _| running.contains_key(attempt));
+        let keys: BTreeSet<_> = running.values().map(|attempt| &attempt.key).collect();
+        self.ending.retain(|key| keys.contains(key));
         let waits = self.waits.values().filter_map(|wait| wait.wake_at(self.last_at));
         let status = self.pilot.run().state().status();
         Decision {
             running: self.attempts.values().filter(|attempt| !attempt.only_waits).cloned().collect(),
+            ending: self.ending.iter().map(AttemptKey::to_string).collect(),
             wake_at: waits.chain(self.pilot.wake_at()).min().filter(|_| status != SessionStatus::Paused),
             has_ended: status.has_ended(),
         }

@@ -70,6 +70,9 @@ pub(crate) struct Header {
     /// Commands that are executed where the attempts run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mail: Vec<Command>,
+    /// Commands that an attempt gets that begins here: the one before it was lost with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) forwarded: Vec<(AttemptKey, Command)>,
     /// Answers to requests, by their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) answers: Vec<(u64, CommandOutcome)>,
@@ -153,6 +156,7 @@ impl Segment {
             begin: Vec::new(),
             cancel: Vec::new(),
             mail: Vec::new(),
+            forwarded: Vec::new(),
             answers: Vec::new(),
             done: None,
         };

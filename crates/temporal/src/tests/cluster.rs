@@ -113,6 +113,13 @@ impl TestCluster {
         Decider::new(self.log.clone(), Arc::new(Machine), Arc::new(SystemClock))
     }
 
+    /// Another worker, which runs attempts.
+    pub(super) fn runner(&self) -> AttemptRunner {
+        let notify = Arc::new(|_| Box::pin(async {}) as futures::future::BoxFuture<'static, ()>);
+        let (log, locks) = (self.log.clone(), self.locks.path());
+        AttemptRunner::new(log, "a", Arc::new(Machine), Arc::new(SystemClock), notify, locks)
+    }
+
     /// Runs the session until it has ended, or waits for something that `rests` sees. Each decision is made by another
     /// worker than the last. An attempt that `is_cut` names loses its worker right after it has begun, once.
     pub(super) async fn run(
@@ -133,22 +140,19 @@ impl TestCluster {
                     return;
                 }
                 for attempt in decision.running {
+                    // No worker is of this pool: the server ends what waits for one and is to end.
+                    if attempt.pool.as_deref() == Some("nobodys") {
+                        if decision.ending.contains(&attempt.name()) {
+                            lost.push(LostAttempt { attempt, given_up: None, never_began: true });
+                        }
+                        continue;
+                    }
                     if known.insert(attempt.name()) {
                         let leave = CancellationToken::new();
                         if cut.remove(&attempt.name()) {
                             leave.cancel();
                         }
-                        let notify =
-                            Arc::new(|_| Box::pin(async {}) as futures::future::BoxFuture<'static, ()>);
-                        let runner = AttemptRunner::new(
-                            self.log.clone(),
-                            "a",
-                            Arc::new(Machine),
-                            Arc::new(SystemClock),
-                            notify,
-                            self.locks.path(),
-                        );
-                        let session = session.clone();
+                        let (runner, session) = (self.runner(), session.clone());
                         flights.spawn(async move {
                             let ended = runner.run(&session, &attempt, leave).await;
                             (attempt, ended.is_ok())
@@ -160,7 +164,7 @@ impl TestCluster {
                     Some(ended) = flights.join_next() => {
                         let (attempt, is_ended): (RunningAttempt, bool) = ended.expect("no attempt panics");
                         if !is_ended {
-                            lost.push(LostAttempt { attempt, given_up: None });
+                            lost.push(LostAttempt { attempt, given_up: None, never_began: false });
                         }
                     }
                     () = tokio::time::sleep(until.unwrap_or(Duration::from_millis(50)).min(Duration::from_millis(50))) => {}

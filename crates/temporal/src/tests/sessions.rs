@@ -10,6 +10,7 @@ use inspan_flow::RunStore;
 use inspan_protocol::{Command, Event, SessionId, SessionStatus, Timestamp};
 use inspan_store::StoreError;
 use object_store::path::Path;
+use tokio_util::sync::CancellationToken;
 
 use super::cluster::TestCluster;
 use crate::{LostAttempt, SessionWaker, SharedLog};
@@ -60,8 +61,11 @@ async fn nothing_is_stored_where_a_folder_is_not_mounted_any_more() {
     let pause = Command::Pause { reason: None };
     let refused = cluster.store.post(&session, &pause, Timestamp::default()).await.unwrap_err();
     assert_eq!(refused.to_string(), "there is no session `flow-1` in the store");
-    let lost: Vec<_> =
-        begun.running.into_iter().map(|attempt| LostAttempt { attempt, given_up: None }).collect();
+    let lost: Vec<_> = begun
+        .running
+        .into_iter()
+        .map(|attempt| LostAttempt { attempt, given_up: None, never_began: false })
+        .collect();
     assert_eq!(lost.len(), 1);
     decider.decide(&session, &lost, None).await.unwrap_err();
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
@@ -183,6 +187,184 @@ nodes:
     cluster.run(&session, &[], |_| false).await;
     let entry = cluster.store.entry(&session).await.unwrap();
     assert_eq!(entry.digest.outcome, Some(inspan_protocol::Outcome::Stopped));
+}
+
+/// A node that only a worker of a pool may take that has none, with a policy of the flow.
+fn waits_for_nobody(policy: &str) -> String {
+    format!(
+        "
+flow: {{ name: pool, policy: {{ {policy} }} }}
+nodes:
+  - {{ id: fails, type: exec, when: 'false', input: {{ argv: ['false'] }} }}
+  - {{ id: work, type: exec, pool: nobodys, effects: external, input: {{ argv: ['true'] }} }}
+"
+    )
+}
+
+#[tokio::test]
+async fn an_attempt_that_no_worker_has_taken_is_cancelled() {
+    let cluster = TestCluster::new();
+    let runs = |events: &[Arc<inspan_protocol::Envelope>]| {
+        events.iter().any(|event| matches!(event.event, Event::TaskStart { .. }))
+    };
+    let never_began = async |session: &SessionId| {
+        let events = cluster.events(session).await;
+        events.iter().any(|event| matches!(event.event, Event::TaskCancelled { never_began: true, .. }))
+    };
+    let orders = [
+        (Command::Pause { reason: None }, SessionStatus::Paused),
+        (Command::Abort { reason: None }, SessionStatus::Aborted),
+    ];
+    for (order, status) in orders {
+        let session = cluster.add(&format!("by-{:?}", order.kind()), &waits_for_nobody("")).await;
+        cluster.run(&session, &[], runs).await;
+        cluster.store.post(&session, &order, Timestamp::default()).await.unwrap();
+        let paused = |events: &[Arc<inspan_protocol::Envelope>]| {
+            events.iter().any(|event| matches!(event.event, Event::FlowPaused { .. }))
+        };
+        cluster.run(&session, &[], paused).await;
+        assert_eq!(cluster.store.entry(&session).await.unwrap().digest.status, status);
+        assert!(never_began(&session).await, "{:?}", cluster.facts(&session).await);
+    }
+    let session = cluster.add("by-time", &waits_for_nobody("timeout: 1s")).await;
+    cluster.run(&session, &[], |_| false).await;
+    assert!(never_began(&session).await);
+    let failing = waits_for_nobody("").replace("when: 'false', ", "");
+    let session = cluster.add("by-failure", &failing).await;
+    cluster.run(&session, &[], |_| false).await;
+    assert!(never_began(&session).await);
+}
+
+#[tokio::test]
+async fn a_worker_does_not_begin_what_is_to_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = format!(
+        "
+flow: {{ name: late }}
+nodes:
+  - {{ id: work, type: exec, effects: external, input: {{ argv: [touch, {}/ran] }} }}
+",
+        folder.path().display()
+    );
+    let cluster = TestCluster::new();
+    for order in [Command::Pause { reason: None }, Command::Abort { reason: None }] {
+        let session = cluster.add(&format!("by-{:?}", order.kind()), &flow).await;
+        let decider = cluster.decider();
+        let begun = decider.decide(&session, &[], None).await.unwrap();
+        cluster.store.post(&session, &order, Timestamp::default()).await.unwrap();
+        let ending = decider.decide(&session, &[], None).await.unwrap().ending;
+        assert_eq!(ending, ["work.1"]);
+        cluster.runner().run(&session, &begun.running[0], CancellationToken::new()).await.unwrap();
+        decider.decide(&session, &[], None).await.unwrap();
+        let facts = cluster.facts(&session).await;
+        assert!(facts.contains(&"task:cancelled work".to_owned()), "{facts:?}");
+        assert!(!folder.path().join("ran").exists());
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_cancels_because_the_session_does_has_its_end_in_the_log() {
+    let flow = "
+flow: { name: long }
+nodes:
+  - { id: work, type: exec, effects: external, input: { argv: [sleep, '30'] } }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    let decider = cluster.decider();
+    let begun = decider.decide(&session, &[], None).await.unwrap();
+    let (leave, runner) = (CancellationToken::new(), cluster.runner());
+    let work = runner.run(&session, &begun.running[0], leave.clone());
+    let pause = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let pause = Command::Pause { reason: None };
+        cluster.store.post(&session, &pause, Timestamp::default()).await.unwrap();
+        decider.decide(&session, &[], None).await.unwrap();
+        // The worker hears of it before it has looked at the log.
+        leave.cancel();
+    };
+    let (ended, ()) = tokio::join!(work, pause);
+    ended.unwrap();
+    decider.decide(&session, &[], None).await.unwrap();
+    let facts = cluster.facts(&session).await;
+    assert_eq!(facts[facts.len() - 2..], ["task:cancelled work", "flow:paused"]);
+}
+
+#[tokio::test]
+async fn a_message_that_a_lost_agent_did_not_get_goes_to_its_next_attempt() {
+    let flow = "
+flow: { name: talk }
+nodes:
+  - { id: m, type: echo.agent, input: { prompt: hello, options: { multiTurn: true } } }
+";
+    let node = inspan_protocol::NodeId::new("m").unwrap();
+    for (number, is_lost_first) in [(1, false), (2, true)] {
+        let cluster = TestCluster::new();
+        let session = cluster.add(&format!("flow-{number}"), flow).await;
+        let begun = cluster.decider().decide(&session, &[], None).await.unwrap();
+        let runner = cluster.runner();
+        let work = runner.run(&session, &begun.running[0], CancellationToken::new());
+        let listens = async {
+            while !cluster.events(&session).await.iter().any(|event| event.event.name() == "agent:usage") {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        // Its worker is killed.
+        tokio::select! { ended = work => panic!("{ended:?}"), () = listens => {} }
+        let run = cluster.events(&session).await.iter().find_map(|event| match &event.event {
+            Event::AgentStart { run_id, .. } => Some(run_id.clone()),
+            _ => None,
+        });
+        let run = run.unwrap();
+        // The session does not know yet that it is lost.
+        let mode = inspan_protocol::MessageMode::default();
+        let commands = [
+            Command::SendTo { node: node.clone(), content: "one".to_owned(), mode },
+            Command::SendToRun { run: run.clone(), content: "two".to_owned(), mode },
+            Command::Send { content: "three".to_owned() },
+            Command::Close { run },
+        ];
+        for command in &commands {
+            cluster.store.post(&session, command, Timestamp::default()).await.unwrap();
+        }
+        if !is_lost_first {
+            cluster.decider().decide(&session, &[], None).await.unwrap();
+        }
+        let lost = begun.running.into_iter();
+        let lost: Vec<_> =
+            lost.map(|attempt| LostAttempt { attempt, given_up: None, never_began: false }).collect();
+        cluster.decider().decide(&session, &lost, None).await.unwrap();
+        cluster.run(&session, &[], |_| false).await;
+        let events = cluster.events(&session).await;
+        let said = events.iter().filter_map(|event| match &event.event {
+            Event::SessionMessage { content, .. } => Some(content.as_str()),
+            _ => None,
+        });
+        assert_eq!(said.collect::<Vec<_>>(), ["one", "two", "three"]);
+        let last = events.iter().rev().find_map(|event| match &event.event {
+            Event::TaskComplete { result, .. } => Some(result["text"].clone()),
+            _ => None,
+        });
+        assert!(last.is_some(), "it was not closed");
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_nobody_gets_is_refused() {
+    let flow = "
+flow: { name: talk }
+nodes:
+  - { id: one, type: echo.agent, input: { prompt: hello, options: { delayMs: 100 } } }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let message = Command::Send { content: "hear".to_owned() };
+    cluster.store.post(&session, &message, Timestamp::default()).await.unwrap();
+    cluster.run(&session, &[], |_| false).await;
+    let events = cluster.events(&session).await;
+    let refused = events.iter().filter(|event| matches!(event.event, Event::SessionRejected { .. }));
+    assert_eq!(refused.count(), 1);
 }
 
 /// A server that fails at one of the two questions, or at none.

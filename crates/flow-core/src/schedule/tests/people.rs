@@ -132,6 +132,36 @@ fn what_may_have_taken_effect_is_done_again_only_if_a_person_says_so() {
 }
 
 #[test]
+fn what_was_cancelled_before_it_began_has_had_no_effect() {
+    let orders = [Event::SessionPause { reason: None }, Event::SessionAbort { reason: None }];
+    for order in orders {
+        let graph = graph(RISKY);
+        let mut sim = Sim::new(&graph, &[]);
+        sim.until_event("task:start", world);
+        sim.emit(None, order.clone());
+        let (mut actions, task) = (Vec::new(), sim.started[0].node);
+        sim.run.next(sim.now, &mut actions);
+        let ended = sim.run.conclude(task, 1, AttemptEnd::NeverBegan, sim.now);
+        let (path, event) = ended.expect("it runs");
+        assert!(matches!(event, Event::TaskCancelled { never_began: true, .. }), "{event:?}");
+        sim.emit(Some(path), event);
+        sim.drive(world);
+        let mut next = match order {
+            Event::SessionPause { .. } => {
+                assert_eq!(sim.run.state().session.status, inspan_protocol::SessionStatus::Paused);
+                Sim::resumed(&graph, &sim.log, None)
+            }
+            _ => Sim::reusing(&graph, reusable(&sim, usize::MAX)),
+        };
+        next.answer = None;
+        next.drive(world);
+        next.check();
+        assert!(!story(&next.log).contains("session:prompt"), "{}", story(&next.log));
+        assert_eq!(next.run.state().session.outcome, Some(Outcome::Success));
+    }
+}
+
+#[test]
 fn the_doubt_and_its_answer_survive_the_next_crash() {
     for answer in ["run it again", "it is done", "let it fail"] {
         let mut whole = doubtful(Some(answer));
