@@ -60,9 +60,10 @@ fn prove(size: Size) -> anyhow::Result<String> {
         }
         let resumed = catch_unwind(AssertUnwindSafe(|| {
             let mut run = fold(&graph, &harmed);
-            let mut actions = run.resume(None, &Default::default(), &Default::default());
-            if let Some(last) = harmed.last() {
-                run.next(last.timestamp, &mut actions);
+            let last = harmed.last().map(|last| last.timestamp);
+            let mut actions = run.resume(None, &Default::default(), &Default::default(), last);
+            if let Some(last) = last {
+                run.next(last, &mut actions);
             }
             run.snapshot(&graph.input)
         }));
