@@ -5,8 +5,9 @@ use std::{future::Future, path::PathBuf, sync::Arc};
 
 use inspan_engine::SystemClock;
 use inspan_flow::{
-    Graph, MemoryStore, RunStore, SessionEntry, SessionRecord, SqliteOptions, SqliteStore, StoreError,
+    Graph, MemoryStore, RunStore, Select, SessionEntry, SessionRecord, SqliteOptions, SqliteStore, StoreError,
 };
+use inspan_protocol::{Event, NodePath, SessionId};
 use inspan_sessions::{SessionError, Sessions};
 
 use crate::{
@@ -83,6 +84,29 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
     runtime.block_on(work)
+}
+
+/// How many sessions are followed from one to the one that it reused.
+const LINEAGE: usize = 1_000;
+
+/// The session in which a node ran that another one reused from there, such as `fork-1/each`, and its place. None if one
+/// of the sessions between is not in the store.
+pub(crate) async fn ran_in(store: &dyn RunStore, reused: &str) -> Option<(SessionId, NodePath)> {
+    let read = |from: &str| from.split_once('/').map(|(session, path)| (session.into(), NodePath::new(path)));
+    let mut ran: (SessionId, NodePath) = read(reused)?;
+    for _ in 0..LINEAGE {
+        let record = store.record(&ran.0).await.ok()?;
+        let reuses = store.read(&ran.0, record.first_seq(), Select::Names(&["task:reused"])).await.ok()?;
+        let older = reuses.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::TaskReused { from, .. } if envelope.context.task.as_ref() == Some(&ran.1) => read(from),
+            _ => None,
+        });
+        match older {
+            Some(older) => ran = older,
+            None => return Some(ran),
+        }
+    }
+    None
 }
 
 /// The sessions of a store.

@@ -438,7 +438,9 @@ pub(crate) fn misfit(schema: &Validator, value: &Value) -> Option<String> {
     if schema.is_valid(value) {
         return None;
     }
-    let errors: Vec<_> =
-        schema.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
-    Some(errors.join("; "))
+    let named = |error: jsonschema::ValidationError<'_>| match error.instance_path().as_str() {
+        "" => error.to_string(),
+        path => format!("`{path}`: {error}"),
+    };
+    Some(schema.iter_errors(value).map(named).collect::<Vec<_>>().join("; "))
 }

@@ -101,7 +101,8 @@ pub(crate) fn cases(
 ) -> Result<Vec<Case>, Vec<FileProblem>> {
     let places = places(graph, nodes);
     let recursive = calls_itself(graph);
-    let mut check = Check { path, places: &places, recursive, problems: Vec::new() };
+    let positions = &file.positions;
+    let mut check = Check { path, places: &places, positions, recursive, problems: Vec::new() };
     let base = file.defaults.as_ref();
     if let Some(base) = base {
         check.defaults(base);
@@ -133,6 +134,8 @@ pub(crate) fn cases(
 struct Check<'a> {
     path: &'a Path,
     places: &'a [(String, Option<AnswerKind>)],
+    /// Where what is expected is.
+    positions: &'a BTreeMap<String, Location>,
     /// Whether places may be nested deeper than those.
     recursive: bool,
     problems: Vec<FileProblem>,
@@ -165,10 +168,12 @@ impl Check<'_> {
         let faults: Vec<Fault> =
             own.faults.iter().enumerate().filter_map(|(at, fault)| self.fault(key, at, fault)).collect();
         for (entry, why) in own.expect.problems() {
-            self.problem(Some(spec.referenced), &format!("{key}.expect.{entry}"), why);
+            let key = format!("{key}.expect.{entry}");
+            self.problem(self.positions.get(&key).copied().or(Some(spec.referenced)), &key, why);
         }
         for (entry, node) in own.expect.nodes() {
-            self.known(Some(spec.referenced), &format!("{key}.expect.{entry}"), &node);
+            let key = format!("{key}.expect.{entry}");
+            self.known(self.positions.get(&key).copied().or(Some(spec.referenced)), &key, &node);
         }
         let mut quiet = Check { problems: Vec::new(), ..*self };
         let inherited = base.map(|base| {

@@ -10,7 +10,7 @@ use inspan_protocol::{Timestamp, plain_words};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 
 use crate::{
     answer::{Answers, Period, unknown, with_suggestion},
@@ -72,6 +72,96 @@ pub(crate) struct TestFile {
     /// The cases.
     #[schemars(with = "Vec<CaseSpec>")]
     pub(crate) cases: Vec<Spanned<CaseSpec>>,
+    /// Where what is expected of single nodes is, by keys such as `cases[0].expect.statuses.review`.
+    #[serde(skip)]
+    pub(crate) positions: BTreeMap<String, Location>,
+}
+
+/// The places of what is expected, read apart from what is there.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Positions {
+    defaults: CasePositions,
+    cases: Vec<CasePositions>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CasePositions {
+    expect: BTreeMap<String, Entries>,
+}
+
+impl Positions {
+    fn by_key(self) -> BTreeMap<String, Location> {
+        let cases = self.cases.into_iter().enumerate().map(|(at, case)| (format!("cases[{at}]"), case));
+        let all = cases.chain([("defaults".to_owned(), self.defaults)]);
+        let mut found = BTreeMap::new();
+        for (case, positions) in all {
+            for (of, Entries(entries)) in positions.expect {
+                let named = |(key, at)| (format!("{case}.expect.{of}.{key}"), at);
+                found.extend(entries.into_iter().map(named));
+            }
+        }
+        found
+    }
+}
+
+/// Where the entries of a mapping are, or the words of a list; of anything else there are none.
+#[derive(Default)]
+struct Entries(BTreeMap<String, Location>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self::default())
+    }
+}
+
+impl<'de> de::Visitor<'de> for Entries {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some((key, value)) = map.next_entry::<String, Spanned<Value>>()? {
+            self.0.insert(key, value.referenced);
+        }
+        Ok(self)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(item) = list.next_element::<Spanned<Value>>()? {
+            if let Value::String(word) = item.value {
+                self.0.insert(word, item.referenced);
+            }
+        }
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
 }
 
 /// One case.
@@ -213,7 +303,9 @@ pub(crate) struct FaultSpec {
 /// Reads a test file.
 pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+    let read: Result<TestFile, _> = serde_saphyr::from_str_with_options(text, options.clone());
+    let positions = || serde_saphyr::from_str_with_options::<Positions>(text, options).unwrap_or_default();
+    read.map(|file| TestFile { positions: positions().by_key(), ..file }).map_err(|error| {
         use serde_saphyr::Error;
         let at = error.location();
         let message = match error.without_snippet() {
@@ -226,6 +318,8 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
                 // The place is in separate fields.
                 let message = other.to_string();
                 let message = message.split(" at line ").next().unwrap_or_default();
+                let message =
+                    message.replace("externally tagged enum expected scalar or mapping", "expected one word");
                 match is_empty(text) {
                     true => "the file is empty: a test file has `cases`".to_owned(),
                     false => plain_words(message.trim_end_matches(':')),

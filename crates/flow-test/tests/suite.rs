@@ -682,7 +682,19 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         ),
         (
             "cases:\n  - name: a\n    expect: { outputs: { check: { matches: '(' } } }\n",
-            "f.test.yaml:2:5: `cases[0].expect.outputs.check`: `(` is not a regular expression",
+            "f.test.yaml:3:33: `cases[0].expect.outputs.check`: `(` is not a regular expression",
+        ),
+        (
+            "cases:\n  - name: a\n    expect:\n      statuses:\n        chek: complete\n",
+            "f.test.yaml:5:15: `cases[0].expect.statuses.chek`: the flow has no node `chek`: did you mean `check`?",
+        ),
+        (
+            "cases:\n  - name: a\n    expect:\n      path: [write,\n        chek]\n",
+            "f.test.yaml:5:9: `cases[0].expect.path.chek`: the flow has no node `chek`: did you mean `check`?",
+        ),
+        (
+            "cases:\n  - name: a\n    expect:\n      statuses: { check: [complete] }\n",
+            "f.test.yaml:4:26: expected one word",
         ),
         (
             "flow: none.yaml\ncases: [{ name: a }]\n",

@@ -46,6 +46,7 @@
 //! | an interface such as a console | [`Channel`] |
 //! | an agent in code; your own provider | [`AgentDefinition`], [`provider`] |
 //! | your own node type | [`node`] |
+//! | programs that end with yours | [`guard`] |
 //! | tests of flows | [`testing`] |
 
 mod flow;
@@ -66,12 +67,13 @@ pub use inspan_flow::{
     Changed, Diagnostic, Diagnostics, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs,
     Resume, RunError, RunHandle, WhenWaiting,
 };
+pub use inspan_process::{guard, run_as_guard};
 pub use inspan_protocol::{
     AgentError, BoxError, BudgetLimits, BudgetRaise, Command, Content, ContentBlock, ContextUse, Envelope,
-    Environment, ErrorCode, ErrorKind, Event, EventContext, FnTool, Host, HostTool, LogLevel, Message,
-    MessageMode, NodeId, NodePath, NodeStatus, Outcome, PermissionPolicy, Prompt, PromptId, PromptKind,
-    ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId, SessionState, SessionStatus,
-    StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec, Usage,
+    Environment, ErrorCode, ErrorKind, Event, EventContext, FnTool, Host, HostTool, HostTools, LogLevel,
+    Message, MessageMode, NodeId, NodePath, NodeStatus, Outcome, PermissionPolicy, Prompt, PromptId,
+    PromptKind, ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId, SessionState,
+    SessionStatus, StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec, Usage,
 };
 
 /// The agents that come with Inspan, and the registry that flows find them in.

@@ -402,7 +402,14 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/inspan",
         owns: "what a Rust program depends on: one package, with a prelude, examples and documentation",
         must_not_know: "terminals; it only passes on what others do",
-        knows: &["inspan-engine", "inspan-flow", "inspan-flow-test", "inspan-protocol", "inspan-providers"],
+        knows: &[
+            "inspan-engine",
+            "inspan-flow",
+            "inspan-flow-test",
+            "inspan-process",
+            "inspan-protocol",
+            "inspan-providers",
+        ],
         packages: &["serde_json", "thiserror"],
     },
     Layer {

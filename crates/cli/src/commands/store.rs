@@ -265,6 +265,8 @@ fn failed(error: &TransferError) -> Failure {
         TransferError::Store(error @ StoreError::SessionExists(id)) => Failure::from(error.clone())
             .with_hint(format!("`inspan show {id}` shows it; `inspan store gc {id}` deletes it")),
         TransferError::Store(error) => error.clone().into(),
+        TransferError::Incomplete { line: 2.., .. } => Failure::new(Exit::Failed, error.to_string())
+            .with_hint("`inspan store import --part` imports what comes before"),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

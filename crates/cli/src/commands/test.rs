@@ -215,8 +215,12 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
                 "session `{}` reused `{path}` whole, and does not hold what ran in it",
                 entry.session
             );
-            let origin = from.split('/').next().unwrap_or_default();
-            let hint = format!("`inspan test --from {origin}` makes a case of the session in which it ran");
+            let hint = match store::ran_in(store.as_ref(), from).await {
+                Some((origin, _)) => {
+                    format!("`inspan test --from {origin}` makes a case of the session in which it ran")
+                }
+                None => "the session in which it ran is not in the store".to_owned(),
+            };
             return Err(Failure::usage(what).with_hint(hint));
         }
         let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));

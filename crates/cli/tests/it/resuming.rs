@@ -720,3 +720,26 @@ fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
         assert_eq!(ended.status.code(), Some(7), "{}", String::from_utf8_lossy(&ended.stderr));
     }
 }
+
+#[test]
+fn hints_name_the_session_in_which_a_node_ran_behind_all_forks() {
+    let flow = "
+flow: { name: forks }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2] }
+    body: { nodes: [{ id: x, type: exec, input: { argv: [echo, '{{ item }}'] } }] }
+  - { id: z, type: exec, dependsOn: [each], input: { argv: [echo, z] } }
+";
+    let folder = flow_folder(flow);
+    let run = |arguments: &[&str]| inspan(folder.path(), arguments);
+    assert_eq!(run(&["run", "flow.yaml", "--session-id", "base"]).code, Some(0));
+    for (old, new) in [("base", "fork-1"), ("fork-1", "fork-2")] {
+        assert_eq!(run(&["fork", old, "--at", "z", "--session-id", new]).code, Some(0));
+    }
+    let made = run(&["test", "--from", "fork-2"]).stderr;
+    assert!(made.contains("`inspan test --from base` makes a case of the session in which it ran"), "{made}");
+    let shown = run(&["show", "fork-2", "each[0]"]).stderr;
+    assert!(shown.contains("`inspan show base 'each[0]'` shows the frame there"), "{shown}");
+}

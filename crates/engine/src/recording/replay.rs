@@ -180,7 +180,8 @@ impl Tapes {
         let KeyedRequest { provider, input, .. } = request;
         let dir = self.dir.display();
         let message = if recorded > 0 {
-            format!("this request of `{provider}` is recorded {recorded} times in `{dir}` and made once more")
+            let times = if recorded == 1 { "once".to_owned() } else { format!("{recorded} times") };
+            format!("this request of `{provider}` is recorded {times} in `{dir}` and made once more")
         } else {
             let wanted = lines(input);
             let nearest = self

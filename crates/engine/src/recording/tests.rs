@@ -113,10 +113,8 @@ async fn the_nth_call_of_a_request_gets_its_nth_recording() {
     assert_eq!(play_all(&provider, &inputs).await, live);
     assert_eq!(replayer.unplayed(), [""; 0]);
     let once_more = call(&provider, json!({ "prompt": "b" })).await;
-    let message = format!(
-        "this request of `script` is recorded 1 times in `{}` and made once more",
-        dir.path().display()
-    );
+    let message =
+        format!("this request of `script` is recorded once in `{}` and made once more", dir.path().display());
     assert_eq!(once_more, Err(AgentError::new(ErrorCode::ConfigInvalid, message).from_provider("script")));
 }
 

@@ -45,6 +45,14 @@ pub enum TransferError {
     /// The lines could not be read or written.
     #[error("the exported session cannot be read or written: {0}")]
     Io(#[from] io::Error),
+    /// The lines come to no end. What comes before can be imported as a [part](Import::Part).
+    #[error("line {line} of the exported session: {what}")]
+    Incomplete {
+        /// Its number, counting from 1.
+        line: u64,
+        /// What is missing.
+        what: &'static str,
+    },
     /// A line is not what the format requires.
     #[error("line {line} of the exported session: {what}")]
     Line {
@@ -291,6 +299,8 @@ struct Lines<R>(R);
 enum BadLine {
     Io(io::Error),
     What(&'static str),
+    /// The file ends within it.
+    CutOff,
 }
 
 impl BadLine {
@@ -298,6 +308,7 @@ impl BadLine {
         match self {
             Self::Io(error) => error.into(),
             Self::What(what) => TransferError::Line { line, what: what.to_owned() },
+            Self::CutOff => TransferError::Incomplete { line, what: "it is cut off" },
         }
     }
 }
@@ -327,6 +338,11 @@ impl<R: BufRead> Lines<R> {
         bounded.read_until(b'\n', &mut line).map_err(BadLine::Io)?;
         if line.len() as u64 > LINE_BYTES {
             return Err(BadLine::What("it is longer than 256 MiB"));
+        }
+        let is_cut = !line.ends_with(b"\n")
+            && serde_json::from_slice::<serde::de::IgnoredAny>(&line).is_err_and(|error| error.is_eof());
+        if is_cut {
+            return Err(BadLine::CutOff);
         }
         String::from_utf8(line).map_err(|_| BadLine::What("it is not UTF-8"))
     }
@@ -363,7 +379,11 @@ fn parse(from: impl BufRead, how: Import) -> Result<ParsedSession, TransferError
     let order = Order { has_begun: record.base.is_some(), has_ended: false };
     let mut parsed = ParsedSession { record, order, events: Vec::new(), commands: Vec::new() };
     while let Some((line, text)) = lines.next() {
-        let text = text.map_err(|error| error.at(line))?;
+        let text = match text {
+            // Who wrote it was interrupted.
+            Err(BadLine::CutOff) if how == Import::Part => break,
+            text => text.map_err(|error| error.at(line))?,
+        };
         let key: LineKey = read(line, &text)?;
         if key.end.is_some() {
             let ExportEnd { end }: ExportEnd = read(line, &text)?;
@@ -391,11 +411,15 @@ fn parse(from: impl BufRead, how: Import) -> Result<ParsedSession, TransferError
         return Ok(parsed);
     }
     let line = (parsed.events.len() + parsed.commands.len()) as u64 + 2;
-    Err(wrong(line, "the end is missing".to_owned()))
+    Err(TransferError::Incomplete { line, what: "the end is missing" })
 }
 
 fn read<'a, T: Deserialize<'a>>(line: u64, text: &'a str) -> Result<T, TransferError> {
-    serde_json::from_str(text).map_err(|error| TransferError::Line { line, what: error.to_string() })
+    serde_json::from_str(text).map_err(|error| {
+        // A line of the file is one line to its parser.
+        let what = error.to_string().replace(" at line 1 column ", " at column ");
+        TransferError::Line { line, what }
+    })
 }
 
 impl ParsedSession {

@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
+use crate::store;
 use inspan_view::{FrameRow, Line, Tone, format, look, safe};
 
 /// What the log has of a frame beside its nodes.
@@ -36,14 +37,23 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
                 format!("there is no frame `{asked}` in session `{session}`: it has {items} items, from 0 on")
             }
             None => match reused_from(&log, owner.as_ref()) {
-                Some((from, path)) => {
-                    let command = view.commands.command("show", &from.into(), &format!("'{path}[{index}]'"));
+                Some(from) => {
+                    let ran = store::block_on(async {
+                        let store = store::open_reader(invocation)?;
+                        Ok(store::ran_in(store.as_ref(), from).await)
+                    })?;
+                    let parent = from.split('/').next().unwrap_or_default();
                     let message = format!(
-                        "session `{session}` has no frame `{asked}`: the output of its node was reused from `{from}`"
+                        "session `{session}` has no frame `{asked}`: the output of its node was reused from `{parent}`"
                     );
-                    return Err(
-                        Failure::usage(message).with_hint(format!("`{command}` shows the frame there"))
-                    );
+                    let hint = match ran {
+                        Some((ran, path)) => {
+                            let command = view.commands.command("show", &ran, &format!("'{path}[{index}]'"));
+                            format!("`{command}` shows the frame there")
+                        }
+                        None => "the session in which it ran is not in the store".to_owned(),
+                    };
+                    return Err(Failure::usage(message).with_hint(hint));
                 }
                 None => format!("the frame `{asked}` of session `{session}` has not begun"),
             },
@@ -63,9 +73,9 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
 }
 
 /// The session and the node there whose output a node has, if it was reused.
-fn reused_from<'l>(log: &'l [Arc<Envelope>], node: Option<&NodePath>) -> Option<(&'l str, &'l str)> {
+fn reused_from<'l>(log: &'l [Arc<Envelope>], node: Option<&NodePath>) -> Option<&'l str> {
     log.iter().rev().find_map(|envelope| match &envelope.event {
-        Event::TaskReused { from, .. } if envelope.context.task.as_ref() == node => from.split_once('/'),
+        Event::TaskReused { from, .. } if envelope.context.task.as_ref() == node => Some(from.as_str()),
         _ => None,
     })
 }
