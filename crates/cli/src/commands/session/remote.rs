@@ -159,7 +159,7 @@ impl Remote {
                 result = &mut running => return Ok(SessionEnd { by: None, result }),
                 posted = &mut posting, if !is_stored => match posted {
                     // It may have ended just now, and its last events come.
-                    Ok(()) | Err(StoreError::SessionEnded(_)) => is_stored = true,
+                    Ok(_) | Err(StoreError::SessionEnded(_)) => is_stored = true,
                     Err(error) => break (asked_by, format!("session `{id}` was not paused: {error}")),
                 },
                 () = &mut patience => break (asked_by, format!("session `{id}` is not paused after {RESPONSE:?}")),
