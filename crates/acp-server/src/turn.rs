@@ -87,7 +87,7 @@ pub(crate) async fn watch(client: Client, chat: Arc<Chat>, shows_forms: bool) {
                     watch.see(&events, run).await;
                     has_told = false;
                 }
-                Ok(Followed::Idle(entry)) => run.open.lose_process(&entry, chat.sessions.clock().now()),
+                Ok(Followed::Idle(_)) => run.open.lose_process(chat.sessions.clock().now()),
                 // What cannot be read now is reported by the next turn.
                 Ok(Followed::Ended(_)) | Err(_) => return,
             },
@@ -139,7 +139,7 @@ impl<'a> Showing<'a> {
             }
             Followed::Ended(_) => self.end = Some(()),
             Followed::Idle(entry) => {
-                run.open.lose_process(&entry, self.chat.sessions.clock().now());
+                run.open.lose_process(self.chat.sessions.clock().now());
                 self.unanswered.extend(self.answered.take());
                 let id = &run.session;
                 let rests = match DisplayStatus::of(&entry) {

@@ -76,13 +76,17 @@ mod absent {
             _: &SessionId,
             _: &Arc<Graph>,
             _: &Hub,
-            _: u64,
+            _: &mut u64,
             _: WhenWaiting,
         ) -> Result<FlowRunResult, RunError> {
             match self.0 {}
         }
 
-        pub(crate) async fn post(&self, _: &SessionId, _: &Command) -> Result<(), StoreError> {
+        pub(crate) async fn post(&self, _: &SessionId, _: &Command) -> Result<u64, StoreError> {
+            match self.0 {}
+        }
+
+        pub(crate) async fn answered(&self, _: &SessionId, _: u64) {
             match self.0 {}
         }
 

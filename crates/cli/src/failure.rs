@@ -7,7 +7,7 @@ use inspan_sessions::{SessionError, SessionErrorCode};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
-use inspan_view::{Colour, Line, Tone};
+use inspan_view::{Colour, Commands, Line, Tone};
 
 /// A command's failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +66,11 @@ impl Failure {
         let hints =
             hints.map(|hint| hint.strip_prefix("tip: ").unwrap_or(&hint).to_owned()).collect::<Vec<_>>();
         if hints.is_empty() { failure } else { failure.with_hint(hints.join("; ")) }
+    }
+
+    /// With commands in its hint that mean the same sessions as the call that failed.
+    pub(crate) fn naming(&self, commands: &Commands) -> Self {
+        Self { hint: self.hint.as_deref().map(|hint| commands.complete(hint)), ..self.clone() }
     }
 
     #[must_use]

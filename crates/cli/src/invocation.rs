@@ -86,6 +86,7 @@ impl Invocation {
         if failure.shown == Shown::Already {
             return;
         }
+        let failure = failure.naming(&self.commands());
         if self.form == OutputForm::Json {
             self.json(&failure.json());
         }
@@ -108,7 +109,8 @@ impl Invocation {
     }
 
     /// Prints a result that came with a failure as one object, which says so; the failure counts as shown.
-    pub(crate) fn json_failure(&self, mut result: Value, mut failure: Failure) -> Failure {
+    pub(crate) fn json_failure(&self, mut result: Value, failure: Failure) -> Failure {
+        let mut failure = failure.naming(&self.commands());
         if let (Value::Object(result), Value::Object(failed)) = (&mut result, failure.json()) {
             result.extend(failed);
         }

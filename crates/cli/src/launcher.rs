@@ -158,10 +158,11 @@ impl ProgramLauncher {
     /// Calls the program; the id of the session that it started.
     async fn call(&self, arguments: Arguments, cwd: Option<&Path>) -> Result<SessionId, SessionError> {
         let mut command = Command::new(&self.program);
-        command.args(arguments.0).arg("--detach").arg("--json").arg("--store").arg(&self.store);
-        if let Some(engine) = &self.invocation.engine {
-            command.arg("--engine").arg(engine);
-        }
+        command.args(arguments.0).arg("--detach").arg("--json");
+        match &self.invocation.engine {
+            Some(engine) => command.arg("--engine").arg(engine),
+            None => command.arg("--store").arg(&self.store),
+        };
         if let Some(cwd) = cwd.or(self.invocation.cwd.as_deref()) {
             command.current_dir(cwd);
         }

@@ -127,7 +127,9 @@ pub(crate) fn graph_of(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let session = match &error {
-            StoreError::Untold { session, .. } => Some(session.clone()),
+            StoreError::Untold { session, .. } | StoreError::Interrupted { session, .. } => {
+                Some(session.clone())
+            }
             _ => None,
         };
         Self { session, ..SessionError::from(error).into() }

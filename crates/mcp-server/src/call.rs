@@ -134,7 +134,7 @@ impl<'a> CallWatch<'a> {
             }
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
-                self.open.lose_process(&entry, self.sessions.clock().now());
+                self.open.lose_process(self.sessions.clock().now());
                 self.waiting.known.extend(self.waiting.answered.drain());
                 self.is_over =
                     self.open.prompts().is_empty() || DisplayStatus::of(&entry) == DisplayStatus::Paused;

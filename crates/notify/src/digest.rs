@@ -9,7 +9,7 @@ use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp, 
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
     Commands, DisplayStatus, Permission,
-    entry::{is_late, open_questions, waits_for},
+    entry::{open_questions, waits_for},
 };
 use serde::Serialize;
 
@@ -261,7 +261,7 @@ impl Digest {
             let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
             let what =
                 permission.map_or_else(|| line(&prompt.prompt, ERROR), |permission| permission.title());
-            let answers = commands.for_question(entry, prompt, is_late(entry, prompt, self.until));
+            let answers = commands.for_question(entry, prompt, prompt.is_over(self.until));
             self.waiting.push(item(prompt.task.clone(), what, prompt.deadline, answers));
         }
         if self.waiting.len() > before {

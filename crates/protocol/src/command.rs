@@ -167,6 +167,9 @@ pub enum Rejection {
     /// The question has been answered.
     #[error("prompt `{0}` is already answered")]
     AlreadyAnswered(PromptId),
+    /// The question's time is up.
+    #[error("the time to answer prompt `{0}` is up")]
+    TimeIsUp(PromptId),
     /// The answer is not among the choices.
     #[error("`{choice}` is not among the choices of prompt `{prompt}`: {choices}")]
     NotAChoice {

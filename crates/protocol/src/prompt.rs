@@ -89,6 +89,11 @@ impl Prompt {
         form.check(&answer).map(|filled| Value::Object(filled).to_string())
     }
 
+    /// Whether its time is up, so that no answer counts that is given at this time.
+    pub fn is_over(&self, at: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= at)
+    }
+
     /// The answer that is taken where nobody gives one.
     pub fn default_reply(&self) -> Option<Reply> {
         let content = self.default.clone()?;

@@ -115,6 +115,9 @@ impl From<StoreError> for SessionError {
             StoreError::Unreachable(_) => plain.with_hint("`inspan doctor` says what it finds of the engine"),
             StoreError::Untold { session, .. } => plain
                 .with_hint(format!("`inspan resume {session}` continues it when the engine answers again")),
+            StoreError::Interrupted { session, .. } => {
+                plain.with_hint(format!("`inspan resume {session}` continues with what is stored"))
+            }
             StoreError::Needed { by, .. } => plain.with_hint(format!(
                 "end it first: `inspan resume {by}` or `inspan stop {by}`"
             )),
@@ -150,6 +153,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
         StoreError::KeyReused { .. } => SessionErrorCode::KeyReused,
         StoreError::Held { .. } => SessionErrorCode::SessionHeld,
+        StoreError::Interrupted { .. } => SessionErrorCode::NotRunning,
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::Unreadable { .. }

@@ -4,11 +4,7 @@ use std::collections::HashSet;
 
 use inspan_flow::SessionEntry;
 use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
-use inspan_view::{
-    Commands, DisplayStatus,
-    entry::{is_late, open_questions},
-    question,
-};
+use inspan_view::{Commands, DisplayStatus, entry::open_questions, question};
 use serde_json::Value;
 
 /// A question that waits for a person.
@@ -31,7 +27,7 @@ pub fn questions(entries: &[SessionEntry], now: Timestamp) -> Vec<Question> {
             open_questions(entry).map(|prompt| Question {
                 entry: entry.clone(),
                 prompt: prompt.clone(),
-                is_late: is_late(entry, prompt, now),
+                is_late: prompt.is_over(now),
             })
         })
         .collect();
@@ -114,8 +110,8 @@ impl OpenQuestions {
 
     /// No process runs the session: an agent that asked for a permission is gone, a question whose time is up is over, and
     /// nothing runs. An answer that is stored may be applied in a moment.
-    pub fn lose_process(&mut self, entry: &SessionEntry, now: Timestamp) {
-        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input && !is_late(entry, prompt, now));
+    pub fn lose_process(&mut self, now: Timestamp) {
+        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input && !prompt.is_over(now));
         self.running.clear();
         self.is_blocked = true;
     }

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use inspan_engine::Clock;
 use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
 use inspan_protocol::{Command, Event, NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId};
-use inspan_view::entry::{DisplayStatus, is_late};
+use inspan_view::entry::DisplayStatus;
 
 use crate::{SessionError, SessionErrorCode, is_driven};
 
@@ -164,7 +164,7 @@ impl SessionTarget {
         if let Err(why) = open.check(content.to_owned(), choice.clone()) {
             return Err(SessionError::new(SessionErrorCode::InvalidAnswer, why.to_string()));
         }
-        if is_late(&self.entry, open, self.clock.now()) {
+        if open.is_over(self.clock.now()) {
             return Err(self.expired(open));
         }
         let prompt = PromptId::clone(&open.prompt_id);
@@ -185,7 +185,7 @@ impl SessionTarget {
         Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint))
     }
 
-    /// The time of a question is up, and what becomes of it when the session is resumed.
+    /// The time of a question is up, and what becomes of it when the session goes on.
     fn expired(&self, open: &Prompt) -> SessionError {
         let at = open.deadline.map(|at| format!(" since {at}")).unwrap_or_default();
         let message = format!("the time to answer question `{}` is up{at}", open.prompt_id);
@@ -193,8 +193,11 @@ impl SessionTarget {
             Some(default) => format!("its default `{default}` is then the answer"),
             None => "its node then fails".to_owned(),
         };
-        SessionError::new(SessionErrorCode::QuestionExpired, message)
-            .with_hint(format!("`inspan resume {}` continues; {then}", self.id()))
+        let next = match &self.entry.owner {
+            Some(owner) if self.is_driven() => format!("{owner} go on with it when they can"),
+            _ => format!("`inspan resume {}` continues", self.id()),
+        };
+        SessionError::new(SessionErrorCode::QuestionExpired, message).with_hint(format!("{next}; {then}"))
     }
 
     /// The open question with this id, or of this node, or whose id has this prefix.

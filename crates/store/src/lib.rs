@@ -382,6 +382,14 @@ pub enum StoreError {
         /// Why nobody was told.
         why: String,
     },
+    /// Those who ran the session have lost it.
+    #[error("session `{session}` was interrupted: {by} do not run it any more")]
+    Interrupted {
+        /// The session.
+        session: SessionId,
+        /// Who ran it.
+        by: String,
+    },
     /// Another process has taken the session over.
     #[error("session `{session}` was taken over: this owner's epoch is {epoch}, and the newest {newest}")]
     Fenced {

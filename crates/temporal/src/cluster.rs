@@ -11,14 +11,19 @@ use inspan_engine::create_private_dir_all;
 use inspan_protocol::{Environment, Redactor, SessionId, Timestamp};
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
-    Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowStartOptions,
+    Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowSignalOptions,
+    WorkflowStartOptions,
     errors::ClientConnectError,
     tonic::{Code, IntoRequest, Response, Status},
 };
 use temporalio_common::protos::temporal::api::{
-    enums::v1::TaskQueueType,
+    common::v1::WorkflowExecution,
+    enums::v1::{TaskQueueType, WorkflowExecutionStatus},
     taskqueue::v1::{PollerInfo, TaskQueue},
-    workflowservice::v1::{DescribeNamespaceRequest, DescribeTaskQueueRequest, GetSystemInfoRequest},
+    workflowservice::v1::{
+        DescribeNamespaceRequest, DescribeTaskQueueRequest, DescribeWorkflowExecutionRequest,
+        GetSystemInfoRequest,
+    },
 };
 use tokio::sync::OnceCell;
 
@@ -129,6 +134,12 @@ impl FromStr for Cluster {
             return Err(wrong("it does not begin with `temporal://`".to_owned()));
         }
         let url = Url::parse(address).map_err(|error| wrong(error.to_string()))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            let shown = "temporal://…".to_owned();
+            let why =
+                "it takes no name and no password: a key for the server is in TEMPORAL_API_KEY".to_owned();
+            return Err(EngineError::Address { address: shown, why });
+        }
         let host = url.host_str().ok_or_else(|| wrong("it names no host".to_owned()))?;
         let (mut queue, mut sessions, mut heartbeat, mut tls) = ("inspan".to_owned(), None, HEARTBEAT, false);
         let mut keys = Vec::new();
@@ -138,6 +149,7 @@ impl FromStr for Cluster {
                 return Err(wrong(format!("it has the option `{key}` twice")));
             }
             match &*key {
+                "queue" if value.is_empty() => return Err(wrong("`queue` names no queue".to_owned())),
                 "queue" => queue = value.into_owned(),
                 "sessions" => sessions = Some(folder(&value).map_err(&wrong)?),
                 "heartbeat" => {
@@ -146,7 +158,12 @@ impl FromStr for Cluster {
                     let why = || wrong(format!("`heartbeat={value}` is no number of seconds from 1 on"));
                     heartbeat = Duration::from_secs(seconds.ok_or_else(why)?);
                 }
-                "tls" => tls = true,
+                "tls" if value.is_empty() => tls = true,
+                "tls" => {
+                    return Err(wrong(
+                        "`tls` takes no value: leave it out to connect without TLS".to_owned(),
+                    ));
+                }
                 "key" => keys = variables(&value).map_err(&wrong)?,
                 other => {
                     return Err(wrong(format!(
@@ -405,6 +422,35 @@ impl Cluster {
         }
     }
 
+    /// Tells a session that runs of something new in its log. One that does not run is not started by that.
+    pub(crate) async fn notify(&self, client: &Client, session: &SessionId) -> Result<(), EngineError> {
+        let handle = client.get_workflow_handle::<SessionWorkflow>(session.as_str());
+        let asked = handle.signal(SessionWorkflow::wake, (), WorkflowSignalOptions::default());
+        match tokio::time::timeout(ANSWER, asked).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.silent(&error)),
+            Err(_) => Err(self.silent(&"it took too long")),
+        }
+    }
+
+    /// Whether a session's workflow runs.
+    async fn runs(&self, client: &Client, session: &SessionId) -> Result<bool, EngineError> {
+        let asked = DescribeWorkflowExecutionRequest {
+            namespace: self.namespace.clone(),
+            execution: Some(WorkflowExecution { workflow_id: session.to_string(), run_id: String::new() }),
+        };
+        let mut service = client.connection().workflow_service();
+        match self.answer(service.describe_workflow_execution(asked.into_request())).await {
+            Ok(answer) => {
+                let info = answer.workflow_execution_info.unwrap_or_default();
+                Ok(info.status() == WorkflowExecutionStatus::Running)
+            }
+            // It is the workflow that is not there, unless the namespace is not.
+            Err(EngineError::Namespace { .. }) => self.check_namespace(client).await.map(|()| false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Has a session decided about: its workflow is started if it does not run.
     pub(crate) async fn wake(&self, client: &Client, session: &SessionId) -> Result<(), EngineError> {
         let input = SessionInput {
@@ -451,6 +497,11 @@ impl SessionWaker for ClusterWaker {
     fn check(&self) -> BoxFuture<'_, Result<(), String>> {
         let check = async { self.cluster.check_namespace(self.client().await?).await };
         check.map_err(|error| error.to_string()).boxed()
+    }
+
+    fn runs<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<bool, String>> {
+        let runs = async { self.cluster.runs(self.client().await?, session).await };
+        runs.map_err(|error| error.to_string()).boxed()
     }
 
     fn wake<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), String>> {

@@ -8,6 +8,7 @@ use inspan_engine::Hub;
 use inspan_flow::{FlowRunResult, RunError, RunStore, WhenWaiting};
 use inspan_flow_core::{Graph, Run};
 use inspan_protocol::{Event, SessionId, SessionStatus};
+use inspan_store::StoreError;
 
 use crate::store::SharedStore;
 
@@ -18,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl SharedStore {
     /// Relays a session's events to a hub until the session has ended, is paused, or waits for something that
-    /// `when_waiting` does not stay for. The events up to `seen` are not relayed. An error of the log is an
+    /// `when_waiting` does not stay for. The events up to `seen` are not relayed, and it grows with those that are. An error of the log is an
     /// error here; it does not affect the session.
     pub async fn follow(
         &self,
         session: &SessionId,
         graph: &Arc<Graph>,
         hub: &Hub,
-        seen: u64,
+        seen: &mut u64,
         when_waiting: WhenWaiting,
     ) -> Result<FlowRunResult, RunError> {
         let record = self.record(session).await?;
@@ -39,8 +40,8 @@ impl SharedStore {
             for envelope in &page {
                 next = envelope.seq + 1;
                 run.apply(envelope);
-                if envelope.seq > seen {
-                    has_begun = true;
+                if envelope.seq > *seen {
+                    (has_begun, *seen) = (true, envelope.seq);
                     hub.relay(envelope);
                 }
             }
@@ -56,6 +57,10 @@ impl SharedStore {
             };
             if rests {
                 return Ok(FlowRunResult::of_run(run, record.input, session.clone()));
+            }
+            if self.is_gone(session, status).await {
+                let (session, by) = (session.clone(), self.owner().to_string());
+                return Err(StoreError::Interrupted { session, by }.into());
             }
             // Whether it changed or it is time to look again comes to the same.
             let _ = tokio::time::timeout(PATIENCE, changes.next()).await;

@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use futures::{
     FutureExt, StreamExt, TryStreamExt,
     future::{BoxFuture, ready},
@@ -21,6 +23,10 @@ use crate::log::{LogError, LogPosition, PostedRequest, SessionRequest, SharedLog
 const LOOK: Duration = Duration::from_millis(150);
 /// How many sessions are read at once for a list.
 const READS: usize = 16;
+/// For how long what the server says of a session counts.
+const SAID: Duration = Duration::from_secs(3);
+/// How long the server may take to say it.
+const SERVER: Duration = Duration::from_secs(3);
 /// How many sessions' summaries are remembered.
 const REMEMBERED: usize = 256;
 
@@ -30,7 +36,19 @@ pub struct SharedStore {
     /// The name of the engine, for people.
     engine: String,
     waker: Option<Arc<dyn SessionWaker>>,
+    known: Mutex<Known>,
     summaries: Mutex<BTreeMap<SessionId, Summary>>,
+    /// The session that each session continues, as far as that was read.
+    parents: Mutex<BTreeMap<SessionId, Option<SessionId>>>,
+}
+
+/// What the server has said in the last moments.
+#[derive(Default)]
+struct Known {
+    /// Whether sessions run, and when that was said.
+    runs: BTreeMap<SessionId, (Instant, bool)>,
+    /// When it did not answer.
+    silent: Option<Instant>,
 }
 
 /// What tells the workers of a session that something is stored for them.
@@ -39,6 +57,9 @@ pub trait SessionWaker: Send + Sync {
     /// later.
     fn check(&self) -> BoxFuture<'_, Result<(), String>>;
 
+    /// Whether the session is one that the workers run, or wait in. An error means that this is not known.
+    fn runs<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<bool, String>>;
+
     /// Tells them. An error means that they may not know yet.
     fn wake<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), String>>;
 }
@@ -46,7 +67,14 @@ pub trait SessionWaker: Send + Sync {
 impl SharedStore {
     /// A store on the log. `engine` is where its sessions run, for people.
     pub fn new(log: SharedLog, engine: impl Into<String>) -> Self {
-        Self { log, engine: engine.into(), waker: None, summaries: Mutex::default() }
+        Self {
+            log,
+            engine: engine.into(),
+            waker: None,
+            known: Mutex::default(),
+            summaries: Mutex::default(),
+            parents: Mutex::default(),
+        }
     }
 
     /// Tells the workers by this of what is stored for them.
@@ -91,10 +119,38 @@ impl SharedStore {
         waker.check().await.map_err(StoreError::Unreachable)
     }
 
+    /// Whether the server says that it does not run a session that has begun and has not ended.
+    pub(crate) async fn is_gone(&self, session: &SessionId, status: SessionStatus) -> bool {
+        let Some(waker) = &self.waker else { return false };
+        if status.has_ended() || matches!(status, SessionStatus::Idle | SessionStatus::Paused) {
+            return false;
+        }
+        {
+            let known = self.known.lock();
+            match known.runs.get(session) {
+                Some((at, runs)) if at.elapsed() < SAID => return !runs,
+                _ if known.silent.is_some_and(|at| at.elapsed() < SAID) => return false,
+                _ => {}
+            }
+        }
+        let said = tokio::time::timeout(SERVER, waker.runs(session)).await;
+        let mut known = self.known.lock();
+        let Ok(Ok(runs)) = said else {
+            known.silent = Some(Instant::now());
+            return false;
+        };
+        if known.runs.len() >= REMEMBERED {
+            known.runs.clear();
+        }
+        known.runs.insert(session.clone(), (Instant::now(), runs));
+        !runs
+    }
+
     /// Tells the workers; `what` is what they are told of.
     async fn wake(&self, session: &SessionId, what: String) -> Result<(), StoreError> {
         let Some(waker) = &self.waker else { return Ok(()) };
         let told = waker.wake(session).await;
+        self.known.lock().runs.remove(session);
         told.map_err(|why| StoreError::Untold { session: session.clone(), what, why })
     }
 
@@ -106,7 +162,10 @@ impl SharedStore {
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         let inspan_flow::Resume { message, messages, budget } = resume;
-        self.request(session, None, SessionRequest::Resume { message, messages, budget }, now).await
+        let facts = self.summary(session).await?.facts;
+        let is_lost = self.is_gone(session, facts.status).await;
+        let resume = SessionRequest::Resume { message, messages, budget, is_lost };
+        self.request(session, None, resume, now).await
     }
 
     async fn request(
@@ -129,7 +188,12 @@ impl SharedStore {
             return Err(StoreError::Continued { session: session.clone(), by });
         }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
+        let is_resume = matches!(posted.request, SessionRequest::Resume { .. });
         let number = self.log.post(session, &posted).await.map_err(refused)?;
+        // It waits for the resume, which says that what ran is lost.
+        if !is_resume && self.is_gone(session, facts.status).await {
+            return Ok(number);
+        }
         self.wake(session, format!("the command to session `{session}`")).await?;
         if is_unstarted {
             // The first segment of its log says the same.
@@ -162,15 +226,17 @@ impl SharedStore {
 
     async fn entry_of(&self, session: SessionId) -> Result<SessionEntry, StoreError> {
         let record = self.log.record(&session).await.map_err(refused)?;
+        self.parents.lock().insert(session.clone(), record.continues().cloned());
         let Summary { facts, answers, is_unstarted, .. } = self.summary(&session).await?;
         let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
         let posted = self.log.requests(&session).await.map_err(refused)?;
         let is_open = !facts.status.has_ended() && facts.status != SessionStatus::Paused && !is_unstarted;
+        let is_driven = is_open && !self.is_gone(&session, facts.status).await;
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,
             owner: is_open.then(|| self.owner()),
-            liveness: if is_open { Liveness::Alive } else { Liveness::Gone },
+            liveness: if is_driven { Liveness::Alive } else { Liveness::Gone },
             unanswered: match facts.status.has_ended() {
                 true => 0,
                 false => posted.iter().filter(|number| **number > answered).count() as u64,
@@ -186,23 +252,37 @@ impl SharedStore {
 
     /// The session that continues this one.
     async fn continuation(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
+        Ok(self.continuations().await?.remove(session))
+    }
+
+    /// The sessions that another one continues, each with that one.
+    async fn continuations(&self) -> Result<BTreeMap<SessionId, SessionId>, StoreError> {
         let sessions = self.log.sessions("").await.map_err(refused)?;
-        let records = stream::iter(sessions).map(|id| async move { self.log.record(&id).await });
-        let records: Vec<_> = records.buffered(READS).collect().await;
-        for record in records {
-            let record = match record {
-                Ok(record) => record,
-                // Other sessions that cannot be read do not concern this one.
-                Err(LogError::Damaged { .. } | LogError::OtherKey { .. } | LogError::UnknownSession(_)) => {
-                    continue;
-                }
-                Err(error) => return Err(refused(error)),
-            };
-            if record.continues() == Some(session) {
-                return Ok(Some(record.session));
-            }
+        let records = stream::iter(sessions).map(|id| async move { (self.parent_of(&id).await, id) });
+        let mut found = BTreeMap::new();
+        let mut records = std::pin::pin!(records.buffered(READS));
+        while let Some((parent, id)) = records.next().await {
+            found.extend(parent?.map(|parent| (parent, id)));
         }
-        Ok(None)
+        Ok(found)
+    }
+
+    /// The session that a session continues. A record never changes, so it is read once.
+    async fn parent_of(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
+        if let Some(known) = self.parents.lock().get(session) {
+            return Ok(known.clone());
+        }
+        let record = match self.log.record(session).await {
+            Ok(record) => record,
+            // Other sessions that cannot be read do not concern this one.
+            Err(LogError::Damaged { .. } | LogError::OtherKey { .. } | LogError::UnknownSession(_)) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(refused(error)),
+        };
+        let parent = record.continues().cloned();
+        self.parents.lock().insert(session.clone(), parent.clone());
+        Ok(parent)
     }
 
     /// Only workers run sessions.
@@ -211,7 +291,7 @@ impl SharedStore {
     }
 
     /// The owner of a session: the workers, any of them.
-    fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 }
     }
 }
@@ -347,6 +427,15 @@ impl RunStore for SharedStore {
             let mut entries: Vec<_> = entries.into_iter().flatten().collect();
             entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
             entries.truncate(limit);
+            let rests = |entry: &SessionEntry| {
+                entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused
+            };
+            if entries.iter().any(rests) {
+                let continued = self.continuations().await?;
+                for entry in entries.iter_mut().filter(|entry| rests(entry)) {
+                    entry.continued_by = continued.get(&entry.session).cloned();
+                }
+            }
             Ok(entries)
         }
         .boxed()

@@ -170,7 +170,7 @@ pub async fn run_worker(
         let (client, cluster) = waking.clone();
         Box::pin(async move {
             // What the session must decide is in the log; it is decided at the latest when the attempt ends.
-            if let Err(error) = cluster.wake(&client, &session).await {
+            if let Err(error) = cluster.notify(&client, &session).await {
                 tracing::warn!(%session, %error, "the session was not woken");
             }
         }) as futures::future::BoxFuture<'static, ()>

@@ -302,3 +302,17 @@ fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: 
     let end = Box::pin(async move { ctx.execute_activity(Attempts::attempt, given, options).await });
     Flight { attempt, cancel, end }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn sessions_that_began_with_another_version_continue() {
+        for session in ["killed", "stopped"] {
+            let path = format!("{}/../../fixtures/temporal/{session}.json", env!("CARGO_MANIFEST_DIR"));
+            let repeated = replay_history(&std::fs::read(path).unwrap()).await;
+            assert_eq!(repeated, Ok(()), "{session}");
+        }
+    }
+}

@@ -128,12 +128,6 @@ pub fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &Prompt> {
     entry.digest.prompts.iter().filter(move |prompt| !(gone && is_lost(prompt)))
 }
 
-/// Whether the time of a question is up and no process has noticed: no answer counts any more, and the process that
-/// resumes the session acts on it.
-pub fn is_late(entry: &SessionEntry, prompt: &Prompt, now: Timestamp) -> bool {
-    entry.liveness == Liveness::Gone && prompt.deadline.is_some_and(|deadline| deadline <= now)
-}
-
 /// What a session waits for, in a few words, or why it cannot be read.
 pub fn waits_for(entry: &SessionEntry) -> Option<String> {
     if let Some(damage) = &entry.damage {

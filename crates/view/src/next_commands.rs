@@ -3,9 +3,15 @@
 use std::path::Path;
 
 use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
-use inspan_store::SessionEntry;
+use inspan_store::{Liveness, SessionEntry};
 
 use crate::{entry::DisplayStatus, safe::is_unsafe};
+
+/// The verbs that are about stored sessions.
+const OF_SESSIONS: [&str; 16] = [
+    "close", "compare", "digest", "doctor", "fork", "graph", "inbox", "logs", "pause", "ps", "reply",
+    "resume", "send", "show", "stop", "why",
+];
 
 /// Writes commands of the program, quoted for a POSIX shell.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +23,25 @@ impl Commands {
         let store = store.map(|file| format!(" --store {}", quoted(&file.to_string_lossy())));
         let engine = engine.map(|url| format!(" --engine {}", quoted(url)));
         Self([store, engine].into_iter().flatten().collect())
+    }
+
+    /// A text for people whose commands about sessions mean those of this store and engine.
+    pub fn complete(&self, text: &str) -> String {
+        let mut parts = text.split('`');
+        let mut whole = parts.next().unwrap_or_default().to_owned();
+        for (number, part) in parts.enumerate() {
+            whole.push('`');
+            whole.push_str(part);
+            let mut words = part.split(' ');
+            let is_command = number % 2 == 0 && words.next() == Some("inspan");
+            if is_command
+                && !part.ends_with(&self.0)
+                && words.next().is_some_and(|verb| OF_SESSIONS.contains(&verb))
+            {
+                whole.push_str(&self.0);
+            }
+        }
+        whole
     }
 
     /// A command about a session.
@@ -56,9 +81,11 @@ impl Commands {
 
     /// The commands for an open question: those that answer it, or once its time is up the one that resumes the session.
     pub fn for_question(&self, entry: &SessionEntry, prompt: &Prompt, is_late: bool) -> Vec<String> {
-        match is_late {
-            true => vec![self.command("resume", &entry.session, "")],
-            false => self.answers(&entry.session, prompt),
+        match (is_late, entry.liveness) {
+            (true, Liveness::Gone) => vec![self.command("resume", &entry.session, "")],
+            // Who runs it acts on it.
+            (true, _) => Vec::new(),
+            (false, _) => self.answers(&entry.session, prompt),
         }
     }
 
@@ -149,6 +176,11 @@ mod tests {
         let commands = Commands::new(Some(Path::new("here.db")), Some(url));
         let command = commands.command("show", &SessionId::from("s"), "--all");
         assert_eq!(command, format!("inspan show s --all --store here.db --engine '{url}'"));
+        let hint = format!("`inspan resume s` continues as `{command}` shows; `inspan help` and `s` help");
+        let whole = "`inspan resume s --store here.db` continues as `inspan show s --store here.db` shows; `inspan help` and `s` help";
+        let commands = Commands::new(Some(Path::new("here.db")), None);
+        assert_eq!(commands.complete(&hint.replace(&command, "inspan show s --store here.db")), whole);
+        assert_eq!(Commands::default().complete(&hint), hint);
     }
 
     #[test]

@@ -53,8 +53,11 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     // The text and its tree are larger than the graph that was made of them.
     drop(loaded);
     let id = args.session_id.as_deref().map(SessionId::from);
-    let is_here = invocation.engine.is_none() || args.no_store;
-    if args.detach && is_here {
+    if args.no_store && invocation.engine.is_some() {
+        let why = "`--no-store` runs a session here, and a cluster runs what is stored";
+        return Err(Failure::usage(why).with_hint("leave it out, or add `--engine local`"));
+    }
+    if args.detach && invocation.engine.is_none() {
         return detach::run(id, args.events.as_deref(), invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };

@@ -455,6 +455,9 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 /// A session that could not be run or stored.
 pub(super) fn refused(error: &RunError) -> Failure {
     match error {
+        RunError::Store(error @ StoreError::Interrupted { .. }) => {
+            Failure { exit: Exit::Failed, ..error.clone().into() }
+        }
         RunError::Store(error) => error.clone().into(),
         RunError::NotStored { session, error: cause } => {
             let first = match cause {

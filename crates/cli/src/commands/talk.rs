@@ -399,6 +399,7 @@ impl ReportedTarget<'_> {
                 self.invocation.json(&json!({ "sessionId": self.session.entry.session, "done": what }))
             }
             OutputForm::Text => {
+                let what = self.invocation.commands().complete(what);
                 terminal::progress(&format!("{}: {what}\n", self.session.entry.session));
             }
         }

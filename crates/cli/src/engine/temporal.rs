@@ -1,12 +1,14 @@
 //! A Temporal cluster: its sessions as a store, and the worker of this machine.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 
+use futures::StreamExt;
 use inspan_engine::{Clock, Hub, SystemClock};
 use inspan_flow::{
     FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, StoreError, WhenWaiting,
 };
 use inspan_protocol::{Command, SessionId};
+use inspan_sessions::RESPONSE;
 use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
 };
@@ -17,6 +19,9 @@ use crate::{
     args::WorkerArgs, commands::session::SessionsHere, exit::Exit, failure::Failure, invocation::Invocation,
     terminal,
 };
+
+/// After how long without a decision a session's client warns.
+const UNDECIDED: Duration = Duration::from_secs(10);
 
 /// A cluster that runs sessions.
 #[derive(Clone)]
@@ -40,6 +45,10 @@ impl Engine {
     /// The cluster that the call names.
     pub(crate) fn of(invocation: &Invocation) -> Result<Option<Self>, Failure> {
         let Some(address) = &invocation.engine else { return Ok(None) };
+        if invocation.store.is_some() {
+            let why = "`--store` names a store of this machine, and a cluster has its sessions where `sessions` in its address says";
+            return Err(Failure::usage(why).with_hint("leave it out, or add `--engine local`"));
+        }
         let key = invocation.env.get("TEMPORAL_API_KEY").map(str::to_owned);
         let cluster = address.parse::<Cluster>()?.with_api_key(key);
         let log = cluster.log(&invocation.env)?;
@@ -77,21 +86,46 @@ impl Engine {
         Ok(())
     }
 
-    /// Relays a session's events to a hub until it ends or waits.
+    /// Relays a session's events to a hub until it ends or waits. Warns if no worker seems to know of it.
     pub(crate) async fn follow(
         &self,
         session: &SessionId,
         graph: &Arc<Graph>,
         hub: &Hub,
-        seen: u64,
+        seen: &mut u64,
         when_waiting: WhenWaiting,
     ) -> Result<FlowRunResult, RunError> {
-        self.store.follow(session, graph, hub, seen, when_waiting).await
+        let warning = async {
+            tokio::time::sleep(UNDECIDED).await;
+            if self.store.entry(session).await.is_ok_and(|entry| entry.digest.last_seq == 0) {
+                terminal::progress(&format!(
+                    "warning: no worker has decided about session `{session}` for {UNDECIDED:?}: check with `inspan \
+                     doctor` that one works, and that `sessions` in its address is the folder or bucket that it is here\n"
+                ));
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            ended = self.store.follow(session, graph, hub, seen, when_waiting) => ended,
+            never = warning => match never {},
+        }
     }
 
-    /// Asks something of a session, without waiting for its answer: the log shows it.
-    pub(crate) async fn post(&self, session: &SessionId, command: &Command) -> Result<(), StoreError> {
-        self.store.post(session, command, SystemClock.now()).await.map(drop)
+    /// Waits until a request is answered, as long as a command waits.
+    pub(crate) async fn answered(&self, session: &SessionId, number: u64) {
+        let mut changes = self.store.changes();
+        let answered = async {
+            while matches!(self.store.answer(session, number).await, Ok(None)) {
+                changes.next().await;
+            }
+        };
+        // Without an answer the session is as it was.
+        let _late = tokio::time::timeout(RESPONSE, answered).await;
+    }
+
+    /// Asks something of a session, without waiting for its answer: the log shows it. Gives the number of the request.
+    pub(crate) async fn post(&self, session: &SessionId, command: &Command) -> Result<u64, StoreError> {
+        self.store.post(session, command, SystemClock.now()).await
     }
 
     /// What its server says.

@@ -39,6 +39,16 @@ fn sessions_are_in_a_folder_or_a_bucket() {
 }
 
 #[test]
+fn what_an_address_cannot_mean_is_refused() {
+    assert_eq!(refused("temporal://host?sessions=/a&queue="), "`queue` names no queue");
+    let why = refused("temporal://host?sessions=/a&tls=maybe");
+    assert_eq!(why, "`tls` takes no value: leave it out to connect without TLS");
+    assert!("temporal://host?sessions=/a&tls".parse::<Cluster>().is_ok());
+    let error = "temporal://me:planted@host?sessions=/a".parse::<Cluster>().unwrap_err().to_string();
+    assert!(error.contains("TEMPORAL_API_KEY") && !error.contains("planted"), "{error}");
+}
+
+#[test]
 fn settings_of_a_bucket_that_cannot_work_are_refused() {
     let cluster: Cluster = "temporal://host?sessions=s3://bucket/a".parse().unwrap();
     let refused = |variables: &[(&str, &str)]| match cluster.log(&environment(variables)) {

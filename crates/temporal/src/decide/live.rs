@@ -201,18 +201,22 @@ impl Live {
         }
         loop {
             number += 1;
-            let Some(PostedRequest { request, .. }) = log.request(&self.record.session, number).await? else {
+            let Some(PostedRequest { request, at, .. }) = log.request(&self.record.session, number).await?
+            else {
                 return Ok(());
             };
             let answer = match request {
-                SessionRequest::Command(command) => self.command(command, step, now),
-                SessionRequest::Resume { message, messages, budget } => {
-                    if self.pilot.run().state().status() != SessionStatus::Paused {
+                SessionRequest::Command(command) => self.command(command, at, step, now),
+                SessionRequest::Resume { message, messages, budget, is_lost } => {
+                    let is_paused = self.pilot.run().state().status() == SessionStatus::Paused;
+                    if !is_paused && !is_lost {
                         CommandOutcome::Refused("the session is not paused".to_owned())
                     } else if let Err(why) = self.pilot.run().check_raise(&budget) {
                         CommandOutcome::Refused(why.to_string())
                     } else {
-                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget, None);
+                        self.waits.clear();
+                        let last_event = Some(self.last_at);
+                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget, last_event);
                         self.execute(todo, step, now);
                         CommandOutcome::Accepted
                     }
@@ -222,9 +226,16 @@ impl Live {
         }
     }
 
-    fn command(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> CommandOutcome {
+    /// Does what was asked for at this time, or refuses it.
+    fn command(
+        &mut self,
+        command: Command,
+        at: Timestamp,
+        step: &mut Segment,
+        now: Timestamp,
+    ) -> CommandOutcome {
         let kind = command.kind();
-        match self.carry_out(command, step, now) {
+        match self.late(&command, at).map_or_else(|| self.carry_out(command, step, now), Err) {
             Ok(()) => CommandOutcome::Accepted,
             Err(rejection) => {
                 let reason = rejection.to_string();
@@ -238,6 +249,13 @@ impl Live {
                 CommandOutcome::Refused(reason)
             }
         }
+    }
+
+    /// Why an answer counts no more that was given at this time: perhaps nobody has noticed yet that the question's is up.
+    fn late(&self, command: &Command, at: Timestamp) -> Option<Rejection> {
+        let Command::Reply { prompt, .. } = command else { return None };
+        let is_late = self.open_prompt(prompt).is_ok_and(|open| open.is_over(at));
+        is_late.then(|| Rejection::TimeIsUp(prompt.clone()))
     }
 
     fn open_prompt(&self, id: &PromptId) -> Result<&Prompt, Rejection> {

@@ -131,7 +131,7 @@ pub(crate) struct PostedRequest {
 pub(crate) enum SessionRequest {
     /// What any session takes.
     Command(Command),
-    /// A paused session is to continue.
+    /// A session that is paused, or lost, is to continue.
     Resume {
         /// The message to each agent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,6 +142,9 @@ pub(crate) enum SessionRequest {
         /// Budgets that are raised.
         #[serde(default)]
         budget: BudgetRaise,
+        /// Whether nobody ran it any more, so that what it ran is lost.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_lost: bool,
     },
 }
 

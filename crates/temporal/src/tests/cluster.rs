@@ -174,6 +174,10 @@ impl TestCluster {
         tokio::time::timeout(LIMIT, run).await.expect("the session comes to its end");
     }
 
+    pub(super) fn graph(&self, session: &SessionId) -> Arc<Graph> {
+        Arc::clone(&self.graphs.lock().unwrap()[session])
+    }
+
     pub(super) async fn events(&self, session: &SessionId) -> Vec<Arc<Envelope>> {
         self.store.read(session, 1, Select::All).await.expect("the log reads")
     }

@@ -6,14 +6,15 @@ use futures::{
     FutureExt,
     future::{BoxFuture, ready},
 };
-use inspan_flow::RunStore;
+use inspan_engine::{Hub, RandomIds, SystemClock};
+use inspan_flow::{RunStore, WhenWaiting};
 use inspan_protocol::{Command, Event, SessionId, SessionStatus, Timestamp};
 use inspan_store::StoreError;
 use object_store::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::TestCluster;
-use crate::{LostAttempt, SessionWaker, SharedLog};
+use crate::{LostAttempt, SessionWaker, SharedLog, SharedStore};
 
 const TWO: &str = "
 flow: { name: two, outputs: { said: '{{ b.stdout }}' } }
@@ -380,6 +381,10 @@ impl Server {
 }
 
 impl SessionWaker for Server {
+    fn runs<'a>(&'a self, _: &'a SessionId) -> BoxFuture<'a, Result<bool, String>> {
+        ready(if self.answers { Ok(self.wakes) } else { Err("the server is down".to_owned()) }).boxed()
+    }
+
     fn check(&self) -> BoxFuture<'_, Result<(), String>> {
         Self::answer(self.answers)
     }
@@ -426,4 +431,89 @@ async fn a_session_that_no_worker_was_told_of_is_interrupted_until_it_is_resumed
     let started = SessionId::from("flow-2");
     let decided = cluster.decider().decide(&started, &[], None).await.unwrap();
     assert!(decided.running.len() == 1 && !is_lost(&started).await);
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_has_lost_is_interrupted_and_continues_as_after_a_crash() {
+    let flow = "
+flow: { name: lost }
+nodes:
+  - { id: work, type: exec, input: { argv: [echo, again] } }
+  - { id: ask, type: human.input, input: { prompt: 'Which?' } }
+";
+    let cluster = TestCluster::new();
+    let works = cluster.store_with(Server { answers: true, wakes: true });
+    let lost = cluster.store_with(Server { answers: true, wakes: false });
+    let unknown = cluster.store_with(Server { answers: false, wakes: false });
+    let session = cluster.add("flow-1", flow).await;
+    let is_lost = async |store: &SharedStore| store.entry(&session).await.unwrap().is_lost();
+    // What has not begun may be about to.
+    assert!(!is_lost(&lost).await);
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let seen = [is_lost(&works).await, is_lost(&lost).await, is_lost(&unknown).await];
+    assert_eq!(seen, [false, true, false]);
+    let (graph, mut seen) = (cluster.graph(&session), 0);
+    let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
+    let ended = lost.follow(&session, &graph, &hub, &mut seen, WhenWaiting::Stay).await;
+    assert!(ended.unwrap_err().to_string().contains("was interrupted: the workers of a test do not run it"));
+    // The server still fails when it is told, but the request is stored.
+    let untold = lost.resume(&session, Default::default(), Timestamp::default()).await;
+    assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
+    let asks_again = |events: &[Arc<inspan_protocol::Envelope>]| {
+        let count = |name: &str| events.iter().filter(|event| event.event.name() == name).count();
+        count("task:complete") == 1 && count("session:prompt") == 2
+    };
+    cluster.run(&session, &[], asks_again).await;
+    assert_eq!(works.answer(&session, 1).await.unwrap(), Some(inspan_store::Verdict::Accepted));
+    let facts = cluster.facts(&session).await;
+    let count = |fact: &str| facts.iter().filter(|known| *known == fact).count();
+    assert_eq!((count("flow:resumed"), count("task:start work")), (1, 2), "{facts:?}");
+}
+
+#[tokio::test]
+async fn an_answer_after_its_time_is_refused_although_no_worker_has_noticed() {
+    let flow = "
+flow: { name: late }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: 'Which way?', choices: [left, right], default: left, timeout: 1s } }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let open = cluster.store.entry(&session).await.unwrap().digest.prompts[0].clone();
+    let reply = Command::Reply {
+        prompt: open.prompt_id.clone(),
+        content: String::new(),
+        choice: Some("right".to_owned()),
+    };
+    let late = open.deadline.unwrap();
+    let number = cluster.store.post(&session, &reply, late).await.unwrap();
+    cluster.run(&session, &[], |_| false).await;
+    let why = format!("the time to answer prompt `{}` is up", open.prompt_id);
+    let verdict = cluster.store.answer(&session, number).await.unwrap();
+    assert_eq!(verdict, Some(inspan_store::Verdict::Refused(why)));
+    let answers = cluster.events(&session).await;
+    let is_default = |event: &Event| matches!(event, Event::SessionReply { is_default: true, .. });
+    assert_eq!(answers.iter().filter(|event| is_default(&event.event)).count(), 1);
+}
+
+#[tokio::test]
+async fn a_list_says_what_continues_a_session() {
+    let cluster = TestCluster::new();
+    let old = cluster.add("old", TWO).await;
+    cluster.run(&old, &[], |_| false).await;
+    let record = cluster.store.record(&old).await.unwrap();
+    let parent = inspan_flow_core::Parent {
+        session: old.clone(),
+        seq: 1,
+        kind: inspan_flow_core::ParentKind::Resume,
+        again: None,
+    };
+    let new = inspan_flow_core::SessionRecord { session: "new".into(), parent: Some(parent), ..record };
+    cluster.store.add(&new).await.unwrap();
+    for prefix in ["", "ol"] {
+        let entries = cluster.store.entries(prefix, 9).await.unwrap();
+        let old = entries.iter().find(|entry| entry.session == old).unwrap();
+        assert_eq!(old.continued_by, Some("new".into()), "{prefix}");
+    }
 }

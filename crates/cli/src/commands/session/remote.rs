@@ -1,6 +1,6 @@
 //! A session that a cluster runs, in the process that started it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use inspan_engine::{Clock, Filter, Hub, IdSource, RandomIds, SystemClock};
@@ -8,6 +8,7 @@ use inspan_flow::{Graph, RunError, SessionRecord, StoreError, WhenWaiting, check
 use inspan_protocol::{Command, Envelope, SessionId};
 use inspan_sessions::RESPONSE;
 use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
 
 use super::{
     Begin, Runner, SessionConsole, refused,
@@ -64,7 +65,8 @@ impl Remote {
             OutputForm::Json => invocation.json(&json!({ "sessionId": id, "engine": engine })),
             OutputForm::Text => {
                 terminal::data_line(id.as_str());
-                terminal::progress(&format!("running on {engine}; watch it with `inspan logs {id} -f`\n"));
+                let logs = invocation.commands().command("logs", id, "-f");
+                terminal::progress(&format!("running on {engine}; watch it with `{logs}`\n"));
             }
         }
         Ok(Exit::Success)
@@ -82,6 +84,10 @@ impl Remote {
         hub.start_session();
         let taker = (engine.clone(), session.clone());
         let relay = hub.clone();
+        // Defaults that were taken because nobody is here: the session does not wait for a person then.
+        let defaults: Arc<Mutex<Vec<JoinHandle<Option<u64>>>>> = Arc::default();
+        let taken = Arc::clone(&defaults);
+        let mut seen = seen;
         let work = async move {
             // As a channel of this hub it would be announced by events that the session's log does not have.
             host.begin().map_err(|error| {
@@ -90,17 +96,34 @@ impl Remote {
             let shown = Arc::clone(&host);
             let _shown =
                 relay.observe(Filter::all(), Arc::new(move |event: &Arc<Envelope>| shown.show(event)));
-            engine.follow(&session, &graph, &relay, seen, when_waiting).await
+            loop {
+                let result = engine.follow(&session, &graph, &relay, &mut seen, when_waiting).await?;
+                let posts = std::mem::take(&mut *defaults.lock().unwrap_or_else(PoisonError::into_inner));
+                if posts.is_empty() {
+                    return Ok(result);
+                }
+                for post in posts {
+                    if let Ok(Some(number)) = post.await {
+                        engine.answered(&session, number).await;
+                    }
+                }
+            }
         };
         Runner {
             hub,
             commands: Arc::new(move |command| {
                 let (engine, session) = taker.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = engine.post(&session, &command).await {
+                let is_default = matches!(command, Command::TakeDefault { .. });
+                let post = tokio::spawn(async move {
+                    let posted = engine.post(&session, &command).await;
+                    if let Err(error) = &posted {
                         terminal::progress(&format!("warning: {error}\n"));
                     }
+                    posted.ok()
                 });
+                if is_default {
+                    taken.lock().unwrap_or_else(PoisonError::into_inner).push(post);
+                }
                 Ok(())
             }),
             work: work.boxed(),
@@ -136,7 +159,7 @@ impl Remote {
                 result = &mut running => return Ok(SessionEnd { by: None, result }),
                 posted = &mut posting, if !is_stored => match posted {
                     // It may have ended just now, and its last events come.
-                    Ok(()) | Err(StoreError::SessionEnded(_)) => is_stored = true,
+                    Ok(_) | Err(StoreError::SessionEnded(_)) => is_stored = true,
                     Err(error) => break (asked_by, format!("session `{id}` was not paused: {error}")),
                 },
                 () = &mut patience => break (asked_by, format!("session `{id}` is not paused after {RESPONSE:?}")),

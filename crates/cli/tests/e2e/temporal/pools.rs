@@ -55,6 +55,16 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     };
     let workers: Vec<_> = workers.map(without_process).collect();
     same("the workers", &workers, &vec![worker("one", "gpu"), worker("two", "default")])?;
+    // What waits for a pool without a worker is not waited for.
+    let mut waiting = sleeper("wait", "0");
+    waiting["pool"] = json!("nobodys");
+    let flow = sandbox.flow(&json!({ "name": "nobodys", "nodes": [waiting] }))?.display().to_string();
+    for (command, state) in [("pause", "paused"), ("stop", "stopped")] {
+        cluster.detach(&flow, state)?;
+        cluster.wait_for(state, "running", SOON)?;
+        sandbox.run(&[command, state])?.expect_code(0)?;
+        same("the state", &cluster.show(state)?["state"], &json!(state))?;
+    }
     cluster.kill_server()?;
     let problem = engine(cluster.sandbox)?["problem"].to_string();
     ensure!(problem.contains("does not answer"), "the problem is {problem}");

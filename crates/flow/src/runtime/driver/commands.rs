@@ -128,8 +128,7 @@ fn is_early(run: &Run, hub: &Hub, posted: &PostedCommand, stored: &BTreeSet<u64>
             let Some(open) = run.state().prompts().iter().find(|open| open.prompt_id == *prompt) else {
                 return false;
             };
-            let is_late = stored.contains(&posted.number)
-                && open.deadline.is_some_and(|deadline| deadline <= posted.at);
+            let is_late = stored.contains(&posted.number) && open.is_over(posted.at);
             let is_asked = || hub.open_prompts().iter().any(|open| open.prompt_id == *prompt);
             is_late || !(is_asked() || run.asked_before(prompt).is_some())
         }
