@@ -132,7 +132,7 @@ async fn what_an_earlier_process_of_the_session_recorded_stays() {
             let context = context();
             let env = context.host.env.clone().with("INSPAN_SESSION", session);
             let host = Arc::new(inspan_protocol::Host { env, ..(*context.host).clone() });
-            let context = ExecutionContext { place: Some(NodePath::new(*place)), host, ..context };
+            let context = ExecutionContext { place: Some(NodePath::new(place)), host, ..context };
             let call = provider.execute(json!({ "prompt": "a" }), context).collect::<Vec<_>>();
             drop(tokio::time::timeout(Duration::from_secs(1), call).await);
         }
