@@ -159,8 +159,7 @@ pub struct StartNode {
     pub branches: Option<Conversation>,
     /// What is left of an interrupted attempt, if this one replaces it.
     pub interrupted: Option<Box<Interrupted>>,
-    /// Messages to an agent that no finished turn has answered; they follow the first turn. One that continues its
-    /// own conversation has them in its message.
+    /// Messages to an agent that no finished turn has answered, unless its message has them; they follow the first turn.
     pub mail: Vec<String>,
 }
 

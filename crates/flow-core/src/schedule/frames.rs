@@ -252,13 +252,8 @@ impl Run {
         if self.facts.is_ending(task.frame) {
             let (reason, cause) = self.facts.why_cancelled(task.frame);
             let task_id = self.facts.spec(&self.graph, task).id.clone();
-            let event = Event::TaskCancelled {
-                task_id,
-                session_id: None,
-                reason: Some(reason),
-                cause,
-                never_began: false,
-            };
+            let (reason, never_began) = (Some(reason), false);
+            let event = Event::TaskCancelled { task_id, session_id: None, reason, cause, never_began };
             return actions.push(Action::Emit { task: Some(self.facts.path(&self.graph, task)), event });
         }
         if set.open.is_empty() && self.is_overdue(task, now) {

@@ -7,9 +7,9 @@ use inspan_protocol::{Command, CommandKind, Event, NodePath, Redactor};
 
 /// The messages that nobody has got, in their order.
 #[derive(Default)]
-pub(super) struct Outbox(Vec<Message>);
+pub(super) struct Outbox(Vec<PendingMail>);
 
-struct Message {
+struct PendingMail {
     command: Command,
     /// The places of the agents that are to get it and have not.
     to: BTreeSet<NodePath>,
@@ -22,13 +22,13 @@ impl Outbox {
     pub(super) fn put(&mut self, command: Command, to: Vec<NodePath>, is_received: bool) {
         let to: BTreeSet<_> = to.into_iter().collect();
         if !to.is_empty() {
-            self.0.push(Message { command, to, is_received });
+            self.0.push(PendingMail { command, to, is_received });
         }
     }
 
     /// Takes an event of the attempt at a place: the oldest message that it tells of has come there.
     pub(super) fn note(&mut self, place: &NodePath, event: &Event, redactor: &Redactor) {
-        let told = |message: &&mut Message| {
+        let told = |message: &&mut PendingMail| {
             message.to.contains(place) && tells_of(&message.command, event, redactor)
         };
         if let Some(message) = self.0.iter_mut().find(told) {
