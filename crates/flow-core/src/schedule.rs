@@ -442,13 +442,7 @@ impl Run {
         let input = input.map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
-        let named = self.facts.named_conversation(&self.graph, task).map(|(session, known)| {
-            match session.can_branch && self.is_shared(known) {
-                true if session.mode == SessionMode::Continue => (SessionMode::Fork, self.taken_over(known)),
-                true => (SessionMode::Fork, known.clone()),
-                false => (session.mode, known.clone()),
-            }
-        });
+        let named = self.conversation_to_join(task);
         let (conversation, branches) = match (own, named) {
             (Some(own), named) => {
                 let fork = named.and_then(|(mode, known)| (mode == SessionMode::Fork).then_some(known));

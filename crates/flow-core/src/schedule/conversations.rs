@@ -28,9 +28,21 @@ impl Run {
         Some(AgentError::new(ErrorCode::ConfigInvalid, message))
     }
 
+    /// The conversation that a task continues or branches. One that is also that of the other session is branched, so that
+    /// the other stays as it is.
+    pub(super) fn conversation_to_join(&self, at: TaskRef) -> Option<(SessionMode, Conversation)> {
+        let (session, known) = self.facts.named_conversation(&self.graph, at)?;
+        Some(match session.mode {
+            SessionMode::Continue if session.can_branch && self.is_shared(known) => {
+                (SessionMode::Fork, self.taken_over(known))
+            }
+            mode => (mode, known.clone()),
+        })
+    }
+
     /// Whether a conversation is also that of the other session: it may go on in it, or it has had turns there that this
     /// session has not, or it was only taken over there, from one that may have had such; and it is known where these begin.
-    pub(super) fn is_shared(&self, known: &Conversation) -> bool {
+    fn is_shared(&self, known: &Conversation) -> bool {
         let may_go_on = || self.reusable.as_ref().is_some_and(|reusable| reusable.may_go_on);
         let has_others = || self.later_turns(known).is_some() || self.is_older(known);
         known.taken_over && (may_go_on() || (known.turn_id.is_some() && has_others()))
@@ -42,7 +54,7 @@ impl Run {
     }
 
     /// A conversation up to the last of its turns that this session has taken over, whichever node's turn that was.
-    pub(super) fn taken_over(&self, known: &Conversation) -> Conversation {
+    fn taken_over(&self, known: &Conversation) -> Conversation {
         let last = self.turns_in(known).filter(|turn| self.is_taken_over(&turn.path)).last();
         let turn_id = last.map_or_else(|| known.turn_id.clone(), |turn| turn.turn_id.clone());
         Conversation { turn_id, ..known.clone() }

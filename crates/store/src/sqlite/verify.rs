@@ -231,7 +231,12 @@ fn look(
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    if digest.is_some_and(|digest| digest != session.digest) {
+    // The entry of a session that ended with an older program does not have how long it took.
+    let kept = |digest: SessionFacts| {
+        let duration_ms = session.digest.duration_ms.and(digest.duration_ms);
+        SessionFacts { duration_ms, ..digest }
+    };
+    if digest.is_some_and(|digest| kept(digest) != session.digest) {
         report.find(Some(&session.id), StoreProblem::Digest);
     }
     commands::walk(connection, session, "", |stored| {
