@@ -340,19 +340,24 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     };
     let delivery = Delivery { warn: Arc::new(once), ..delivery };
     let until = Instant::now() + END;
+    // What the last round that came to its end left.
+    let mut left = cut();
     loop {
         let shutdown = CancellationToken::new();
         shutdown.cancel();
-        let undelivered = tokio::select! {
-            undelivered = timeout_at(until, deliver_all(delivery.clone(), shutdown)) => undelivered.unwrap_or_else(|_| cut()),
-            _ = signals.next() => return cut(),
-        };
-        if undelivered == Undelivered::default() || Instant::now() + AGAIN > until {
-            return undelivered;
+        tokio::select! {
+            ended = timeout_at(until, deliver_all(delivery.clone(), shutdown)) => match ended {
+                Ok(undelivered) => left = undelivered,
+                Err(_) => return left,
+            },
+            _ = signals.next() => return left,
+        }
+        if left == Undelivered::default() || Instant::now() + AGAIN > until {
+            return left;
         }
         tokio::select! {
             () = sleep(AGAIN) => {}
-            _ = signals.next() => return undelivered,
+            _ = signals.next() => return left,
         }
     }
 }

@@ -190,7 +190,7 @@ fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
     let expected = [
         "what fails is tried again for 30 s\n",
         warning,
-        "warning: some notifications are not delivered yet\n",
+        "warning: notifications of ops are not delivered yet\n",
         "  help: `inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying\n",
     ];
     assert_eq!(stderr, expected.concat());
