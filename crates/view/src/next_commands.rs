@@ -7,7 +7,7 @@ use inspan_store::{Liveness, SessionEntry};
 
 use crate::{entry::DisplayStatus, safe::is_unsafe};
 
-/// The verbs that are about stored sessions.
+/// The commands about stored sessions.
 const OF_SESSIONS: [&str; 16] = [
     "close", "compare", "digest", "doctor", "fork", "graph", "inbox", "logs", "pause", "ps", "reply",
     "resume", "send", "show", "stop", "why",
@@ -36,7 +36,7 @@ impl Commands {
             let is_command = number % 2 == 0 && words.next() == Some("inspan");
             if is_command
                 && !part.ends_with(&self.0)
-                && words.next().is_some_and(|verb| OF_SESSIONS.contains(&verb))
+                && words.next().is_some_and(|word| OF_SESSIONS.contains(&word))
             {
                 whole.push_str(&self.0);
             }
