@@ -213,8 +213,8 @@ impl Notices {
     }
 
     fn warn(&self, line: &str) {
-        let show = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match show {
+        // The lock is held meanwhile: a console that has stopped would lose the line.
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(show) => show(line),
             None => {
                 terminal::progress(&format!("warning: {line}\n"));
