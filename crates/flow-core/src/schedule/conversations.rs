@@ -55,7 +55,7 @@ impl Run {
 
     /// A conversation up to the last of its turns that this session has taken over, whichever node's turn that was.
     fn taken_over(&self, known: &Conversation) -> Conversation {
-        let last = self.turns_in(known).filter(|turn| self.is_taken_over(&turn.path)).last();
+        let last = self.turns_in(known).rev().find(|turn| self.is_taken_over(&turn.path));
         let turn_id = last.map_or_else(|| known.turn_id.clone(), |turn| turn.turn_id.clone());
         Conversation { turn_id, ..known.clone() }
     }
@@ -65,14 +65,17 @@ impl Run {
         &'a self,
         known: &'a Conversation,
     ) -> impl DoubleEndedIterator<Item = &'a TurnInConversation> {
-        let turns = self.reusable.iter().flat_map(|reusable| &reusable.turns);
-        turns.filter(|turn| turn.conversation == known.session_id)
+        self.turns().filter(|turn| turn.conversation == known.session_id)
+    }
+
+    /// The turns that the other session has had.
+    fn turns(&self) -> impl DoubleEndedIterator<Item = &TurnInConversation> {
+        self.reusable.iter().flat_map(|reusable| &reusable.turns)
     }
 
     /// What a session that reuses this one's work has of the turns that this one has taken over.
     pub(super) fn older_turns(&self) -> impl Iterator<Item = TurnInConversation> {
-        let turns = self.reusable.iter().flat_map(|reusable| &reusable.turns);
-        let older = turns.filter(|turn| self.is_taken_over(&turn.path));
+        let older = self.turns().filter(|turn| self.is_taken_over(&turn.path));
         older.map(|turn| TurnInConversation { is_older: true, ..turn.clone() })
     }
 

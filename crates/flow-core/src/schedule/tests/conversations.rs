@@ -1,7 +1,5 @@
 //! The conversations that agents continue and branch, in a session that reuses the work of another one.
 
-use std::sync::Arc;
-
 use inspan_protocol::{Event, NodePath};
 
 use super::reuse::{planned, reusable, talk};
@@ -62,6 +60,16 @@ fn seen_after_crashes(
         seen(&crashed)
     };
     (1..sim.log.len()).map(after).collect()
+}
+
+/// What a session has left that is to run this node again: for one that only replaces it, and goes on where that was, since its
+/// agent has not said what the other's had; and for one that branches off.
+fn left_by(sim: &Sim, again: &str) -> [Reusable; 2] {
+    let mut left = reusable(sim, usize::MAX);
+    left.run_again(NodePath::new(again));
+    let mut shared = left.clone();
+    shared.branch_off();
+    [left, shared]
 }
 
 /// The first message in the log.
@@ -141,12 +149,7 @@ fn a_branch_begins_after_the_turn_of_the_node_whose_conversation_it_is() {
     let graph = graph(CONVERSATION);
     let mut sim = Sim::new(&graph, &[]);
     sim.drive(vendor_with_places);
-    let mut left = reusable(&sim, usize::MAX);
-    left.run_again(NodePath::new("second"));
-    let mut shared = left.clone();
-    shared.branch_off();
-    // A session that only replaces the other one goes on where that was, too: its agent has not said what the other's had.
-    for left in [left, shared] {
+    for left in left_by(&sim, "second") {
         let mut next = Sim::reusing(&graph, left.clone());
         next.drive(vendor_with_places);
         next.check();
@@ -192,19 +195,13 @@ nodes:
         let graph = graph(text);
         let mut sim = Sim::new(&graph, &[]);
         sim.drive(vendor_with_places);
-        let mut left = reusable(&sim, usize::MAX);
-        left.run_again(NodePath::new("third"));
-        let mut shared = left.clone();
-        shared.branch_off();
-        for left in [left, shared] {
-            let mut next = Sim::reusing(&graph, left.clone());
+        for left in left_by(&sim, "third") {
+            let mut next = Sim::reusing(&graph, left);
             next.drive(vendor_with_places);
             next.check();
             assert_eq!((seen(&next), warned(&next)), (vec![branched.to_owned()], String::new()));
             // The session that reuses this one's work knows the turns by what this one reused.
-            let run = Run::new(graph.clone(), &"t".into(), graph.input.clone(), None).reusing(Arc::new(left));
-            let log: Vec<_> = next.log.iter().cloned().map(Arc::new).collect();
-            let mut again = Reusable::of(run, &log, u64::MAX);
+            let mut again = reusable(&next, usize::MAX);
             again.run_again(NodePath::new("third"));
             let mut last = Sim::reusing(&graph, again);
             last.drive(vendor_with_places);

@@ -48,11 +48,8 @@ pub(super) fn talk(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
 pub(super) fn reusable(sim: &Sim, until: usize) -> Reusable {
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect::<Vec<Arc<Envelope>>>();
     let graph = sim.run.graph();
-    Reusable::of(
-        Run::new(graph.clone(), &SessionId::from("s"), graph.input.clone(), None),
-        &log,
-        until as u64,
-    )
+    let run = Run::new(graph.clone(), &SessionId::from("s"), graph.input.clone(), None);
+    Reusable::of(run.reusing(sim.run.reusable.clone()), &log, until as u64)
 }
 
 /// What the plan says, after it was compared with what then happens.
@@ -567,19 +564,20 @@ nodes:
     assert_eq!(decisions, [ReuseDecision::Runs(crate::schedule::ReuseReason::Failed)]);
 }
 
-#[test]
-fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_session_too() {
-    let text = "
+const DEPLOY: &str = "
 flow: { name: f }
 nodes:
   - { id: deploy, type: talk.agent, effects: external, input: { prompt: deploy } }
   - { id: after, type: talk.agent, input: { prompt: after }, dependsOn: [deploy] }
 ";
-    let mut sim = Sim::new(&graph(text), &[]);
+
+#[test]
+fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_session_too() {
+    let mut sim = Sim::new(&graph(DEPLOY), &[]);
     sim.until_event("agent:start", talk);
     let mut left = reusable(&sim, usize::MAX);
     left.forget_unfinished();
-    let edited = graph(&text.replace("prompt: after", "prompt: edited"));
+    let edited = graph(&DEPLOY.replace("prompt: after", "prompt: edited"));
     let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
     let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
     assert_eq!(decisions, [ReuseDecision::Asks, ReuseDecision::Undecided]);
@@ -609,13 +607,7 @@ fn plan_to_resume(sim: &Sim) -> Vec<String> {
 
 #[test]
 fn what_was_stopped_before_its_process_died_only_ends() {
-    let text = "
-flow: { name: f }
-nodes:
-  - { id: deploy, type: talk.agent, effects: external, input: { prompt: deploy } }
-  - { id: after, type: talk.agent, input: { prompt: after }, dependsOn: [deploy] }
-";
-    let mut sim = Sim::new(&graph(text), &[]);
+    let mut sim = Sim::new(&graph(DEPLOY), &[]);
     sim.until_event("agent:start", talk);
     sim.emit(None, Event::SessionPause { reason: None });
     sim.emit(None, Event::SessionAbort { reason: None });
