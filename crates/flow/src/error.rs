@@ -56,7 +56,7 @@ pub enum RunError {
         /// The one that it comes from.
         parent: SessionId,
     },
-    /// The place at which a fork is to begin is none of the flow, or the session has not run it.
+    /// The flow does not have the place at which a fork is to begin, or the session has not run it.
     #[error("a fork of session `{session}` cannot begin at `{place}`: {why}")]
     NoSuchPlace {
         /// The session.

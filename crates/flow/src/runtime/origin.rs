@@ -65,7 +65,7 @@ fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, 
 
 /// What a session may take over of the one that it comes from, and that one of the one before it. The log of each says
 /// what it has taken over so far. Fails with [`RunError::NoParent`] if one of them is not in the store: finished work would
-/// be paid for again.
+/// run again, and be charged.
 pub fn lineage<'a>(
     store: &'a dyn RunStore,
     nodes: &'a NodeRegistry,
@@ -138,7 +138,7 @@ impl FlowRunnerBuilder {
             }
             reusable.run_again(place.clone());
         }
-        // What was left to the defaults of that flow is left to those of this one.
+        // Where the other session used a default of its flow, this one uses that of its own.
         self.input = record.input;
         let graph = &self.graph;
         self.input.retain(|key, value| takes_input(graph, key) && before.input.get(key) != Some(value));

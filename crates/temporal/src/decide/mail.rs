@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use inspan_protocol::{Command, CommandKind, Event, NodePath, Redactor};
 
-/// The messages that nobody has got, in their order.
+/// The messages that no agent has got, in their order.
 #[derive(Default)]
 pub(super) struct Outbox(Vec<PendingMail>);
 
