@@ -33,7 +33,8 @@ pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
     Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, LocalGround,
-    Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, lineage, run_attempt,
+    Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, graph_of, lineage,
+    run_attempt,
 };
 
 #[cfg(test)]

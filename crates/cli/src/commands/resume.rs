@@ -5,9 +5,9 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
-    Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan,
-    Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord,
-    StoreError, builtin_nodes, compile, takes_input,
+    FACTS, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan, Planned, Resume,
+    Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError,
+    builtin_nodes, takes_input,
 };
 use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, SessionId};
 use inspan_sessions::{SessionErrorCode, is_driven};
@@ -252,7 +252,7 @@ impl StoredSession {
         let calls = settings.rest_of_calls(file, invocation.terminal.progress)?;
         let providers = session::providers(&calls);
         let nodes = builtin_nodes(&providers);
-        let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
+        let graph = graph_of(&record, &nodes)?;
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
         let owner = entry.owner.clone().filter(|_| is_driven(&entry));
         let continued_by = entry.continued_by;
@@ -524,10 +524,9 @@ fn how(args: &RunModeArgs, ask: Ask) -> RunMode {
     }
 }
 
-/// Compiles a stored flow.
-pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Compiled, Failure> {
-    let loaded = Loaded::from_source(source).map_err(|error| Failure::usage(error.to_string()))?;
-    compile(&loaded, nodes).map_err(|problems| session::refused(&RunError::Source(problems)))
+/// The flow that a session began with, to be run.
+pub(super) fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, Failure> {
+    inspan_flow::graph_of(record, nodes).map_err(|error| session::refused(&error))
 }
 
 /// Shows the plan for what takes over from a session.

@@ -57,8 +57,8 @@ pub(super) struct IdleSession {
     pub(super) last_at: Timestamp,
 }
 
-/// The flow that a session began with.
-fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, RunError> {
+/// The flow that a session began with, to be run.
+pub fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, RunError> {
     let compiled = compile(&Loaded::from_source(&record.flow)?, nodes).map_err(RunError::Source)?;
     Ok(Arc::new(compiled.graph))
 }

@@ -15,7 +15,7 @@ use crate::{
     args::RunArgs,
     commands::{
         flow,
-        resume::{LineageError, lineage, of_source, reason},
+        resume::{LineageError, graph_of, lineage, reason},
     },
     failure::Failure,
     invocation::Invocation,
@@ -115,7 +115,7 @@ impl Search<'_> {
         entry: &SessionEntry,
         record: &SessionRecord,
     ) -> Result<Result<RunPart, Missing>, Failure> {
-        let before = Arc::new(of_source(&record.flow, self.nodes)?.graph);
+        let before = graph_of(record, self.nodes)?;
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
         let seq = entry.digest.last_seq;
         let parent = Parent {

@@ -13,7 +13,7 @@ use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
 use super::{Begin, RunMode, Session, SessionSettings, WaitMode, providers};
-use crate::{commands::resume::of_source, failure::Failure, invocation::Invocation};
+use crate::{commands::resume::graph_of, failure::Failure, invocation::Invocation};
 
 /// How many sessions a worker remembers.
 const REMEMBERED: usize = 256;
@@ -50,7 +50,7 @@ impl SessionsHere {
         let calls = settings.rest_of_calls(file, self.invocation.terminal.progress)?;
         let providers = providers(&calls);
         let nodes = builtin_nodes(&providers);
-        let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
+        let graph = graph_of(record, &nodes)?;
         let known = Known { graph, nodes, providers, calls, settings };
         let mut all = all();
         if all.len() >= REMEMBERED {
