@@ -1,10 +1,11 @@
 //! The command line as types. What each command does is in `commands`.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf};
 
 use clap::{
     Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint,
     builder::{PossibleValue, PossibleValuesParser, styling},
+    error::ContextKind,
 };
 
 use inspan_protocol::{NodePath, plain_words};
@@ -147,17 +148,25 @@ const OTHER_WORDS: [(&str, &str); 13] = [
     ("tail", "`inspan logs -f` follows the events of a session"),
 ];
 
-/// The error with what an unknown command may have meant.
+/// Where [`meant`] leaves why a value is refused: clap tells nobody else.
+pub(crate) const REASON: ContextKind = ContextKind::Custom;
+
+/// The error in plain words, with what an unknown command may have meant.
 pub(crate) fn meant(mut error: clap::Error) -> clap::Error {
-    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    use clap::error::{ContextValue, ErrorKind};
 
     if error.kind() == ErrorKind::ValueValidation
         && let Some(why) = std::error::Error::source(&error).map(ToString::to_string)
-        && plain_words(&why) != why
     {
-        let written = error.to_string();
-        let written = written.strip_prefix("error: ").unwrap_or(&written);
-        return clap::Error::raw(ErrorKind::ValueValidation, written.replace(&why, &plain_words(&why)));
+        let (written, plain) = (error.to_string(), plain_words(&why));
+        if plain != why {
+            let written = written.strip_prefix("error: ").unwrap_or(&written).replace(&why, &plain);
+            let option = error.remove(ContextKind::InvalidArg);
+            error = clap::Error::raw(ErrorKind::ValueValidation, written);
+            option.and_then(|option| error.insert(ContextKind::InvalidArg, option));
+        }
+        error.insert(REASON, ContextValue::String(plain));
+        return error;
     }
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
@@ -306,8 +315,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
     /// Run at most N nodes at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
-    pub(crate) max_concurrency: Option<u32>,
+    #[arg(long, value_name = "N", help_heading = "Running")]
+    pub(crate) max_concurrency: Option<NonZeroU32>,
     /// Run only this node (repeatable); what it needs of others is reused from the latest session that has it
     #[arg(long, value_name = "NODE", value_parser = values::node_place, conflicts_with_all = ["no_store", "replay"], help_heading = "Running")]
     pub(crate) only: Vec<NodePath>,

@@ -1,11 +1,15 @@
 //! A command's failure: its message, its exit code, and their form for people
 //! and for programs.
 
+use std::fmt::Display;
+
 use inspan_flow::NotRaised;
 use inspan_protocol::SessionId;
 use inspan_sessions::{SessionError, SessionErrorCode};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::args::REASON;
 use crate::exit::Exit;
 use inspan_view::{Colour, Commands, Line, Tone};
 
@@ -20,10 +24,20 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: Option<String>,
+    /// The option that it is about. Callers of the API know it by another name.
+    pub(crate) option: Option<RefusedOption>,
     /// The session that is stored, and outlives the command.
     pub(crate) session: Option<SessionId>,
     /// Whether it has been shown already, in its own form.
     pub(crate) shown: Shown,
+}
+
+/// An option whose value is refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RefusedOption {
+    /// Its name without the dashes.
+    pub(crate) name: String,
+    pub(crate) reason: String,
 }
 
 /// Whether a failure still has to be shown.
@@ -40,7 +54,15 @@ impl Failure {
             Exit::Configuration => SessionErrorCode::Configuration,
             _ => SessionErrorCode::Failed,
         };
-        Self { exit, code, message: message.into(), hint: None, session: None, shown: Shown::NotYet }
+        Self {
+            exit,
+            code,
+            message: message.into(),
+            hint: None,
+            option: None,
+            session: None,
+            shown: Shown::NotYet,
+        }
     }
 
     /// Wrong usage.
@@ -48,9 +70,15 @@ impl Failure {
         Self::new(Exit::Invalid, message)
     }
 
-    /// A command line that cannot be read.
+    /// An option whose value does not fit.
+    pub(crate) fn of_option(name: &str, reason: impl Display) -> Self {
+        let option = RefusedOption { name: name.to_owned(), reason: reason.to_string() };
+        Self { option: Some(option), ..Self::usage(format!("--{name}: {reason}")) }
+    }
+
+    /// A command line that cannot be read, as [`crate::args::meant`] leaves it.
     pub(crate) fn of_command_line(error: &clap::Error) -> Self {
-        use clap::error::ErrorKind;
+        use clap::error::{ContextKind, ContextValue, ErrorKind};
 
         // The text of these is a list of all commands.
         if let ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =
@@ -61,7 +89,14 @@ impl Failure {
         let text = error.render().to_string();
         let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
         let first = parts.next().unwrap_or_default();
-        let failure = Self::usage(first.strip_prefix("error: ").unwrap_or(&first));
+        let mut failure = Self::usage(first.strip_prefix("error: ").unwrap_or(&first));
+        // An option is named as in `--budget <LIMIT=N>`.
+        if let (Some(ContextValue::String(option)), Some(ContextValue::String(reason))) =
+            (error.get(ContextKind::InvalidArg), error.get(REASON))
+            && let Some(name) = option.split(' ').next().and_then(|word| word.strip_prefix("--"))
+        {
+            failure.option = Some(RefusedOption { name: name.to_owned(), reason: reason.clone() });
+        }
         let hints = parts.filter(|part| !part.is_empty() && !part.starts_with("For more information"));
         let hints =
             hints.map(|hint| hint.strip_prefix("tip: ").unwrap_or(&hint).to_owned()).collect::<Vec<_>>();
@@ -119,6 +154,9 @@ impl Failure {
         let mut error = json!({ "code": self.code.word(), "message": self.message });
         if let Some(hint) = &self.hint {
             error["hint"] = json!(hint);
+        }
+        if let Some(option) = &self.option {
+            error["option"] = json!(option);
         }
         let mut failure =
             json!({ "outcome": self.exit.word(), "exitCode": self.exit.code(), "error": error });

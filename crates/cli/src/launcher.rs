@@ -26,7 +26,7 @@ use tokio::process::Command;
 
 use crate::artifacts;
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, RefusedOption};
 use crate::invocation::Invocation;
 use crate::store;
 
@@ -309,28 +309,14 @@ fn failed(message: String) -> SessionError {
     SessionError::new(SessionErrorCode::Failed, message)
 }
 
-/// A message about an option with the name that the option has in the API: callers know no command line.
-fn without_option(message: &str) -> String {
-    let of_value = |rest: &str| {
-        let (_, rest) = rest.split_once("' for '--")?;
-        let (option, why) = rest.split_once("': ")?;
-        Some((option.split(' ').next()?.to_owned(), why.to_owned()))
-    };
-    let of_option =
-        |rest: &str| rest.split_once(": ").map(|(option, why)| (option.to_owned(), why.to_owned()));
-    let found = message.strip_prefix("invalid value '").and_then(of_value);
-    match found.or_else(|| message.strip_prefix("--").and_then(of_option)) {
-        Some((option, why)) => {
-            let mut words = option.split('-');
-            let first = words.next().unwrap_or_default().to_owned();
-            let name = words.fold(first, |name, word| {
-                let (initial, rest) = word.split_at(word.len().min(1));
-                name + &initial.to_uppercase() + rest
-            });
-            format!("{name}: {why}")
-        }
-        None => message.to_owned(),
-    }
+/// An option by the name that it has in the API: `maxConcurrency` of `max-concurrency`.
+fn name_in_api(option: &str) -> String {
+    let mut words = option.split('-');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |name, word| {
+        let (initial, rest) = word.split_at(word.len().min(1));
+        name + &initial.to_uppercase() + rest
+    })
 }
 
 /// Why the program started nothing, as it printed it.
@@ -340,9 +326,12 @@ fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
         Some(2) => SessionErrorCode::InvalidInput,
         _ => SessionErrorCode::Failed,
     });
-    let message = match printed["error"]["message"].as_str() {
-        Some(message) => without_option(message),
-        None => stderr.lines().last().unwrap_or("the session did not start").to_owned(),
+    let option: Option<RefusedOption> = serde_json::from_value(printed["error"]["option"].clone()).ok();
+    let message = match (option, printed["error"]["message"].as_str()) {
+        // Who calls the API knows no command line.
+        (Some(option), _) => format!("{}: {}", name_in_api(&option.name), option.reason),
+        (None, Some(message)) => message.to_owned(),
+        (None, None) => stderr.lines().last().unwrap_or("the session did not start").to_owned(),
     };
     let mut error = SessionError::new(code, message);
     // How the command line takes input is of no use to who calls the API or a tool.
@@ -354,24 +343,30 @@ fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::args::{Cli, meant};
 
     #[test]
     fn no_message_names_an_option_of_the_command_line() {
-        let rows = [
-            (
-                "invalid value 'usd=0' for '--budget <[NODE.]LIMIT=N>': `0` is not an amount of US dollars above 0",
+        let wrong = ["--budget=usd=0", "--max-concurrency=0", "--max-concurrency=much", "--session-id=../x"];
+        let refused = wrong.map(|option| {
+            let error = Cli::try_parse_from(["inspan", "run", "flow.yaml", option]).unwrap_err();
+            refusal(&Failure::of_command_line(&meant(error)).json(), Some(2), "").message
+        });
+        assert_eq!(
+            refused,
+            [
                 "budget: `0` is not an amount of US dollars above 0",
-            ),
-            (
-                "invalid value '0' for '--max-concurrency <N>': 0 is not in 1..",
-                "maxConcurrency: 0 is not in 1..",
-            ),
-            ("--budget: the flow has no node `flow`", "budget: the flow has no node `flow`"),
-            ("the flow needs a value for `who`", "the flow needs a value for `who`"),
-        ];
-        for (said, expected) in rows {
-            assert_eq!(without_option(said), expected);
-        }
+                "maxConcurrency: must be at least 1",
+                "maxConcurrency: not a whole number",
+                "sessionId: a session id is 1 to 128 letters, digits, `-`, `_` or `.`",
+            ]
+        );
+        let refused = refusal(&Failure::of_option("budget", "the flow has no node `x`").json(), Some(2), "");
+        assert_eq!(refused.message, "budget: the flow has no node `x`");
+        let refused = refusal(&Failure::usage("the flow needs a value for `who`").json(), Some(2), "");
+        assert_eq!(refused.message, "the flow needs a value for `who`");
     }
 }

@@ -1,6 +1,6 @@
 //! The arguments of the commands for one agent without a flow.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, ValueHint};
 use inspan_protocol::ThinkingLevel;
@@ -53,11 +53,11 @@ pub(crate) struct AgentOptionArgs {
     #[arg(long, value_name = "TEXT", help_heading = "Agent")]
     pub(crate) system_prompt: Option<String>,
     /// Maximum number of model turns per answer
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
-    pub(crate) max_turns: Option<u32>,
+    #[arg(long, value_name = "N", help_heading = "Agent")]
+    pub(crate) max_turns: Option<NonZeroU32>,
     /// Maximum number of tokens per answer
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Agent")]
-    pub(crate) max_tokens: Option<u32>,
+    #[arg(long, value_name = "N", help_heading = "Agent")]
+    pub(crate) max_tokens: Option<NonZeroU32>,
     /// Sampling temperature
     #[arg(long, value_name = "NUMBER", help_heading = "Agent")]
     pub(crate) temperature: Option<f64>,
@@ -74,8 +74,8 @@ pub(crate) struct AgentOptionArgs {
     #[arg(long, value_name = "TIME", value_parser = values::time, help_heading = "Running")]
     pub(crate) timeout: Option<Duration>,
     /// Maximum number of attempts if an answer fails for a transient reason
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
-    pub(crate) attempts: u32,
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "Running")]
+    pub(crate) attempts: NonZeroU32,
     /// Never ask: permissions are denied
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,

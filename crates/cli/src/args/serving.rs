@@ -67,7 +67,7 @@ impl FlowFolderArgs {
             if path.exists() {
                 Ok(path)
             } else {
-                Err(Failure::usage(format!("--flows: there is no {}", path.display())))
+                Err(Failure::of_option("flows", format!("there is no {}", path.display())))
             }
         };
         self.flows.iter().map(folder).collect()

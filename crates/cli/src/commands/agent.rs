@@ -104,7 +104,7 @@ pub(super) fn options(
         .env(invocation.session_env())
         .permissions(permissions)
         .supervisor(inspan_process::guard())
-        .retry(RetryOptions::times(how.attempts));
+        .retry(RetryOptions::times(how.attempts.get()));
     if let Some(cwd) = &invocation.cwd {
         options = options.cwd(cwd);
     }
@@ -140,10 +140,10 @@ pub(super) fn options(
         options = options.system_prompt(system_prompt);
     }
     if let Some(max_turns) = how.max_turns {
-        options = options.max_turns(max_turns);
+        options = options.max_turns(max_turns.get());
     }
     if let Some(max_tokens) = how.max_tokens {
-        options = options.max_tokens(max_tokens);
+        options = options.max_tokens(max_tokens.get());
     }
     if let Some(temperature) = how.temperature {
         options = options.temperature(temperature);

@@ -89,16 +89,16 @@ pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invo
 pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
     for change in &args.provider {
         flow.set_provider(change.node.as_ref(), &change.provider)
-            .map_err(|error| Failure::usage(format!("--provider: {error}")))?;
+            .map_err(|error| Failure::of_option("provider", error))?;
     }
     for change in &args.model {
         flow.set_model(change.node.as_ref(), &change.model)
-            .map_err(|error| Failure::usage(format!("--model: {error}")))?;
+            .map_err(|error| Failure::of_option("model", error))?;
     }
     for change in &args.set {
         let keys: Vec<&str> = change.keys.iter().map(String::as_str).collect();
         flow.set_input(&change.node, &keys, &change.value)
-            .map_err(|error| Failure::usage(format!("--set: {error}")))?;
+            .map_err(|error| Failure::of_option("set", error))?;
     }
     set_budgets(&mut flow, &args.budget)?;
     if !args.only.is_empty() {
@@ -111,7 +111,7 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
 pub(super) fn set_budgets(flow: &mut Loaded, changes: &[BudgetChange]) -> Result<(), Failure> {
     for change in changes {
         flow.set_budget(change.node.as_ref(), change.is_of_body, change.limits)
-            .map_err(|error| Failure::usage(format!("--budget: {error}")))?;
+            .map_err(|error| Failure::of_option("budget", error))?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `inspan run FILE`: builds a session from the command line. Nothing is started before everything that can be
 //! checked beforehand is in order.
 
-use std::{path::Path, sync::Arc};
+use std::{num::NonZeroU32, path::Path, sync::Arc};
 
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{Graph, Node, StaticValue, builtin_nodes};
@@ -100,7 +100,7 @@ fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSett
         record: args.record.clone(),
         replay,
         pace: args.pace,
-        max_concurrency: args.max_concurrency,
+        max_concurrency: args.max_concurrency.map(NonZeroU32::get),
         given: Vec::new(),
         request: args.request.clone(),
     }

@@ -173,7 +173,8 @@ fn said(log: &Path, from: u64, exit: Exit) -> Failure {
     {
         let code = value["error"]["code"].as_str().and_then(SessionErrorCode::of_word);
         let failure = Failure::new(exit, message);
-        let failure = Failure { code: code.unwrap_or(failure.code), ..failure };
+        let option = serde_json::from_value(value["error"]["option"].clone()).ok();
+        let failure = Failure { code: code.unwrap_or(failure.code), option, ..failure };
         return match value["error"]["hint"].as_str() {
             Some(hint) => failure.with_hint(hint),
             None => failure,
