@@ -11,14 +11,12 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use inspan_engine::{IdSource, RandomIds, create_private_dir_all, make_dir_private};
 use inspan_flow::RunStore;
 use inspan_protocol::SessionId;
 use inspan_sessions::{
     ForkOptions, ForkPoint, Launcher, RegisteredFlow, ResumeOptions, SessionError, SessionErrorCode,
-    Sessions, StartOptions,
+    Sessions, StartOptions, async_trait,
 };
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt;
@@ -184,77 +182,65 @@ impl ProgramLauncher {
     }
 }
 
+#[async_trait]
 impl Launcher for ProgramLauncher {
-    fn start<'a>(
-        &'a self,
-        flow: &'a str,
-        input: &'a Map<String, Value>,
-        options: &'a StartOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        async move {
-            let file = self.file(flow).await?;
-            let input = self.input_file(input).await?;
-            let arguments = Arguments::of("run", &file)
-                .session(options.session_id.as_ref())
-                .each("--request", &options.request)
-                .file("--input-file", Some(&input))
-                .budget(&options.budget)
-                .each("--provider", &options.provider)
-                .each("--model", &options.model)
-                .each("--max-concurrency", options.max_concurrency)
-                .flag("--yes", options.confirmed);
-            self.call(arguments, options.cwd.as_deref()).await
-        }
-        .boxed()
+    async fn start(
+        &self,
+        flow: &str,
+        input: &Map<String, Value>,
+        options: &StartOptions,
+    ) -> Result<SessionId, SessionError> {
+        let file = self.file(flow).await?;
+        let input = self.input_file(input).await?;
+        let arguments = Arguments::of("run", &file)
+            .session(options.session_id.as_ref())
+            .each("--request", &options.request)
+            .file("--input-file", Some(&input))
+            .budget(&options.budget)
+            .each("--provider", &options.provider)
+            .each("--model", &options.model)
+            .each("--max-concurrency", options.max_concurrency)
+            .flag("--yes", options.confirmed);
+        self.call(arguments, options.cwd.as_deref()).await
     }
 
-    fn resume<'a>(
-        &'a self,
-        session: &'a SessionId,
-        options: &'a ResumeOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        async move {
-            let message = match &options.message {
-                Some(text) => Some(self.private_file(text.clone()).await?),
-                None => None,
-            };
-            let arguments = Arguments::of("resume", session.as_str())
-                .flag("--as-started", true)
-                .flag("--in-place", options.in_place)
-                .session(options.session_id.as_ref())
-                .each("--request", &options.request)
-                .file("--message-file", message.as_ref())
-                .budget(&options.budget);
-            self.call(arguments, None).await
-        }
-        .boxed()
+    async fn resume(&self, session: &SessionId, options: &ResumeOptions) -> Result<SessionId, SessionError> {
+        let message = match &options.message {
+            Some(text) => Some(self.private_file(text.clone()).await?),
+            None => None,
+        };
+        let arguments = Arguments::of("resume", session.as_str())
+            .flag("--as-started", true)
+            .flag("--in-place", options.in_place)
+            .session(options.session_id.as_ref())
+            .each("--request", &options.request)
+            .file("--message-file", message.as_ref())
+            .budget(&options.budget);
+        self.call(arguments, None).await
     }
 
-    fn fork<'a>(
-        &'a self,
-        session: &'a SessionId,
-        at: Option<&'a ForkPoint>,
-        input: &'a Map<String, Value>,
-        options: &'a ForkOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        async move {
-            let at = at.map(|at| match at {
-                ForkPoint::Event(seq) => seq.to_string(),
-                ForkPoint::Node(node) => node.to_string(),
-            });
-            let input = self.input_file(input).await?;
-            let arguments = Arguments::of("fork", session.as_str())
-                .session(options.session_id.as_ref())
-                .each("--request", &options.request)
-                .each("--at", at)
-                .file("--input-file", Some(&input));
-            self.call(arguments, None).await
-        }
-        .boxed()
+    async fn fork(
+        &self,
+        session: &SessionId,
+        at: Option<&ForkPoint>,
+        input: &Map<String, Value>,
+        options: &ForkOptions,
+    ) -> Result<SessionId, SessionError> {
+        let at = at.map(|at| match at {
+            ForkPoint::Event(seq) => seq.to_string(),
+            ForkPoint::Node(node) => node.to_string(),
+        });
+        let input = self.input_file(input).await?;
+        let arguments = Arguments::of("fork", session.as_str())
+            .session(options.session_id.as_ref())
+            .each("--request", &options.request)
+            .each("--at", at)
+            .file("--input-file", Some(&input));
+        self.call(arguments, None).await
     }
 
-    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
-        self.registered().boxed()
+    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
+        self.registered().await
     }
 }
 

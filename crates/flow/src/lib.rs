@@ -26,7 +26,7 @@ pub use inspan_flow_core::{
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
     MemoryStore, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions,
-    SqliteStore, StoreError, StoreProblem, TransferError, Verdict, VerifyReport, Waits,
+    SqliteStore, StoreError, StoreProblem, TransferError, Verdict, VerifyReport, Waits, async_trait,
 };
 pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};

@@ -4,93 +4,89 @@
 
 use std::{error::Error, sync::Arc};
 
-use futures::{future::BoxFuture, stream::BoxStream};
+use futures::stream::BoxStream;
 use inspan::store::{
     Batch, Lease, MemoryStore, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionRecord,
-    StoreError, Verdict,
+    StoreError, Verdict, async_trait,
 };
 use inspan::{Command, Envelope, Flow, SessionId, Timestamp};
 use serde_json::Map;
 
-type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+type Answer<T> = Result<T, StoreError>;
 
 struct Shown(MemoryStore);
 
+#[async_trait]
 impl RunStore for Shown {
-    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> Answer<'a, ()> {
+    async fn append(&self, lease: &Lease, batch: Batch<'_>) -> Answer<()> {
         for envelope in batch.events {
             println!("{} {}", envelope.seq, envelope.event.name());
         }
-        self.0.append(lease, batch)
+        self.0.append(lease, batch).await
     }
 
-    fn create<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-        owner: &'a Owner,
-        now: Timestamp,
-    ) -> Answer<'a, Lease> {
-        self.0.create(record, owner, now)
+    async fn create(&self, record: &SessionRecord, owner: &Owner, now: Timestamp) -> Answer<Lease> {
+        self.0.create(record, owner, now).await
     }
 
-    fn acquire<'a>(&'a self, session: &'a SessionId, owner: &'a Owner, now: Timestamp) -> Answer<'a, Lease> {
-        self.0.acquire(session, owner, now)
+    async fn acquire(&self, session: &SessionId, owner: &Owner, now: Timestamp) -> Answer<Lease> {
+        self.0.acquire(session, owner, now).await
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> Answer<'a, ()> {
-        self.0.renew(lease, now)
+    async fn renew(&self, lease: &Lease, now: Timestamp) -> Answer<()> {
+        self.0.renew(lease, now).await
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> Answer<'a, ()> {
-        self.0.release(lease)
+    async fn release(&self, lease: &Lease) -> Answer<()> {
+        self.0.release(lease).await
     }
 
-    fn read_some<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_some(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
         most: usize,
-    ) -> Answer<'a, Vec<Arc<Envelope>>> {
-        self.0.read_some(session, from, select, most)
+    ) -> Answer<Vec<Arc<Envelope>>> {
+        self.0.read_some(session, from, select, most).await
     }
 
-    fn record<'a>(&'a self, session: &'a SessionId) -> Answer<'a, SessionRecord> {
-        self.0.record(session)
+    async fn record(&self, session: &SessionId) -> Answer<SessionRecord> {
+        self.0.record(session).await
     }
 
-    fn entry<'a>(&'a self, session: &'a SessionId) -> Answer<'a, SessionEntry> {
-        self.0.entry(session)
+    async fn entry(&self, session: &SessionId) -> Answer<SessionEntry> {
+        self.0.entry(session).await
     }
 
-    fn entries<'a>(&'a self, prefix: &'a str, limit: usize) -> Answer<'a, Vec<SessionEntry>> {
-        self.0.entries(prefix, limit)
+    async fn entries(&self, prefix: &str, limit: usize) -> Answer<Vec<SessionEntry>> {
+        self.0.entries(prefix, limit).await
     }
 
-    fn post<'a>(&'a self, session: &'a SessionId, command: &'a Command, now: Timestamp) -> Answer<'a, u64> {
-        self.0.post(session, command, now)
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Answer<u64> {
+        self.0.post(session, command, now).await
     }
 
-    fn post_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-        command: &'a Command,
+    async fn post_once(
+        &self,
+        session: &SessionId,
+        key: &str,
+        command: &Command,
         now: Timestamp,
-    ) -> Answer<'a, u64> {
-        self.0.post_once(session, key, command, now)
+    ) -> Answer<u64> {
+        self.0.post_once(session, key, command, now).await
     }
 
-    fn posted_once<'a>(&'a self, session: &'a SessionId, key: &'a str) -> Answer<'a, Option<PostedCommand>> {
-        self.0.posted_once(session, key)
+    async fn posted_once(&self, session: &SessionId, key: &str) -> Answer<Option<PostedCommand>> {
+        self.0.posted_once(session, key).await
     }
 
-    fn unanswered<'a>(&'a self, session: &'a SessionId) -> Answer<'a, Vec<PostedCommand>> {
-        self.0.unanswered(session)
+    async fn unanswered(&self, session: &SessionId) -> Answer<Vec<PostedCommand>> {
+        self.0.unanswered(session).await
     }
 
-    fn answer<'a>(&'a self, session: &'a SessionId, number: u64) -> Answer<'a, Option<Verdict>> {
-        self.0.answer(session, number)
+    async fn answer(&self, session: &SessionId, number: u64) -> Answer<Option<Verdict>> {
+        self.0.answer(session, number).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {

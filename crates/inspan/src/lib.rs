@@ -122,7 +122,7 @@ pub mod store {
     pub use inspan_flow::{
         Batch, CommandAnswer, Deleted, FlowSource, Gc, GcReport, LEASE, Lease, Liveness, MemoryStore, Owner,
         Parent, ParentKind, PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SessionRecord,
-        SqliteOptions, SqliteStore, StoreError, StoreProblem, Verdict, VerifyReport, Waits,
+        SqliteOptions, SqliteStore, StoreError, StoreProblem, Verdict, VerifyReport, Waits, async_trait,
     };
 }
 

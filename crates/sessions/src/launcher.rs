@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use inspan_flow::Graph;
 use inspan_protocol::{NodePath, SessionId};
 use schemars::JsonSchema;
@@ -13,33 +13,30 @@ use crate::{SessionError, SessionErrorCode};
 
 /// Starts, resumes and forks sessions, and knows the flows of the registered folders. A session runs in a process of its
 /// own; each call returns once that process runs it.
+#[async_trait]
 pub trait Launcher: Send + Sync {
     /// Starts a session of a flow: the id of a registered flow, or the path of a file in a registered folder.
-    fn start<'a>(
-        &'a self,
-        flow: &'a str,
-        input: &'a Map<String, Value>,
-        options: &'a StartOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>>;
+    async fn start(
+        &self,
+        flow: &str,
+        input: &Map<String, Value>,
+        options: &StartOptions,
+    ) -> Result<SessionId, SessionError>;
 
     /// Resumes a session. The id is another one if a new session continues it, as for one that has ended.
-    fn resume<'a>(
-        &'a self,
-        session: &'a SessionId,
-        options: &'a ResumeOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>>;
+    async fn resume(&self, session: &SessionId, options: &ResumeOptions) -> Result<SessionId, SessionError>;
 
     /// Starts a new session from a point of another one, with these values of its input changed.
-    fn fork<'a>(
-        &'a self,
-        session: &'a SessionId,
-        at: Option<&'a ForkPoint>,
-        input: &'a Map<String, Value>,
-        options: &'a ForkOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>>;
+    async fn fork(
+        &self,
+        session: &SessionId,
+        at: Option<&ForkPoint>,
+        input: &Map<String, Value>,
+        options: &ForkOptions,
+    ) -> Result<SessionId, SessionError>;
 
     /// The flows of the registered folders.
-    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>>;
+    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError>;
 }
 
 /// How a session is started.
@@ -139,41 +136,41 @@ pub struct RegisteredFlow {
 pub struct NoLauncher;
 
 impl NoLauncher {
-    fn refuse<T: Send + 'static>() -> BoxFuture<'static, Result<T, SessionError>> {
-        let refused = SessionError::new(SessionErrorCode::CannotStart, "this program cannot start sessions");
-        async move { Err(refused) }.boxed()
+    fn refuse<T>() -> Result<T, SessionError> {
+        Err(SessionError::new(SessionErrorCode::CannotStart, "this program cannot start sessions"))
     }
 }
 
+#[async_trait]
 impl Launcher for NoLauncher {
-    fn start<'a>(
-        &'a self,
-        _flow: &'a str,
-        _input: &'a Map<String, Value>,
-        _options: &'a StartOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+    async fn start(
+        &self,
+        _flow: &str,
+        _input: &Map<String, Value>,
+        _options: &StartOptions,
+    ) -> Result<SessionId, SessionError> {
         Self::refuse()
     }
 
-    fn resume<'a>(
-        &'a self,
-        _session: &'a SessionId,
-        _options: &'a ResumeOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+    async fn resume(
+        &self,
+        _session: &SessionId,
+        _options: &ResumeOptions,
+    ) -> Result<SessionId, SessionError> {
         Self::refuse()
     }
 
-    fn fork<'a>(
-        &'a self,
-        _session: &'a SessionId,
-        _at: Option<&'a ForkPoint>,
-        _input: &'a Map<String, Value>,
-        _options: &'a ForkOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+    async fn fork(
+        &self,
+        _session: &SessionId,
+        _at: Option<&ForkPoint>,
+        _input: &Map<String, Value>,
+        _options: &ForkOptions,
+    ) -> Result<SessionId, SessionError> {
         Self::refuse()
     }
 
-    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
-        async { Ok(Vec::new()) }.boxed()
+    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
+        Ok(Vec::new())
     }
 }

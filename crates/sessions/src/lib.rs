@@ -30,6 +30,9 @@ use inspan_flow_test::{Comparison, Trace};
 use inspan_protocol::{Envelope, SessionId};
 use keyed::KeyLocks;
 
+/// Written above `impl Launcher for …`.
+pub use async_trait::async_trait;
+
 pub use asking::{answer_command, question_schema, question_text, read_answer};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};

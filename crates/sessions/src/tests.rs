@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures::future::BoxFuture;
 use inspan_engine::SystemClock;
 use inspan_flow::{
@@ -192,46 +193,41 @@ struct SlowLauncher {
 }
 
 impl SlowLauncher {
-    fn launch(&self) -> BoxFuture<'_, Result<SessionId, SessionError>> {
-        Box::pin(async {
-            self.begun.notify_one();
-            self.allowed.notified().await;
-            self.done.notify_one();
-            Ok("s1".into())
-        })
+    async fn launch(&self) -> Result<SessionId, SessionError> {
+        self.begun.notify_one();
+        self.allowed.notified().await;
+        self.done.notify_one();
+        Ok("s1".into())
     }
 }
 
+#[async_trait]
 impl Launcher for SlowLauncher {
-    fn start<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Map<String, Value>,
-        _: &'a StartOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        self.launch()
+    async fn start(
+        &self,
+        _: &str,
+        _: &Map<String, Value>,
+        _: &StartOptions,
+    ) -> Result<SessionId, SessionError> {
+        self.launch().await
     }
 
-    fn resume<'a>(
-        &'a self,
-        _: &'a SessionId,
-        _: &'a ResumeOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        self.launch()
+    async fn resume(&self, _: &SessionId, _: &ResumeOptions) -> Result<SessionId, SessionError> {
+        self.launch().await
     }
 
-    fn fork<'a>(
-        &'a self,
-        _: &'a SessionId,
-        _: Option<&'a ForkPoint>,
-        _: &'a Map<String, Value>,
-        _: &'a ForkOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        self.launch()
+    async fn fork(
+        &self,
+        _: &SessionId,
+        _: Option<&ForkPoint>,
+        _: &Map<String, Value>,
+        _: &ForkOptions,
+    ) -> Result<SessionId, SessionError> {
+        self.launch().await
     }
 
-    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
-        Box::pin(async { Ok(Vec::new()) })
+    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
+        Ok(Vec::new())
     }
 }
 
@@ -278,50 +274,45 @@ async fn what_a_caller_has_begun_is_done_also_if_it_leaves() {
 struct LateLauncher(Arc<MemoryStore>);
 
 impl LateLauncher {
-    fn refuse<'a>(
-        &'a self,
-        session: Option<&'a SessionId>,
-        request: Option<&'a String>,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        Box::pin(async move {
-            let mut started = record(session.unwrap().as_str());
-            started.settings.insert("request".to_owned(), json!(request));
-            self.0.create(&started, &Owner::of_process(), at(0)).await.unwrap();
-            Err(SessionError::new(SessionErrorCode::InvalidRequest, "exit code 2"))
-        })
+    async fn refuse(
+        &self,
+        session: Option<&SessionId>,
+        request: Option<&String>,
+    ) -> Result<SessionId, SessionError> {
+        let mut started = record(session.unwrap().as_str());
+        started.settings.insert("request".to_owned(), json!(request));
+        self.0.create(&started, &Owner::of_process(), at(0)).await.unwrap();
+        Err(SessionError::new(SessionErrorCode::InvalidRequest, "exit code 2"))
     }
 }
 
+#[async_trait]
 impl Launcher for LateLauncher {
-    fn start<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Map<String, Value>,
-        options: &'a StartOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        self.refuse(options.session_id.as_ref(), options.request.as_ref())
+    async fn start(
+        &self,
+        _: &str,
+        _: &Map<String, Value>,
+        options: &StartOptions,
+    ) -> Result<SessionId, SessionError> {
+        self.refuse(options.session_id.as_ref(), options.request.as_ref()).await
     }
 
-    fn resume<'a>(
-        &'a self,
-        session: &'a SessionId,
-        options: &'a ResumeOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        NoLauncher.resume(session, options)
+    async fn resume(&self, session: &SessionId, options: &ResumeOptions) -> Result<SessionId, SessionError> {
+        NoLauncher.resume(session, options).await
     }
 
-    fn fork<'a>(
-        &'a self,
-        _: &'a SessionId,
-        _: Option<&'a ForkPoint>,
-        _: &'a Map<String, Value>,
-        options: &'a ForkOptions,
-    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
-        self.refuse(options.session_id.as_ref(), options.request.as_ref())
+    async fn fork(
+        &self,
+        _: &SessionId,
+        _: Option<&ForkPoint>,
+        _: &Map<String, Value>,
+        options: &ForkOptions,
+    ) -> Result<SessionId, SessionError> {
+        self.refuse(options.session_id.as_ref(), options.request.as_ref()).await
     }
 
-    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
-        Box::pin(async { Ok(Vec::new()) })
+    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
+        Ok(Vec::new())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Values that are too large for a log: which they are, what replaces them, and where they are stored.
 
+use async_trait::async_trait;
 use std::{collections::BTreeMap, ops::Range};
 
-use futures::future::BoxFuture;
 use inspan_protocol::SessionId;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -67,16 +67,13 @@ impl BlobRef {
 ///
 /// A value is stored before what refers to it, so a reference is never without its value; a value to which nothing refers
 /// is removed by whatever cleans up the store. The hash is checked when a value is read.
+#[async_trait]
 pub trait BlobStore: Send + Sync {
     /// Stores a value; one that the session has already is not stored again.
-    fn put<'a>(&'a self, session: &'a SessionId, blob: &'a Blob) -> BoxFuture<'a, Result<(), StoreError>>;
+    async fn put(&self, session: &SessionId, blob: &Blob) -> Result<(), StoreError>;
 
     /// A value; [`StoreError::NoBlob`] if it is not there or not what was stored.
-    fn get<'a>(
-        &'a self,
-        session: &'a SessionId,
-        reference: &'a BlobRef,
-    ) -> BoxFuture<'a, Result<Blob, StoreError>>;
+    async fn get(&self, session: &SessionId, reference: &BlobRef) -> Result<Blob, StoreError>;
 }
 
 /// An event's JSON without its large values.

@@ -9,9 +9,11 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
-use futures::{future::BoxFuture, stream::BoxStream};
+use futures::stream::BoxStream;
 use inspan_protocol::{Command, Envelope, PromptId, SessionId, SessionStatus, Timestamp};
 
+/// Written above `impl RunStore for …`.
+pub use async_trait::async_trait;
 pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionFacts, SessionRecord, Waits};
 
 pub use blob::{Blob, BlobRef, BlobStore, LARGE_VALUE, MOST_EVENT_BYTES};
@@ -50,101 +52,84 @@ pub const PAGE_BYTES: usize = 256 * 1024;
 /// 6. A command is answered once; posting gives a number that grows within its session. The batch that ends a session
 ///    refuses every command that is still open, in its own transaction, and nothing can be posted after it. While
 ///    no process runs a session, a question takes one reply.
+#[async_trait]
 pub trait RunStore: Send + Sync {
     /// Stores a new session and takes its lease.
-    fn create<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-        owner: &'a Owner,
+    async fn create(
+        &self,
+        record: &SessionRecord,
+        owner: &Owner,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>>;
+    ) -> Result<Lease, StoreError>;
 
     /// Takes the lease of a session that no process runs; else [`StoreError::Held`] names the owner.
-    fn acquire<'a>(
-        &'a self,
-        session: &'a SessionId,
-        owner: &'a Owner,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>>;
+    async fn acquire(&self, session: &SessionId, owner: &Owner, now: Timestamp) -> Result<Lease, StoreError>;
 
     /// Extends the lease to [`LEASE`] from `now`.
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>>;
+    async fn renew(&self, lease: &Lease, now: Timestamp) -> Result<(), StoreError>;
 
     /// Releases the lease. Does nothing if another owner has taken it. An owner that is dropped polls the future once, and may
     /// not be able to wait for its end: it must be under way by then, after every batch that was given to the store before.
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>>;
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError>;
 
     /// Appends a batch to the session's log.
-    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>>;
+    async fn append(&self, lease: &Lease, batch: Batch<'_>) -> Result<(), StoreError>;
 
     /// The session's events from `from` on.
-    fn read<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.read_some(session, from, select, usize::MAX)
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
+        self.read_some(session, from, select, usize::MAX).await
     }
 
     /// The session's next events from `from` on, at most so many; none if there are no more. A store on disk gives fewer
     /// once they take [`PAGE_BYTES`], but always one.
-    fn read_next<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_next(
+        &self,
+        session: &SessionId,
         from: u64,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.read_some(session, from, Select::All, most)
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
+        self.read_some(session, from, Select::All, most).await
     }
 
     /// As [`RunStore::read_next`], of the events that are wanted; all of them for `usize::MAX`.
-    fn read_some<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_some(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
+    ) -> Result<Vec<Arc<Envelope>>, StoreError>;
 
     /// The record that was stored when the session was created.
-    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>>;
+    async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError>;
 
     /// The list entry of a session.
-    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>>;
+    async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError>;
 
     /// The list entries of the sessions whose id has this prefix, newest first. A session that is damaged or lost has
     /// an entry with [`damage`](SessionEntry::damage).
-    fn entries<'a>(
-        &'a self,
-        prefix: &'a str,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>>;
+    async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError>;
 
     /// Posts a command for the process that runs the session now or later. Returns its number within the session.
-    fn post<'a>(
-        &'a self,
-        session: &'a SessionId,
-        command: &'a Command,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError>;
 
     /// Posts a command that counts once: if a command with this key was posted to the session before, nothing is posted,
     /// and the number is that command's. [`StoreError::KeyReused`] if that was another command.
-    fn post_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-        command: &'a Command,
+    async fn post_once(
+        &self,
+        session: &SessionId,
+        key: &str,
+        command: &Command,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+    ) -> Result<u64, StoreError>;
 
     /// The command that was posted once with this key, answered or not.
-    fn posted_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>>;
+    async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError>;
 
     /// Whether there is room for the end of one more attempt; [`StoreError::Full`] if not. Asked before an attempt
     /// begins, so that its end can be stored.
@@ -153,17 +138,10 @@ pub trait RunStore: Send + Sync {
     }
 
     /// The unanswered commands, oldest first.
-    fn unanswered<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>>;
+    async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError>;
 
     /// The verdict on a command; none while it is unanswered.
-    fn answer<'a>(
-        &'a self,
-        session: &'a SessionId,
-        number: u64,
-    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>>;
+    async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError>;
 
     /// Yields whenever the store may have changed, by this process or another; many changes may be one. A
     /// reader that waits for it misses nothing if it reads once before it first waits.

@@ -1,13 +1,13 @@
 //! A store in memory: for tests, for embedding, and for runs that need no storage.
 
+use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{
-    FutureExt, StreamExt,
-    future::{BoxFuture, ready},
+    StreamExt,
     stream::{self, BoxStream},
 };
 use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
@@ -162,25 +162,21 @@ fn continuation(sessions: &BTreeMap<SessionId, StoredSession>, id: &SessionId) -
     sessions.values().find(continues).map(|stored| stored.record.session.clone())
 }
 
+#[async_trait]
 impl RunStore for MemoryStore {
-    fn create<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-        owner: &'a Owner,
-        _: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+    async fn create(&self, record: &SessionRecord, owner: &Owner, _: Timestamp) -> Result<Lease, StoreError> {
         let mut sessions = self.sessions();
         let session = record.session.clone();
         if sessions.contains_key(&session) {
-            return ready(Err(StoreError::SessionExists(session))).boxed();
+            return Err(StoreError::SessionExists(session));
         }
         if let Some(old) = record.continues() {
             if let Some(by) = continuation(&sessions, old) {
-                return ready(Err(StoreError::Continued { session: old.clone(), by })).boxed();
+                return Err(StoreError::Continued { session: old.clone(), by });
             }
             if let Some(owner) = sessions.get(old).and_then(|stored| stored.owner.clone()) {
                 let owner = Box::new(owner);
-                return ready(Err(StoreError::Held { session: old.clone(), owner })).boxed();
+                return Err(StoreError::Held { session: old.clone(), owner });
             }
         }
         let stored = StoredSession {
@@ -195,17 +191,12 @@ impl RunStore for MemoryStore {
         };
         sessions.insert(session.clone(), stored);
         self.version.send_modify(|version| *version += 1);
-        ready(Ok(Lease { session, epoch: 1 })).boxed()
+        Ok(Lease { session, epoch: 1 })
     }
 
-    fn acquire<'a>(
-        &'a self,
-        session: &'a SessionId,
-        owner: &'a Owner,
-        _: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+    async fn acquire(&self, session: &SessionId, owner: &Owner, _: Timestamp) -> Result<Lease, StoreError> {
         if let Some(by) = continuation(&self.sessions(), session) {
-            return ready(Err(StoreError::Continued { session: session.clone(), by })).boxed();
+            return Err(StoreError::Continued { session: session.clone(), by });
         }
         let taken = self.change(session, |stored| {
             if let Some(owner) = &stored.owner {
@@ -215,56 +206,52 @@ impl RunStore for MemoryStore {
             stored.owner = Some(owner.clone());
             Ok(Lease { session: session.clone(), epoch: stored.epoch })
         });
-        ready(taken).boxed()
+        taken
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, _: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.with(&lease.session, |stored| stored.fence(lease))).boxed()
+    async fn renew(&self, lease: &Lease, _: Timestamp) -> Result<(), StoreError> {
+        self.with(&lease.session, |stored| stored.fence(lease))
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         let released = self.change(&lease.session, |stored| {
             if stored.epoch == lease.epoch {
                 stored.owner = None;
             }
             Ok(())
         });
-        ready(released).boxed()
+        released
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.change(&lease.session, |stored| stored.append(lease, batch))).boxed()
+    async fn append(&self, lease: &Lease, batch: Batch<'_>) -> Result<(), StoreError> {
+        self.change(&lease.session, |stored| stored.append(lease, batch))
     }
 
-    fn read_some<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_some(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
         let read = self.with(session, |stored| {
             let start = from.saturating_sub(stored.record.first_seq()) as usize;
             let events = stored.log.get(start..).unwrap_or_default().iter();
             Ok(events.filter(|event| select.takes(event)).take(most).cloned().collect())
         });
-        ready(read).boxed()
+        read
     }
 
-    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
-        ready(self.with(session, |stored| Ok(stored.record.clone()))).boxed()
+    async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError> {
+        self.with(session, |stored| Ok(stored.record.clone()))
     }
 
-    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
+    async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
         let continued_by = continuation(&self.sessions(), session);
-        ready(self.with(session, |stored| Ok(stored.entry(continued_by)))).boxed()
+        self.with(session, |stored| Ok(stored.entry(continued_by)))
     }
 
-    fn entries<'a>(
-        &'a self,
-        prefix: &'a str,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
+    async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError> {
         let sessions = self.sessions();
         let begins = |(session, _): &(&SessionId, &StoredSession)| session.as_str().starts_with(prefix);
         let mut entries: Vec<_> = sessions
@@ -274,27 +261,22 @@ impl RunStore for MemoryStore {
             .collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
         entries.truncate(limit);
-        ready(Ok(entries)).boxed()
+        Ok(entries)
     }
 
-    fn post<'a>(
-        &'a self,
-        session: &'a SessionId,
-        command: &'a Command,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
         let posted = self.change(session, |stored| stored.post(command, now));
         self.posts.send_modify(|posts| *posts += 1);
-        ready(posted).boxed()
+        posted
     }
 
-    fn post_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-        command: &'a Command,
+    async fn post_once(
+        &self,
+        session: &SessionId,
+        key: &str,
+        command: &Command,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+    ) -> Result<u64, StoreError> {
         let posted = self.change(session, |stored| {
             if let Some(number) = stored.keys.get(key).copied() {
                 let same = |posted: &PostedCommand| posted.number == number && posted.command == *command;
@@ -307,43 +289,32 @@ impl RunStore for MemoryStore {
             Ok(number)
         });
         self.posts.send_modify(|posts| *posts += 1);
-        ready(posted).boxed()
+        posted
     }
 
-    fn posted_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
+    async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
         let read = self.with(session, |stored| {
             let number = stored.keys.get(key);
             let mut posted = stored.posted.iter().map(|(posted, _)| posted);
             Ok(number.and_then(|number| posted.find(|posted| posted.number == *number)).cloned())
         });
-        ready(read).boxed()
+        read
     }
 
-    fn unanswered<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
+    async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
         let read = self.with(session, |stored| {
             let open = stored.posted.iter().filter(|(_, answer)| answer.is_none());
             Ok(open.map(|(command, _)| command.clone()).collect())
         });
-        ready(read).boxed()
+        read
     }
 
-    fn answer<'a>(
-        &'a self,
-        session: &'a SessionId,
-        number: u64,
-    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
+    async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {
         let read = self.with(session, |stored| {
             let posted = stored.posted.iter().find(|(command, _)| command.number == number);
             Ok(posted.and_then(|(_, answer)| answer.clone()))
         });
-        ready(read).boxed()
+        read
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -356,26 +327,23 @@ impl RunStore for MemoryStore {
 }
 
 /// Events hold their values whole here; only a value that is put separately is stored separately.
+#[async_trait]
 impl BlobStore for MemoryStore {
-    fn put<'a>(&'a self, session: &'a SessionId, blob: &'a Blob) -> BoxFuture<'a, Result<(), StoreError>> {
+    async fn put(&self, session: &SessionId, blob: &Blob) -> Result<(), StoreError> {
         let put = self.with(session, |stored| {
             stored.blobs.entry(blob.hash().to_owned()).or_insert_with(|| blob.clone());
             Ok(())
         });
-        ready(put).boxed()
+        put
     }
 
-    fn get<'a>(
-        &'a self,
-        session: &'a SessionId,
-        reference: &'a BlobRef,
-    ) -> BoxFuture<'a, Result<Blob, StoreError>> {
+    async fn get(&self, session: &SessionId, reference: &BlobRef) -> Result<Blob, StoreError> {
         let found = self.with(session, |stored| {
             let found = stored.blobs.get(&reference.hash).filter(|blob| reference.is_of(blob.json()));
             let missing = || StoreError::NoBlob { session: session.clone(), hash: reference.hash.clone() };
             found.cloned().ok_or_else(missing)
         });
-        ready(found).boxed()
+        found
     }
 }
 

@@ -20,9 +20,10 @@ mod transfer;
 mod verify;
 mod writer;
 
+use async_trait::async_trait;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use futures::stream::BoxStream;
 use inspan_flow_core::is_fact;
 use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use rusqlite::Connection;
@@ -174,42 +175,35 @@ impl SqliteStore {
     }
 }
 
+#[async_trait]
 impl RunStore for SqliteStore {
-    fn create<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-        owner: &'a Owner,
+    async fn create(
+        &self,
+        record: &SessionRecord,
+        owner: &Owner,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        async move {
-            let body = session::json(record).map_err(|fault| self.refused(fault))?;
-            let (record, owner) = (record.clone(), owner.clone());
-            let create = move |transaction: &mut Transaction<'_>| {
-                if let Some(old) = record.continues() {
-                    refuse_continued(transaction, old)?;
-                    match session::find(transaction.connection, old) {
-                        Ok(old) => refuse_held(&old, &owner, now)?,
-                        // What was deleted is run by nobody.
-                        Err(Fault::Refused(StoreError::UnknownSession(_))) => {}
-                        Err(fault) => return Err(fault),
-                    }
+    ) -> Result<Lease, StoreError> {
+        let body = session::json(record).map_err(|fault| self.refused(fault))?;
+        let (record, owner) = (record.clone(), owner.clone());
+        let create = move |transaction: &mut Transaction<'_>| {
+            if let Some(old) = record.continues() {
+                refuse_continued(transaction, old)?;
+                match session::find(transaction.connection, old) {
+                    Ok(old) => refuse_held(&old, &owner, now)?,
+                    // What was deleted is run by nobody.
+                    Err(Fault::Refused(StoreError::UnknownSession(_))) => {}
+                    Err(fault) => return Err(fault),
                 }
-                let mut session = session::insert(transaction.connection, &record, &body)?;
-                session.assign_to(transaction.connection, &owner, now)?;
-                write_mark(transaction, &session);
-                Ok(lease(&record.session, &session))
-            };
-            lease::take(self.writer()?, create).await
-        }
-        .boxed()
+            }
+            let mut session = session::insert(transaction.connection, &record, &body)?;
+            session.assign_to(transaction.connection, &owner, now)?;
+            write_mark(transaction, &session);
+            Ok(lease(&record.session, &session))
+        };
+        lease::take(self.writer()?, create).await
     }
 
-    fn acquire<'a>(
-        &'a self,
-        session: &'a SessionId,
-        owner: &'a Owner,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+    async fn acquire(&self, session: &SessionId, owner: &Owner, now: Timestamp) -> Result<Lease, StoreError> {
         let (id, owner) = (session.clone(), owner.clone());
         let acquire = move |transaction: &mut Transaction<'_>| {
             let mut session = session::find(transaction.connection, &id)?;
@@ -222,10 +216,10 @@ impl RunStore for SqliteStore {
             session.assign_to(transaction.connection, &owner, now)?;
             Ok(lease(&id, &session))
         };
-        async move { lease::take(self.writer()?, acquire).await }.boxed()
+        lease::take(self.writer()?, acquire).await
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
+    async fn renew(&self, lease: &Lease, now: Timestamp) -> Result<(), StoreError> {
         let lease = lease.clone();
         let renew = move |transaction: &mut Transaction<'_>| {
             let session = session::find(transaction.connection, &lease.session)?;
@@ -233,52 +227,48 @@ impl RunStore for SqliteStore {
             session.renew(transaction.connection, now)
         };
         // After a power cut no process is left whose lease counts.
-        self.write_until(Durability::Written, 1, renew).boxed()
+        self.write_until(Durability::Written, 1, renew).await
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         let lease = lease.clone();
-        self.write(1, move |transaction: &mut Transaction<'_>| lease::release(transaction, &lease)).boxed()
+        self.write(1, move |transaction: &mut Transaction<'_>| lease::release(transaction, &lease)).await
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
-        async move {
-            let events: Result<Vec<_>, _> = batch.events.iter().map(Written::of).collect();
-            let events = events.map_err(|fault| self.refused(fault))?;
-            let (lease, answers) = (lease.clone(), batch.answers.to_vec());
-            let is_promised =
-                !answers.is_empty() || batch.events.iter().any(|envelope| is_fact(&envelope.event));
-            let durability = if is_promised { Durability::Synced } else { Durability::Written };
-            let append = move |transaction: &mut Transaction<'_>| {
-                let connection = transaction.connection;
-                let mut session = transaction.take_session(&lease.session)?;
-                session.fence(&lease)?;
-                let was_open = !session.digest.status.has_ended();
-                if events.iter().any(|event| event.large.is_some()) {
-                    blobs::insert_all(connection, &session, &events)?;
-                    transaction.reach("blobs");
-                }
-                log::append(connection, &mut session, &lease, &events)?;
-                commands::settle(connection, &session, &answers)?;
-                if was_open && session.digest.status.has_ended() {
-                    commands::refuse_open(connection, &session)?;
-                }
-                write_mark(transaction, &session);
-                transaction.remember_session(session);
-                Ok(())
-            };
-            self.write_until(durability, batch.events.len().max(1), append).await
-        }
-        .boxed()
+    async fn append(&self, lease: &Lease, batch: Batch<'_>) -> Result<(), StoreError> {
+        let events: Result<Vec<_>, _> = batch.events.iter().map(Written::of).collect();
+        let events = events.map_err(|fault| self.refused(fault))?;
+        let (lease, answers) = (lease.clone(), batch.answers.to_vec());
+        let is_promised = !answers.is_empty() || batch.events.iter().any(|envelope| is_fact(&envelope.event));
+        let durability = if is_promised { Durability::Synced } else { Durability::Written };
+        let append = move |transaction: &mut Transaction<'_>| {
+            let connection = transaction.connection;
+            let mut session = transaction.take_session(&lease.session)?;
+            session.fence(&lease)?;
+            let was_open = !session.digest.status.has_ended();
+            if events.iter().any(|event| event.large.is_some()) {
+                blobs::insert_all(connection, &session, &events)?;
+                transaction.reach("blobs");
+            }
+            log::append(connection, &mut session, &lease, &events)?;
+            commands::settle(connection, &session, &answers)?;
+            if was_open && session.digest.status.has_ended() {
+                commands::refuse_open(connection, &session)?;
+            }
+            write_mark(transaction, &session);
+            transaction.remember_session(session);
+            Ok(())
+        };
+        self.write_until(durability, batch.events.len().max(1), append).await
     }
 
-    fn read_some<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_some(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
         let (id, marks) = (session.clone(), self.paths.marks.clone());
         let room = if most == usize::MAX { usize::MAX } else { PAGE_BYTES };
         let read = move |connection: &mut Connection| {
@@ -300,30 +290,26 @@ impl RunStore for SqliteStore {
             })?;
             Ok(events)
         };
-        self.readers.ask(read).boxed()
+        self.readers.ask(read).await
     }
 
-    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
+    async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError> {
         let (id, marks) = (session.clone(), self.paths.marks.clone());
         let read = move |connection: &mut Connection| {
             named(connection, &marks, &id, session::record(connection, &id))
         };
-        self.readers.ask(read).boxed()
+        self.readers.ask(read).await
     }
 
-    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
+    async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
         let (id, marks, here) = (session.clone(), self.paths.marks.clone(), self.here.clone());
         let read = move |connection: &mut Connection| {
             named(connection, &marks, &id, session::entry(connection, &id, &here))
         };
-        self.readers.ask(read).boxed()
+        self.readers.ask(read).await
     }
 
-    fn entries<'a>(
-        &'a self,
-        prefix: &'a str,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
+    async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError> {
         let (prefix, here, marks) = (prefix.to_owned(), self.here.clone(), self.paths.marks.clone());
         let read = move |connection: &mut Connection| {
             let mut entries = session::entries(connection, &prefix, limit, &here)?;
@@ -334,61 +320,45 @@ impl RunStore for SqliteStore {
             }
             Ok(entries)
         };
-        self.readers.ask(read).boxed()
+        self.readers.ask(read).await
     }
 
-    fn post<'a>(
-        &'a self,
-        session: &'a SessionId,
-        command: &'a Command,
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
+        self.post_command(session, None, command, now).await
+    }
+
+    async fn post_once(
+        &self,
+        session: &SessionId,
+        key: &str,
+        command: &Command,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        self.post_command(session, None, command, now).boxed()
+    ) -> Result<u64, StoreError> {
+        self.post_command(session, Some(key.to_owned()), command, now).await
     }
 
-    fn post_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-        command: &'a Command,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        self.post_command(session, Some(key.to_owned()), command, now).boxed()
-    }
-
-    fn posted_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
+    async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
         let (id, key) = (session.clone(), key.to_owned());
         let read = move |connection: &mut Connection| {
             let session = session::find(connection, &id)?;
             let stored = commands::of_key(connection, &session, &key)?;
             stored.map(|stored| commands::posted(&stored)).transpose().map_err(|fault| fault.of(id.as_str()))
         };
-        self.readers.ask(read).boxed()
+        self.readers.ask(read).await
     }
 
     fn room(&self) -> Result<(), StoreError> {
         fault::room(&self.paths.store)
     }
 
-    fn unanswered<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
+    async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
         let id = session.clone();
-        self.readers.ask(move |connection| commands::unanswered(connection, &id)).boxed()
+        self.readers.ask(move |connection| commands::unanswered(connection, &id)).await
     }
 
-    fn answer<'a>(
-        &'a self,
-        session: &'a SessionId,
-        number: u64,
-    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
+    async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {
         let id = session.clone();
-        self.readers.ask(move |connection| commands::answer(connection, &id, number)).boxed()
+        self.readers.ask(move |connection| commands::answer(connection, &id, number)).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {

@@ -6,9 +6,10 @@ mod tests;
 
 use std::{collections::BTreeSet, str::FromStr, sync::Arc, time::Duration};
 
-use futures::{FutureExt, TryFutureExt, future::BoxFuture};
+use futures::TryFutureExt;
 use inspan_engine::create_private_dir_all;
 use inspan_protocol::{Environment, Redactor, SessionId, Timestamp};
+use inspan_store::async_trait;
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowSignalOptions,
@@ -493,19 +494,20 @@ impl ClusterWaker {
     }
 }
 
+#[async_trait]
 impl SessionWaker for ClusterWaker {
-    fn check(&self) -> BoxFuture<'_, Result<(), String>> {
+    async fn check(&self) -> Result<(), String> {
         let check = async { self.cluster.check_namespace(self.client().await?).await };
-        check.map_err(|error| error.to_string()).boxed()
+        check.map_err(|error| error.to_string()).await
     }
 
-    fn runs<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<bool, String>> {
+    async fn runs(&self, session: &SessionId) -> Result<bool, String> {
         let runs = async { self.cluster.runs(self.client().await?, session).await };
-        runs.map_err(|error| error.to_string()).boxed()
+        runs.map_err(|error| error.to_string()).await
     }
 
-    fn wake<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), String>> {
+    async fn wake(&self, session: &SessionId) -> Result<(), String> {
         let wake = async { self.cluster.wake(self.client().await?, session).await };
-        wake.map_err(|error| error.to_string()).boxed()
+        wake.map_err(|error| error.to_string()).await
     }
 }

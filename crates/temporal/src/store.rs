@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use futures::{
-    FutureExt, StreamExt, TryStreamExt,
-    future::{BoxFuture, ready},
+    StreamExt, TryStreamExt,
     stream::{self, BoxStream},
 };
 use inspan_flow_core::SessionRecord;
 use inspan_protocol::{Command, Envelope, SessionId, SessionStatus, Timestamp};
 use inspan_store::{
     Batch, Lease, Liveness, Owner, PostedCommand, RunStore, Select, SessionEntry, StoreError, Verdict,
+    async_trait,
 };
 use parking_lot::Mutex;
 
@@ -52,16 +52,17 @@ struct Known {
 }
 
 /// What tells the workers of a session that something is stored for them.
+#[async_trait]
 pub trait SessionWaker: Send + Sync {
     /// Whether it can tell them now. It is asked before something is stored: what is reported as failed must not take effect
     /// later.
-    fn check(&self) -> BoxFuture<'_, Result<(), String>>;
+    async fn check(&self) -> Result<(), String>;
 
     /// Whether the session is one that the workers run, or wait in. An error means that this is not known.
-    fn runs<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<bool, String>>;
+    async fn runs(&self, session: &SessionId) -> Result<bool, String>;
 
     /// Tells them. An error means that they may not know yet.
-    fn wake<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), String>>;
+    async fn wake(&self, session: &SessionId) -> Result<(), String>;
 }
 
 impl SharedStore {
@@ -309,228 +310,173 @@ fn refused(error: LogError) -> StoreError {
     }
 }
 
+#[async_trait]
 impl RunStore for SharedStore {
-    fn create<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-        _: &'a Owner,
-        _: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        ready(self.held(&record.session)).boxed()
+    async fn create(&self, record: &SessionRecord, _: &Owner, _: Timestamp) -> Result<Lease, StoreError> {
+        self.held(&record.session)
     }
 
-    fn acquire<'a>(
-        &'a self,
-        session: &'a SessionId,
-        _: &'a Owner,
-        _: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        ready(self.held(session)).boxed()
+    async fn acquire(&self, session: &SessionId, _: &Owner, _: Timestamp) -> Result<Lease, StoreError> {
+        self.held(session)
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, _: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.held(&lease.session)).boxed()
+    async fn renew(&self, lease: &Lease, _: Timestamp) -> Result<(), StoreError> {
+        self.held(&lease.session)
     }
 
-    fn release<'a>(&'a self, _: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(Ok(())).boxed()
+    async fn release(&self, _: &Lease) -> Result<(), StoreError> {
+        Ok(())
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, _: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
-        ready(self.held(&lease.session)).boxed()
+    async fn append(&self, lease: &Lease, _: Batch<'_>) -> Result<(), StoreError> {
+        self.held(&lease.session)
     }
 
-    fn read_some<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_some(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        async move {
-            let segments = self.log.segments(session, from).await.map_err(refused)?;
-            let events = segments.into_iter().flat_map(|segment| segment.events);
-            Ok(events.filter(|event| event.seq >= from && select.takes(event)).take(most).collect())
-        }
-        .boxed()
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
+        let segments = self.log.segments(session, from).await.map_err(refused)?;
+        let events = segments.into_iter().flat_map(|segment| segment.events);
+        Ok(events.filter(|event| event.seq >= from && select.takes(event)).take(most).collect())
     }
 
-    fn read_next<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_next(
+        &self,
+        session: &SessionId,
         from: u64,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        async move {
-            let from = from.max(1);
-            // A reader that follows is at the end of the log, where the next segment will be.
-            let mut position = self.summaries.lock().get(session).map(|known| known.next);
-            if position.is_none_or(|position| position.seq != from) {
-                position = Some(LogPosition { seq: from, part: 0 });
-            }
-            let mut events = Vec::new();
-            while let Some(at) = position
-                && events.len() < most
-            {
-                let segment = self.log.segment(session, at).await.map_err(refused)?;
-                position = segment.as_ref().map(crate::log::Segment::next);
-                events.extend(segment.into_iter().flat_map(|segment| segment.events));
-            }
-            if events.is_empty() && self.summary(session).await?.facts.last_seq >= from {
-                // It begins within a segment.
-                let segments = self.log.segments_with(session, from, most).await.map_err(refused)?;
-                let held = segments.into_iter().flat_map(|segment| segment.events);
-                events = held.filter(|event| event.seq >= from).collect();
-            }
-            events.truncate(most);
-            Ok(events)
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
+        let from = from.max(1);
+        // A reader that follows is at the end of the log, where the next segment will be.
+        let mut position = self.summaries.lock().get(session).map(|known| known.next);
+        if position.is_none_or(|position| position.seq != from) {
+            position = Some(LogPosition { seq: from, part: 0 });
         }
-        .boxed()
-    }
-
-    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
-        async move { self.log.record(session).await.map_err(refused) }.boxed()
-    }
-
-    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
-        async move {
-            let mut entry = self.entry_of(session.clone()).await?;
-            if entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused {
-                entry.continued_by = self.continuation(session).await?;
-            }
-            Ok(entry)
+        let mut events = Vec::new();
+        while let Some(at) = position
+            && events.len() < most
+        {
+            let segment = self.log.segment(session, at).await.map_err(refused)?;
+            position = segment.as_ref().map(crate::log::Segment::next);
+            events.extend(segment.into_iter().flat_map(|segment| segment.events));
         }
-        .boxed()
+        if events.is_empty() && self.summary(session).await?.facts.last_seq >= from {
+            // It begins within a segment.
+            let segments = self.log.segments_with(session, from, most).await.map_err(refused)?;
+            let held = segments.into_iter().flat_map(|segment| segment.events);
+            events = held.filter(|event| event.seq >= from).collect();
+        }
+        events.truncate(most);
+        Ok(events)
     }
 
-    fn entries<'a>(
-        &'a self,
-        prefix: &'a str,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
-        async move {
-            let sessions = self.log.sessions(prefix).await.map_err(refused)?;
-            let entries = stream::iter(sessions).map(async |session| {
-                match self.entry_of(session.clone()).await {
-                    Err(StoreError::DamagedObject { object, what }) => {
-                        Ok(Some(SessionEntry::damaged(session, format!("{object}: {what}"))))
-                    }
-                    Err(error @ StoreError::OtherKey { .. }) => {
-                        Ok(Some(SessionEntry::damaged(session, error.to_string())))
-                    }
-                    // A folder that is no session, or one that is being stored.
-                    Err(StoreError::UnknownSession(_)) => Ok(None),
-                    entry => entry.map(Some),
+    async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError> {
+        self.log.record(session).await.map_err(refused)
+    }
+
+    async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
+        let mut entry = self.entry_of(session.clone()).await?;
+        if entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused {
+            entry.continued_by = self.continuation(session).await?;
+        }
+        Ok(entry)
+    }
+
+    async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError> {
+        let sessions = self.log.sessions(prefix).await.map_err(refused)?;
+        let entries = stream::iter(sessions).map(async |session| {
+            match self.entry_of(session.clone()).await {
+                Err(StoreError::DamagedObject { object, what }) => {
+                    Ok(Some(SessionEntry::damaged(session, format!("{object}: {what}"))))
                 }
-            });
-            let entries: Vec<_> = entries.buffered(READS).try_collect().await?;
-            let mut entries: Vec<_> = entries.into_iter().flatten().collect();
-            entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
-            entries.truncate(limit);
-            let rests = |entry: &SessionEntry| {
-                entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused
+                Err(error @ StoreError::OtherKey { .. }) => {
+                    Ok(Some(SessionEntry::damaged(session, error.to_string())))
+                }
+                // A folder that is no session, or one that is being stored.
+                Err(StoreError::UnknownSession(_)) => Ok(None),
+                entry => entry.map(Some),
+            }
+        });
+        let entries: Vec<_> = entries.buffered(READS).try_collect().await?;
+        let mut entries: Vec<_> = entries.into_iter().flatten().collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
+        entries.truncate(limit);
+        let rests = |entry: &SessionEntry| {
+            entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused
+        };
+        if entries.iter().any(rests) {
+            let continued = self.continuations().await?;
+            for entry in entries.iter_mut().filter(|entry| rests(entry)) {
+                entry.continued_by = continued.get(&entry.session).cloned();
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
+        self.request(session, None, SessionRequest::Command(command.clone()), now).await
+    }
+
+    async fn post_once(
+        &self,
+        session: &SessionId,
+        key: &str,
+        command: &Command,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        match self.posted_once(session, key).await? {
+            Some(posted) if posted.command == *command => Ok(posted.number),
+            Some(_) => Err(StoreError::KeyReused { session: session.clone(), key: key.to_owned() }),
+            None => self.request(session, Some(key), SessionRequest::Command(command.clone()), now).await,
+        }
+    }
+
+    async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
+        for number in self.log.requests(session).await.map_err(refused)? {
+            let Some(posted) = self.log.request(session, number).await.map_err(refused)? else {
+                continue;
             };
-            if entries.iter().any(rests) {
-                let continued = self.continuations().await?;
-                for entry in entries.iter_mut().filter(|entry| rests(entry)) {
-                    entry.continued_by = continued.get(&entry.session).cloned();
-                }
-            }
-            Ok(entries)
-        }
-        .boxed()
-    }
-
-    fn post<'a>(
-        &'a self,
-        session: &'a SessionId,
-        command: &'a Command,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        self.request(session, None, SessionRequest::Command(command.clone()), now).boxed()
-    }
-
-    fn post_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-        command: &'a Command,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        async move {
-            match self.posted_once(session, key).await? {
-                Some(posted) if posted.command == *command => Ok(posted.number),
-                Some(_) => Err(StoreError::KeyReused { session: session.clone(), key: key.to_owned() }),
-                None => self.request(session, Some(key), SessionRequest::Command(command.clone()), now).await,
+            if let (Some(found), SessionRequest::Command(command)) = (posted.key, posted.request)
+                && found == key
+            {
+                return Ok(Some(PostedCommand { number, at: posted.at, command }));
             }
         }
-        .boxed()
+        Ok(None)
     }
 
-    fn posted_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
-        async move {
-            for number in self.log.requests(session).await.map_err(refused)? {
-                let Some(posted) = self.log.request(session, number).await.map_err(refused)? else {
-                    continue;
-                };
-                if let (Some(found), SessionRequest::Command(command)) = (posted.key, posted.request)
-                    && found == key
-                {
-                    return Ok(Some(PostedCommand { number, at: posted.at, command }));
-                }
+    async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
+        let summary = self.summary(session).await?;
+        let answered = summary.answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let mut open = Vec::new();
+        for number in self.log.requests(session).await.map_err(refused)? {
+            if number > answered
+                && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
+                && let SessionRequest::Command(command) = posted.request
+            {
+                open.push(PostedCommand { number, at: posted.at, command });
             }
-            Ok(None)
         }
-        .boxed()
+        Ok(open)
     }
 
-    fn unanswered<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
-        async move {
-            let summary = self.summary(session).await?;
-            let answered = summary.answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
-            let mut open = Vec::new();
-            for number in self.log.requests(session).await.map_err(refused)? {
-                if number > answered
-                    && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
-                    && let SessionRequest::Command(command) = posted.request
-                {
-                    open.push(PostedCommand { number, at: posted.at, command });
-                }
-            }
-            Ok(open)
+    async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {
+        let summary = self.summary(session).await?;
+        if let Some((_, answer)) = summary.answers.iter().find(|(answered, _)| *answered == number) {
+            return Ok(Some(answer.verdict()));
         }
-        .boxed()
-    }
-
-    fn answer<'a>(
-        &'a self,
-        session: &'a SessionId,
-        number: u64,
-    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
-        async move {
-            let summary = self.summary(session).await?;
-            if let Some((_, answer)) = summary.answers.iter().find(|(answered, _)| *answered == number) {
-                return Ok(Some(answer.verdict()));
-            }
-            // An old one: the summary holds only the newest.
-            if summary.answers.first().is_some_and(|(oldest, _)| number < *oldest) {
-                let segments = self.log.segments(session, 0).await.map_err(refused)?;
-                let mut answers = segments.iter().flat_map(|segment| &segment.header.answers);
-                return Ok(answers
-                    .find(|(answered, _)| *answered == number)
-                    .map(|(_, answer)| answer.verdict()));
-            }
-            let ended = summary.facts.status.has_ended();
-            Ok(ended.then(|| Verdict::Refused("the session has ended".to_owned())))
+        // An old one: the summary holds only the newest.
+        if summary.answers.first().is_some_and(|(oldest, _)| number < *oldest) {
+            let segments = self.log.segments(session, 0).await.map_err(refused)?;
+            let mut answers = segments.iter().flat_map(|segment| &segment.header.answers);
+            return Ok(answers.find(|(answered, _)| *answered == number).map(|(_, answer)| answer.verdict()));
         }
-        .boxed()
+        let ended = summary.facts.status.has_ended();
+        Ok(ended.then(|| Verdict::Refused("the session has ended".to_owned())))
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {

@@ -211,6 +211,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         must_not_know: "the runtime, providers",
         knows: &["inspan-flow-core", "inspan-process", "inspan-protocol"],
         packages: &[
+            "async-trait",
             "futures",
             "rusqlite",
             "rusqlite_migration",
@@ -272,7 +273,17 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "what programs do with stored sessions: find, read, follow, command, start, resume and fork them",
         must_not_know: "vendors, terminals, HTTP",
         knows: &["inspan-engine", "inspan-flow", "inspan-flow-test", "inspan-protocol", "inspan-view"],
-        packages: &["futures", "schemars", "serde", "serde_json", "sha2", "strsim", "thiserror", "tokio"],
+        packages: &[
+            "async-trait",
+            "futures",
+            "schemars",
+            "serde",
+            "serde_json",
+            "sha2",
+            "strsim",
+            "thiserror",
+            "tokio",
+        ],
     },
     Layer {
         package: "inspan-notify",

@@ -1,8 +1,8 @@
 //! The rows of large values, which belong to a session and are found by their hash.
 
+use async_trait::async_trait;
 use std::{collections::BTreeSet, ops::ControlFlow};
 
-use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -135,21 +135,18 @@ impl SqliteStore {
     }
 }
 
+#[async_trait]
 impl BlobStore for SqliteStore {
-    fn put<'a>(&'a self, session: &'a SessionId, blob: &'a Blob) -> BoxFuture<'a, Result<(), StoreError>> {
+    async fn put(&self, session: &SessionId, blob: &Blob) -> Result<(), StoreError> {
         let (id, blob) = (session.clone(), blob.clone());
         let put = move |transaction: &mut Transaction<'_>| {
             let session = session::find(transaction.connection, &id)?;
             insert(transaction.connection, &session, &blob)
         };
-        self.write(1, put).boxed()
+        self.write(1, put).await
     }
 
-    fn get<'a>(
-        &'a self,
-        session: &'a SessionId,
-        reference: &'a BlobRef,
-    ) -> BoxFuture<'a, Result<Blob, StoreError>> {
+    async fn get(&self, session: &SessionId, reference: &BlobRef) -> Result<Blob, StoreError> {
         let (id, reference) = (session.clone(), reference.clone());
         let get = move |connection: &mut Connection| {
             let session = session::find(connection, &id)?;
@@ -157,6 +154,6 @@ impl BlobStore for SqliteStore {
             let missing = || StoreError::NoBlob { session: id.clone(), hash: reference.hash.clone() };
             Ok(found.map(Blob::new).ok_or_else(missing)?)
         };
-        self.readers.ask(get).boxed()
+        self.readers.ask(get).await
     }
 }

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use futures::{
-    FutureExt,
-    future::{BoxFuture, ready},
-};
 use inspan_engine::{Hub, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
 use inspan_protocol::{Command, Event, SessionId, SessionStatus, Timestamp};
-use inspan_store::StoreError;
+use inspan_store::{StoreError, async_trait};
 use object_store::path::Path;
 use tokio_util::sync::CancellationToken;
 
@@ -375,21 +371,22 @@ struct Server {
 }
 
 impl Server {
-    fn answer(is_given: bool) -> BoxFuture<'static, Result<(), String>> {
-        ready(if is_given { Ok(()) } else { Err("the server is down".to_owned()) }).boxed()
+    fn answer(is_given: bool) -> Result<(), String> {
+        if is_given { Ok(()) } else { Err("the server is down".to_owned()) }
     }
 }
 
+#[async_trait]
 impl SessionWaker for Server {
-    fn runs<'a>(&'a self, _: &'a SessionId) -> BoxFuture<'a, Result<bool, String>> {
-        ready(if self.answers { Ok(self.wakes) } else { Err("the server is down".to_owned()) }).boxed()
+    async fn runs(&self, _: &SessionId) -> Result<bool, String> {
+        Self::answer(self.answers).map(|()| self.wakes)
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<(), String>> {
+    async fn check(&self) -> Result<(), String> {
         Self::answer(self.answers)
     }
 
-    fn wake<'a>(&'a self, _: &'a SessionId) -> BoxFuture<'a, Result<(), String>> {
+    async fn wake(&self, _: &SessionId) -> Result<(), String> {
         Self::answer(self.wakes)
     }
 }

@@ -11,11 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{
-    FutureExt,
-    future::{BoxFuture, ready},
-    stream::BoxStream,
-};
+use futures::stream::BoxStream;
 use inspan_engine::{Clock, VirtualClock, check_order};
 use inspan_protocol::{
     AgentError, Command, Envelope, Event, EventId, NodePath, RunSnapshot, SessionId, Timestamp,
@@ -25,7 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     Batch, DescribeNode, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore,
     NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Owner, PostedCommand, Resume, RunError,
-    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
+    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, async_trait,
     testing::{TalkProvider, graph},
 };
 
@@ -181,100 +177,80 @@ impl Fragile {
     }
 }
 
+#[async_trait]
 impl RunStore for Fragile {
-    fn create<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-        owner: &'a Owner,
+    async fn create(
+        &self,
+        record: &SessionRecord,
+        owner: &Owner,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        self.inner.create(record, owner, now)
+    ) -> Result<Lease, StoreError> {
+        self.inner.create(record, owner, now).await
     }
 
-    fn acquire<'a>(
-        &'a self,
-        session: &'a SessionId,
-        owner: &'a Owner,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        self.inner.acquire(session, owner, now)
+    async fn acquire(&self, session: &SessionId, owner: &Owner, now: Timestamp) -> Result<Lease, StoreError> {
+        self.inner.acquire(session, owner, now).await
     }
 
-    fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.renew(lease, now)
+    async fn renew(&self, lease: &Lease, now: Timestamp) -> Result<(), StoreError> {
+        self.inner.renew(lease, now).await
     }
 
-    fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.release(lease)
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
+        self.inner.release(lease).await
     }
 
-    fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
+    async fn append(&self, lease: &Lease, batch: Batch<'_>) -> Result<(), StoreError> {
         let number = self.appends.fetch_add(1, Ordering::Relaxed) + 1;
         let fails = *self.fails.lock().unwrap_or_else(PoisonError::into_inner);
         if fails.is_some_and(|(at, times)| number >= at && number < at.saturating_add(times)) {
-            return ready(Err(StoreError::Full { path: "memory".into() })).boxed();
+            return Err(StoreError::Full { path: "memory".into() });
         }
-        async move {
-            // As long as this takes, what was started meanwhile runs.
-            tokio::task::yield_now().await;
-            let names: Vec<_> = batch.events.iter().map(|envelope| envelope.event.name()).collect();
-            self.batches.lock().unwrap_or_else(PoisonError::into_inner).push(names.join(" "));
-            self.inner.append(lease, batch).await
-        }
-        .boxed()
+        // As long as this takes, what was started meanwhile runs.
+        tokio::task::yield_now().await;
+        let names: Vec<_> = batch.events.iter().map(|envelope| envelope.event.name()).collect();
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push(names.join(" "));
+        self.inner.append(lease, batch).await
     }
 
-    fn read_some<'a>(
-        &'a self,
-        session: &'a SessionId,
+    async fn read_some(
+        &self,
+        session: &SessionId,
         from: u64,
         select: Select,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.inner.read_some(session, from, select, most)
+    ) -> Result<Vec<Arc<Envelope>>, StoreError> {
+        self.inner.read_some(session, from, select, most).await
     }
 
-    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
-        self.inner.record(session)
+    async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError> {
+        self.inner.record(session).await
     }
 
-    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
-        self.inner.entry(session)
+    async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
+        self.inner.entry(session).await
     }
 
-    fn entries<'a>(
-        &'a self,
-        prefix: &'a str,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
-        self.inner.entries(prefix, limit)
+    async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError> {
+        self.inner.entries(prefix, limit).await
     }
 
-    fn post<'a>(
-        &'a self,
-        session: &'a SessionId,
-        command: &'a Command,
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
+        self.inner.post(session, command, now).await
+    }
+
+    async fn post_once(
+        &self,
+        session: &SessionId,
+        key: &str,
+        command: &Command,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        self.inner.post(session, command, now)
+    ) -> Result<u64, StoreError> {
+        self.inner.post_once(session, key, command, now).await
     }
 
-    fn post_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-        command: &'a Command,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        self.inner.post_once(session, key, command, now)
-    }
-
-    fn posted_once<'a>(
-        &'a self,
-        session: &'a SessionId,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
-        self.inner.posted_once(session, key)
+    async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
+        self.inner.posted_once(session, key).await
     }
 
     fn room(&self) -> Result<(), StoreError> {
@@ -285,19 +261,12 @@ impl RunStore for Fragile {
         }
     }
 
-    fn unanswered<'a>(
-        &'a self,
-        session: &'a SessionId,
-    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
-        self.inner.unanswered(session)
+    async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
+        self.inner.unanswered(session).await
     }
 
-    fn answer<'a>(
-        &'a self,
-        session: &'a SessionId,
-        number: u64,
-    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
-        self.inner.answer(session, number)
+    async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {
+        self.inner.answer(session, number).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
