@@ -83,6 +83,8 @@ pub(crate) struct RunEvents {
     reported: FxHashSet<ProviderSessionId>,
     /// Whether the model has said or wanted something in this turn.
     is_answered: bool,
+    /// Whether a request called a tool whose usage is still to come: some vendors report it after the tool has answered.
+    called_tool: bool,
     turn_usage: Option<TurnSpending>,
     /// The part of it that is reported.
     turn_reported: Option<TurnSpending>,
@@ -104,6 +106,7 @@ impl RunEvents {
             session,
             reported: FxHashSet::default(),
             is_answered: false,
+            called_tool: false,
             turn_usage: None,
             turn_reported: None,
             turn_context: None,
@@ -179,6 +182,7 @@ impl RunEvents {
 
     fn stream(&mut self, event: StreamEvent) -> Vec<Event> {
         let run_id = self.run();
+        let begins_tool = matches!(event, StreamEvent::ToolStart { .. });
         let calls_tool = matches!(event, StreamEvent::ToolStart { .. } | StreamEvent::ToolComplete { .. });
         self.is_answered |=
             calls_tool || matches!(event, StreamEvent::Text { .. } | StreamEvent::Thinking { .. });
@@ -187,7 +191,8 @@ impl RunEvents {
             StreamEvent::Usage { usage, cost_usd } => {
                 self.turn_usage = Some(TurnSpending { usage, cost_usd: believable_cost(cost_usd) });
                 // The answers of its tools go to the model again.
-                let goes_on = self.calls.values().any(|call| matches!(call, CallState::Open { .. }));
+                let goes_on = std::mem::take(&mut self.called_tool)
+                    || self.calls.values().any(|call| matches!(call, CallState::Open { .. }));
                 return if goes_on { self.report_spending().into_iter().collect() } else { Vec::new() };
             }
             StreamEvent::Context { context } => {
@@ -234,7 +239,9 @@ impl RunEvents {
             // A kind of event that a newer protocol adds and this run does not know yet.
             _ => self.warning("unknownEvent", "the provider sent an event of a kind unknown here"),
         };
-        [event].into_iter().chain(calls_tool.then(|| self.report_spending()).flatten()).collect()
+        let spent = calls_tool.then(|| self.report_spending()).flatten();
+        self.called_tool |= begins_tool && spent.is_none();
+        [event].into_iter().chain(spent).collect()
     }
 
     /// What the turn, which goes on, has taken since it was last reported.
@@ -249,6 +256,7 @@ impl RunEvents {
         self.stage = RunStage::Between;
         let mut events = Vec::new();
         let is_answered = std::mem::take(&mut self.is_answered);
+        self.called_tool = false;
         if !is_answered && facts.is_none() && self.turn_usage == Some(TurnSpending::default()) {
             // A turn that nothing is known of did not end: its prompt and the messages with it are sent again.
             self.turn_usage = None;

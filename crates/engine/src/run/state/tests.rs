@@ -335,6 +335,30 @@ fn what_a_turn_takes_is_reported_once_it_is_certain_to_go_on() {
 }
 
 #[test]
+fn the_usage_of_a_request_that_called_a_tool_may_come_after_the_tool_has_answered() {
+    let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins]);
+    let inputs = [
+        RunInput::Stream(tool_start("a")),
+        RunInput::Stream(tool_complete("a")),
+        spent(1, 2),
+        RunInput::Stream(tool_start("b")),
+        RunInput::Stream(tool_complete("b")),
+        spent(3, 4),
+        // This one ends the turn.
+        RunInput::Stream(say("done")),
+        spent(9, 9),
+    ];
+    let seen: Vec<_> = inputs
+        .into_iter()
+        .map(|input| {
+            let events = state.apply(input);
+            events.iter().filter(|event| matches!(event, Event::AgentSpent { .. })).count()
+        })
+        .collect();
+    assert_eq!(seen, [0, 0, 1, 0, 0, 1, 0, 0]);
+}
+
+#[test]
 fn only_an_end_without_fault_or_abort_is_a_success() {
     use StopReason::*;
     let reasons = [Complete, MaxTokens, MaxTurns, Refusal, Aborted, Error];
