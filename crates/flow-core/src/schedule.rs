@@ -176,6 +176,9 @@ pub struct Interrupted {
     /// The answer to the question: its content, and which of the choices it is. It came before this attempt began, which
     /// does not ask again.
     pub reply: Option<Reply>,
+    /// Where the agent has worked, if that is in the log of another session whose work is reused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<(SessionId, NodePath)>,
 }
 
 /// Why an attempt is cancelled.

@@ -7,13 +7,17 @@ use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
 use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
 use inspan_protocol::{
     AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Redactor,
-    Timestamp, trace_variables,
+    SessionId, StopReason, Timestamp, trace_variables,
 };
+use inspan_store::RunStore;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Ground;
+
+/// How many events of the log are read at once.
+const LOG_PAGE: usize = 1000;
 
 /// A kind of node that flows can use. A custom one is one type that implements this and [`DescribeNode`], and one
 /// [`register`](NodeRegistry::register). An implementation writes `run` as `async fn`.
@@ -99,10 +103,24 @@ impl NodeContext {
     /// The first event of the session since that time that a filter lets through, if this attempt was interrupted and
     /// the event came before it began again.
     pub(crate) async fn earlier(&self, wanted: Filter) -> Result<Option<Arc<Envelope>>, AgentError> {
-        match self.interrupted.as_ref().and_then(|cut| cut.since) {
-            Some(since) => self.ground.earlier(self.path.clone(), since, wanted).await,
-            None => Ok(None),
-        }
+        let since = self.interrupted.as_ref().and_then(|cut| cut.since);
+        let (Some((store, session)), Some(since)) = (self.ground.log(), since) else { return Ok(None) };
+        first_after_start(store, session, &self.path, since, |event| wanted.matches(event)).await
+    }
+
+    /// Whether the agent of the interrupted attempt has said or done anything, so that its vendor has the prompt. Without a
+    /// log that is not known, and taken for granted.
+    pub(crate) async fn has_answered(&self) -> Result<bool, AgentError> {
+        let (Some((store, session)), Some(cut)) = (self.ground.log(), &self.interrupted) else {
+            return Ok(true);
+        };
+        let (session, path, since) = match &cut.before {
+            Some((session, path)) => (session, path, Timestamp::default()),
+            None => (session, &self.path, cut.since.unwrap_or_default()),
+        };
+        let is_answer =
+            |event: &Envelope| event.context.task.as_ref() == Some(path) && is_answer(&event.event);
+        Ok(first_after_start(store, session, path, since, is_answer).await?.is_some())
     }
 
     /// The variables by which a program of this attempt joins the session's trace, unless tracing is off.
@@ -167,6 +185,46 @@ impl NodeContext {
     /// What a node gives back that ended because it was cancelled.
     pub fn aborted(&self) -> AgentError {
         AgentError::new(ErrorCode::Aborted, format!("node `{}` was cancelled", self.node))
+    }
+}
+
+/// The first event of a session's log that is wanted and comes after a task began at or after that time.
+async fn first_after_start(
+    store: &dyn RunStore,
+    session: &SessionId,
+    task: &NodePath,
+    since: Timestamp,
+    is_wanted: impl Fn(&Envelope) -> bool,
+) -> Result<Option<Arc<Envelope>>, AgentError> {
+    let (mut from, mut has_begun) = (1, false);
+    let begins = |event: &Envelope| {
+        event.timestamp >= since && matches!(&event.event, Event::TaskStart { path, .. } if path == task)
+    };
+    loop {
+        let page = store.read_next(session, from, LOG_PAGE).await.map_err(|error| {
+            AgentError::new(ErrorCode::NodeFailed, format!("failed to read the session's log: {error}"))
+        })?;
+        let Some(last) = page.last() else { return Ok(None) };
+        from = last.seq + 1;
+        for event in page {
+            if has_begun && is_wanted(&event) {
+                return Ok(Some(event));
+            }
+            has_begun |= begins(&event);
+        }
+    }
+}
+
+/// Whether an event shows that the vendor of an agent got the prompt. A turn that was cut short ends without that.
+fn is_answer(event: &Event) -> bool {
+    match event {
+        Event::AgentText { .. }
+        | Event::AgentThinking { .. }
+        | Event::AgentToolStart { .. }
+        | Event::AgentToolComplete { .. } => true,
+        Event::AgentSpent { usage, .. } | Event::AgentUsage { usage, .. } => usage.total() > 0,
+        Event::AgentComplete { stop_reason, .. } => *stop_reason != StopReason::Aborted,
+        _ => false,
     }
 }
 

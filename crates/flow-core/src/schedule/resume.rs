@@ -78,12 +78,9 @@ impl Run {
         if state.session.status == SessionStatus::Idle || state.session.outcome.is_some() {
             return Vec::new();
         }
-        let mut actions = Vec::new();
-        for (task, node) in state.tasks() {
-            let Some(run) = node.run() else { continue };
-            let event = unseen_end(run);
-            actions.push(Action::Emit { task: Some(state.path(&self.graph, task)), event });
-        }
+        let ends = self.unseen_ends();
+        let mut actions: Vec<_> =
+            ends.map(|(path, event)| Action::Emit { task: Some(path), event }).collect();
         let node_ids = self.interrupted_agents();
         let own = |path: &NodePath| {
             let message = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
@@ -95,6 +92,20 @@ impl Run {
         let idle_since = last_event.filter(|_| state.session.status == SessionStatus::Running);
         actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget, idle_since }));
         actions
+    }
+
+    /// The ends of the agents' runs that the process of the session did not live to see.
+    fn unseen_ends(&self) -> impl Iterator<Item = (NodePath, Event)> {
+        let open = self.facts.tasks().filter_map(|(task, node)| Some((task, node.run()?)));
+        open.map(|(task, run)| (self.facts.path(&self.graph, task), unseen_end(run)))
+    }
+
+    /// Ends these runs: what a turn took that is cut short is unknown, and not nothing.
+    pub(super) fn end_unseen(&mut self) {
+        let (next, at) = (self.facts.session.last_seq + 1, self.facts.last_at());
+        for ((path, event), seq) in self.unseen_ends().collect::<Vec<_>>().into_iter().zip(next..) {
+            self.take(seq, at, Some(&path), &event);
+        }
     }
 
     /// What is published when the process of one attempt is gone: the end of its agent's run that was not stored, and
@@ -115,7 +126,7 @@ impl Run {
     pub(super) fn interrupted(&self, task: TaskRef) -> Interrupted {
         let node = &self.facts.node(task);
         let Some(more) = &node.more else {
-            return Interrupted { since: node.since, message: None, asked: None, reply: None };
+            return Interrupted { since: node.since, message: None, asked: None, reply: None, before: None };
         };
         let mail: Vec<_> = more.undelivered().collect();
         // Messages that were acknowledged and that no finished turn has answered come with the word to go on.
@@ -124,7 +135,8 @@ impl Run {
             (CONTINUE, mail) => mail.join("\n\n"),
             (message, mail) => format!("{message}\n\n{}", mail.join("\n\n")),
         });
-        Interrupted { since: node.since, message, asked: more.asked.clone(), reply: more.reply.clone() }
+        let (asked, reply) = (more.asked.clone(), more.reply.clone());
+        Interrupted { since: node.since, message, asked, reply, before: None }
     }
 
     /// If a node may have had an external effect before it was interrupted, a person is asked: returns the

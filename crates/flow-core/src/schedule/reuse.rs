@@ -169,6 +169,10 @@ impl Reusable {
         for frame in run.facts.frames.iter() {
             found.note_frame(&run, frame.id, &begun);
         }
+        // In a log that was cut earlier they are known to have gone on.
+        if log.last().is_none_or(|last| last.seq <= until) {
+            run.end_unseen();
+        }
         found.note_answers(&run);
         found.turns.splice(..0, run.older_turns());
         found.spent = run.facts.spent();
@@ -395,7 +399,8 @@ impl Run {
             attempt.conversation = Some(crate::state::Conversation::new(session_id));
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
             let message = Some(CONTINUE.to_owned());
-            let cut = super::Interrupted { since, message, asked: None, reply: None };
+            let before = Some((reusable.session.clone(), before));
+            let cut = super::Interrupted { since, message, asked: None, reply: None, before };
             attempt.interrupted = Some(Box::new(cut));
         }
         None

@@ -36,7 +36,7 @@ async fn run(
     let turns = context.conversation.as_ref().or(context.branches.as_ref()).map_or(0, |known| known.turns);
     let input = match (&context.conversation, &context.branches) {
         (None, Some(known)) => branch(&*provider, input, known)?,
-        _ => go_on(&*provider, &context, input)?,
+        _ => go_on(&*provider, &context, input).await?,
     };
     let end =
         agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
@@ -74,13 +74,21 @@ fn unheard(context: &NodeContext) -> Option<Vec<String>> {
 }
 
 /// The input as the next turn of the conversation that the node continues, if there is one yet.
-fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
+async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
     let Some(known) = &context.conversation else { return Ok(input) };
-    if let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) {
-        // It was interrupted: the vendor knows the conversation, and gets the message to continue.
-        return provider.resume(input, &known.session_id, message);
-    }
-    next_turn(provider, input, known)
+    let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) else {
+        return next_turn(provider, input, known);
+    };
+    let prompt = input.get("prompt").and_then(Value::as_str);
+    let message = match prompt {
+        // It was cut short before its vendor said anything, and maybe before the vendor had the prompt.
+        Some(prompt) if !context.has_answered().await? => match message {
+            CONTINUE => prompt.to_owned(),
+            message => format!("{prompt}\n\n{message}"),
+        },
+        _ => message.to_owned(),
+    };
+    provider.resume(input, &known.session_id, &message)
 }
 
 /// The input as the first turn of a branch of a conversation.

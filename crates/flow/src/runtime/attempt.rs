@@ -17,7 +17,7 @@ use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
 use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, Interrupted, is_fact};
 use inspan_protocol::{
     AgentError, Command, Envelope, Environment, ErrorCode, ErrorKind, Event, Host, MessageMode, NodeId,
-    NodePath, Prompt, Redactor, Reply, SessionId, Timestamp,
+    Prompt, Redactor, Reply, SessionId, Timestamp,
 };
 use inspan_store::{MOST_EVENT_BYTES, RunStore};
 use serde::{Deserialize, Serialize};
@@ -28,8 +28,6 @@ use crate::node::{NodeContext, NodeRegistry};
 
 /// How long a cancelled node may take to end; then it is dropped. Longer than a vendor's program takes to be ended.
 const CANCEL_GRACE: Duration = Duration::from_secs(15);
-/// How many events of the log are read at once.
-const LOG_PAGE: usize = 1000;
 /// The most bytes that an output may take as JSON: what a store takes, with room for what surrounds it.
 const MOST_OUTPUT_BYTES: usize = MOST_EVENT_BYTES / 2;
 
@@ -131,37 +129,8 @@ impl Ground for LocalGround {
         &self.cancel
     }
 
-    fn earlier(
-        &self,
-        task: NodePath,
-        since: Timestamp,
-        wanted: Filter,
-    ) -> BoxFuture<'_, Result<Option<Arc<Envelope>>, AgentError>> {
-        async move {
-            let Some((store, session)) = &self.log else { return Ok(None) };
-            let (mut from, mut has_begun) = (1, false);
-            let begins = |event: &Envelope| {
-                event.timestamp >= since
-                    && matches!(&event.event, Event::TaskStart { path, .. } if *path == task)
-            };
-            loop {
-                let page = store.read_next(session, from, LOG_PAGE).await.map_err(|error| {
-                    AgentError::new(
-                        ErrorCode::NodeFailed,
-                        format!("failed to read the session's log: {error}"),
-                    )
-                })?;
-                let Some(last) = page.last() else { return Ok(None) };
-                from = last.seq + 1;
-                for event in page {
-                    if has_begun && wanted.matches(&event) {
-                        return Ok(Some(event));
-                    }
-                    has_begun |= begins(&event);
-                }
-            }
-        }
-        .boxed()
+    fn log(&self) -> Option<(&dyn RunStore, &SessionId)> {
+        self.log.as_ref().map(|(store, session)| (&**store, session))
     }
 }
 
@@ -188,16 +157,9 @@ pub trait Ground: Send + Sync {
     /// Cancelled when the attempt is to end, also because this process may not run it any longer.
     fn cancel(&self) -> &CancellationToken;
 
-    /// The first event in the session's log that a filter lets through, after a task began at or after that time. So an
-    /// interrupted attempt gets what came before it began again; without a log there is nothing.
-    fn earlier(
-        &self,
-        task: NodePath,
-        since: Timestamp,
-        wanted: Filter,
-    ) -> BoxFuture<'_, Result<Option<Arc<Envelope>>, AgentError>> {
-        let _unused = (task, since, wanted);
-        ready(Ok(None)).boxed()
+    /// The log of the session, if it is stored: an interrupted attempt reads in it what came before it began again.
+    fn log(&self) -> Option<(&dyn RunStore, &SessionId)> {
+        None
     }
 
     /// Whether [`Ground::progress`] and [`Ground::live`] are called. Not needed where the hub's events reach the log.
@@ -290,6 +252,7 @@ impl Progress {
             message: message.or_else(|| before.and_then(|before| before.message.clone())),
             asked: self.asked.clone().or_else(|| before.and_then(|before| before.asked.clone())),
             reply: self.reply.clone().or_else(|| before.and_then(|before| before.reply.clone())),
+            before: before.and_then(|before| before.before.clone()),
         };
         AttemptSpec {
             conversation: self.conversation.clone().or(spec.conversation),

@@ -162,6 +162,16 @@ fn what_a_lost_turn_had_spent_stays_spent() {
         // 25 of the 45 tokens were left.
         assert_eq!(outcome(&again), Outcome::Paused, "{}", story(&again.log));
         assert_eq!(again.run.state().spent().tokens, 50);
+        // The same for a session that continues it with an edited flow.
+        let log: Vec<_> = all.log[..=place(1)].iter().cloned().map(Arc::new).collect();
+        let before = Run::new(graph(&text), &"s".into(), serde_json::Map::new(), None);
+        let stop = graph(&flow("budget: { usd: 9, onUnknown: stop }", &[("a", "")]));
+        let mut edited = Sim::reusing(&stop, Reusable::of(before, &log, u64::MAX));
+        edited.drive(long_turn(4, cost));
+        edited.check();
+        let carried = edited.run.state().carried.unwrap_or_default();
+        assert_eq!((carried.tokens, carried.cost_usd, carried.unpriced), (20, known, true));
+        assert_eq!((outcome(&edited), names(&edited, "agent:start")), (Outcome::Paused, 0));
     }
 }
 

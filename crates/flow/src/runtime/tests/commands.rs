@@ -138,7 +138,7 @@ async fn a_command_waits_for_an_owner_and_for_its_turn() {
     assert_eq!(stage.answer(early).await, None);
     let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
     assert_eq!((left.outcome, stage.answer(early).await), (Outcome::Waiting, Some(Verdict::Accepted)));
-    assert_eq!(play.calls(), ["one", "c: continue", "c: hello"]);
+    assert_eq!(play.calls(), ["one", "c: one", "c: hello"]);
     // The question was asked by a process that has ended; the answer waits until it is asked again.
     let answer = stage.post(&reply("yes")).await;
     let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
     let stored = stage.post(&to_all).await;
     let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
     assert_eq!((left.outcome, stage.answer(stored).await), (Outcome::Waiting, Some(Verdict::Accepted)));
-    assert_eq!(play.calls(), ["one", "c: continue", "c: hello"]);
+    assert_eq!(play.calls(), ["one", "c: one", "c: hello"]);
     // Now only a person is waited for: a message that is stored keeps waiting, and is refused when the session ends.
     let late = stage.post(&to_all).await;
     let open = left.open_prompts()[0].prompt_id.clone();

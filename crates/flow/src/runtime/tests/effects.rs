@@ -250,7 +250,7 @@ async fn an_owner_whose_session_was_taken_over_ends_with_no_agent_left() {
     handle.pause(None).await.unwrap();
     running.await.unwrap().unwrap();
     stage.check().await;
-    assert_eq!(play.calls(), ["one", "c-one: continue"]);
+    assert_eq!(play.calls(), ["one", "c-one: one"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
-    Changed, FlowRunner, Resume, RunError, SnapshotError, StoreError, WhenWaiting,
+    Changed, FlowRunner, Lease, Resume, RunError, RunStore, SnapshotError, StoreError, WhenWaiting,
     testing::{Do, TalkProvider},
 };
 
@@ -151,7 +151,7 @@ async fn the_caller_chooses_the_message_to_agents() {
     assert_eq!(told.as_deref(), Some("go on with [redacted MY_TOKEN]"));
     let attempts = result.nodes.iter().map(|(_, node)| node.attempts).collect::<Vec<_>>();
     assert_eq!((result.outcome, attempts), (Outcome::Success, vec![2, 2]));
-    assert_eq!(play.calls(), ["one", "two", "c-one: go on with told-4711-xyz", "c-two: hurry"]);
+    assert_eq!(play.calls(), ["one", "two", "c-one: one\n\ngo on with told-4711-xyz", "c-two: two\n\nhurry"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -418,6 +418,39 @@ async fn without_a_store_a_session_resumes_from_its_snapshot_alone() {
         (result.outcome, play.calls()),
         (Outcome::Success, vec!["one".to_owned(), "c-one: continue".to_owned()])
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_again() {
+    // The vendor names a conversation before it has the prompt; and one that is gone on with has a name before.
+    let text = "name: two\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n  \
+                - { id: b, type: talk.agent, dependsOn: [a], session: a, input: { prompt: two } }\n";
+    for (says, message, sent) in
+        [(false, None, "c: two"), (true, None, "c: continue"), (false, Some("hurry"), "c: two\n\nhurry")]
+    {
+        for dies in [false, true] {
+            let play = TalkProvider::new(move |_, call| match call {
+                2 if says => vec![Do::Name("c"), Do::Say("…"), Do::Work(60_000)],
+                2 => vec![Do::Name("c"), Do::Work(60_000)],
+                _ => vec![Do::Name("c"), Do::Say("ok"), Do::End("done", Some(0.1), 1)],
+            });
+            let stage = Stage::new(text, &play);
+            if dies {
+                let running = spawn(stage.builder().build());
+                pass(1_000).await;
+                running.abort();
+                assert!(running.await.unwrap_err().is_cancelled());
+                stage.store.inner.release(&Lease { session: session(), epoch: 1 }).await.unwrap();
+            } else {
+                pause_after(stage.builder().build(), 1_000).await;
+            }
+            let resume = Resume { message: message.map(str::to_owned), ..Resume::default() };
+            let result = stage.open().await.resume(resume).await.unwrap();
+            stage.check().await;
+            assert_eq!(result.outcome, Outcome::Success);
+            assert_eq!(play.calls(), ["one", "c: two", sent]);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
