@@ -87,7 +87,7 @@ impl Sessions {
             is_driven: is_driven(&entry),
             unapplied: entry.unanswered,
             continued_by: entry.continued_by.clone(),
-            cost_usd: entry.digest.known_cost(),
+            cost_usd: entry.known_cost(),
         })
     }
 }

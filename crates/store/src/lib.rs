@@ -286,6 +286,26 @@ impl SessionEntry {
         self.liveness == Liveness::Gone && !has_left
     }
 
+    /// Whether turns were cut short when its process ended: what they took is unknown, and not nothing.
+    pub fn has_cut_turns(&self) -> bool {
+        let is_over = self.is_lost() || (self.continued_by.is_some() && self.digest.outcome.is_none());
+        is_over && !self.digest.unpriced_turns.is_empty()
+    }
+
+    fn is_unpriced(&self) -> bool {
+        self.digest.unpriced || self.has_cut_turns()
+    }
+
+    /// What it cost in US dollars, unless some of it is unknown.
+    pub fn known_cost(&self) -> Option<f64> {
+        (!self.is_unpriced()).then_some(self.digest.cost_usd)
+    }
+
+    /// What is known of a cost that is not known as a whole.
+    pub fn known_part(&self) -> Option<f64> {
+        (self.is_unpriced() && self.digest.cost_usd > 0.0).then_some(self.digest.cost_usd)
+    }
+
     /// The entry of a session of which nothing can be read but its id.
     pub fn damaged(session: SessionId, damage: String) -> Self {
         Self {

@@ -114,6 +114,7 @@ impl CostFold {
     /// Takes the next event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
         let task = &envelope.context.task;
+        let spent = self.unpriced_turns.take(&envelope.event);
         match &envelope.event {
             Event::AgentStart { run_id, provider, model, .. } => {
                 let run = self.runs.entry(run_id.clone()).or_default();
@@ -123,10 +124,10 @@ impl CostFold {
                     self.of_task.entry(task.clone()).or_default().push(run_id.clone());
                 }
             }
-            event @ (Event::AgentSpent { run_id, .. }
+            Event::AgentSpent { run_id, .. }
             | Event::AgentUsage { run_id, .. }
-            | Event::AgentComplete { run_id, .. }) => {
-                if let Some((usage, spent)) = self.unpriced_turns.take(event) {
+            | Event::AgentComplete { run_id, .. } => {
+                if let Some((usage, spent)) = spent {
                     let run = self.runs.entry(run_id.clone()).or_default();
                     run.usage += usage;
                     run.spent += spent;

@@ -172,7 +172,7 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
 /// `$0.0042`, or that it is not known; nothing where no agent ran.
 pub fn cost(entry: &SessionEntry) -> String {
     let digest = &entry.digest;
-    match (digest.known_cost(), digest.known_part()) {
+    match (entry.known_cost(), entry.known_part()) {
         (Some(usd), _) if usd == 0.0 && digest.usage.total() == 0 => "-".to_owned(),
         (Some(usd), _) => format::dollars(usd),
         (None, Some(part)) => format!(">{}", format::dollars(part)),
@@ -210,8 +210,8 @@ pub fn json(entry: &SessionEntry) -> Value {
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
     put("durationMs", digest.took_ms().map(|ms| json!(ms)));
-    put("costUsd", digest.known_cost().map(|usd| json!(usd)));
-    put("knownUsd", digest.known_part().map(|usd| json!(usd)));
+    put("costUsd", entry.known_cost().map(|usd| json!(usd)));
+    put("knownUsd", entry.known_part().map(|usd| json!(usd)));
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
@@ -260,6 +260,33 @@ mod tests {
         let timeline = timeline.timeline("", 10);
         assert_eq!([json(&entry)["durationMs"].as_u64(), timeline.duration_ms], [took, took]);
         assert!(timeline.to < Some(late.timestamp));
+    }
+
+    #[test]
+    fn what_a_turn_took_that_was_cut_short_is_unknown_and_its_node_interrupted() {
+        use inspan_protocol::{Event, NodeStatus, Usage};
+
+        let mut entry = Recorded::flow("chain").session.entry;
+        entry.digest = Default::default();
+        entry.digest.usage = Usage { input_tokens: 10, ..Usage::default() };
+        let begins: Event = serde_json::from_value(json!({
+            "type": "agent:start", "agentName": "a", "runId": "r", "provider": "p", "turn": 1, "multiTurn": "off"
+        }))
+        .unwrap();
+        let _nothing = entry.digest.unpriced_turns.take(&begins);
+        entry.digest.status = SessionStatus::Running;
+        let seen = |entry: &SessionEntry| {
+            let status = crate::page::at_rest(NodeStatus::Running, DisplayStatus::of(entry));
+            (cost(entry), json(entry)["costUsd"].as_f64(), status)
+        };
+        entry.liveness = Liveness::Alive;
+        assert_eq!(seen(&entry), ("$0".to_owned(), Some(0.0), NodeStatus::Running));
+        entry.liveness = Liveness::Gone;
+        assert_eq!(seen(&entry), ("unknown".to_owned(), None, NodeStatus::Interrupted));
+        entry.continued_by = Some("t".into());
+        assert_eq!(seen(&entry), ("unknown".to_owned(), None, NodeStatus::Interrupted));
+        entry.digest.cost_usd = 0.5;
+        assert_eq!(cost(&entry), ">$0.5000");
     }
 
     #[test]

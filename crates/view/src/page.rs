@@ -212,7 +212,7 @@ impl PageFold {
         put("error", facts.failure().map(|error| json!(error)));
         let ending = self.view.ending.as_ref().filter(|_| facts.outcome().is_none());
         put("ending", ending.map(|ending| json!(ending)));
-        put("totals", Some(self.totals(DisplayStatus::of(entry))));
+        put("totals", Some(self.totals(entry)));
         let asked = entry::open_questions(entry).filter(|_| !DisplayStatus::of(entry).has_ended());
         put("prompts", Some(asked.map(|prompt| question(entry, prompt, &session.commands, false)).collect()));
         let next = session.commands.next(entry).into_iter();
@@ -220,12 +220,16 @@ impl PageFold {
         head
     }
 
-    fn totals(&self, status: DisplayStatus) -> Value {
+    fn totals(&self, entry: &SessionEntry) -> Value {
+        let status = DisplayStatus::of(entry);
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for row in &self.view.rows {
             *counts.entry(look::word(shown(row, status))).or_default() += 1;
         }
-        let spent = self.view.spent();
+        let mut spent = self.view.spent();
+        if entry.has_cut_turns() {
+            spent.lose_price();
+        }
         let mut totals = json!({ "nodes": counts, "tokens": spent.tokens });
         match (spent.known_usd(), spent.known_part()) {
             (Some(usd), _) => totals["costUsd"] = json!(usd),
@@ -244,7 +248,9 @@ pub fn shown(row: &NodeRow, session: DisplayStatus) -> NodeStatus {
 /// A status in a session with that status, in which nothing may run.
 pub fn at_rest(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
     match (status, session) {
-        (NodeStatus::Running | NodeStatus::Paused, DisplayStatus::Interrupted) => NodeStatus::Interrupted,
+        (NodeStatus::Running | NodeStatus::Paused, DisplayStatus::Interrupted | DisplayStatus::Continued) => {
+            NodeStatus::Interrupted
+        }
         (NodeStatus::Running, DisplayStatus::Paused) => NodeStatus::Paused,
         (status, _) => status,
     }

@@ -34,7 +34,7 @@ impl SpendingTotal {
         self.unpriced += u32::from(spent.unpriced);
     }
 
-    /// The process of an attempt was lost in a turn of which a part had no price.
+    /// A turn was cut short of which a part had no price.
     pub(crate) fn lose_price(&mut self) {
         self.unpriced += 1;
     }
@@ -65,7 +65,7 @@ impl SpendingTotal {
 
     /// `1.2k tokens · $0.0042`; nothing if no turn said anything.
     pub fn text(&self) -> Option<String> {
-        if self.turns == 0 && self.tokens == 0 {
+        if self.turns == 0 && self.tokens == 0 && self.unpriced == 0 {
             return None;
         }
         let cost = match (self.known, self.unpriced) {

@@ -258,6 +258,14 @@ impl SessionView {
         self.rows.iter().fold(SpendingTotal::default(), |sum, row| sum.plus(&row.spent))
     }
 
+    /// Notes that the process that ran the session is gone: what the turns took that it was at is unknown.
+    pub fn lose_process(&mut self) {
+        let graph = self.run.graph();
+        for open in self.by_run.values() {
+            visit(&mut self.rows, graph, &open.path, &mut |rows, at, _| rows[at].spent.lose_price());
+        }
+    }
+
     /// An open question.
     pub fn question(&self, id: &PromptId) -> Option<&Prompt> {
         self.questions.iter().find(|question| question.prompt_id == *id)

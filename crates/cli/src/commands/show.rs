@@ -67,6 +67,9 @@ impl View {
             let entry = store.entry(&found.session).await?;
             let mut console = SessionView::of(record.run(&graph)).with_all_frames();
             log.iter().for_each(|envelope| console.apply(envelope));
+            if entry.has_cut_turns() {
+                console.lose_process();
+            }
             let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
             let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
             Ok((Self { entry, record, console, artifacts, commands: invocation.commands() }, log))
