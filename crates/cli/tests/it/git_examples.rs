@@ -185,6 +185,45 @@ fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
     }
 }
 
+#[test]
+fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_began() {
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, "git -C $HOME/repo switch -q other; echo work > done-${PWD##*-}");
+        let folder = folder.path();
+        let refused = begin(folder, example);
+        assert_eq!(refused.code, Some(1), "{example}");
+        let why = "The result is for main, and other is checked out.";
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+        git(folder, "switch -q main");
+        let done = run(folder, &["resume", "s"]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert_eq!(git(folder, "ls-files done-0"), "done-0\n");
+        assert_eq!(git(folder, "log -1 --format=%s other"), "other\n");
+    }
+}
+
+#[test]
+fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
+    for (example, tree) in [("tickets", "s-main"), ("best-of-n", "s-0")] {
+        let code =
+            "echo agent > base; case $PWD in *-0) cd $HOME/repo; echo you > base; git commit -qam you;; esac";
+        let folder = repository(example, code);
+        let folder = folder.path();
+        let failed = begin(folder, example);
+        assert_eq!(failed.code, Some(1), "{example}: {}", failed.stderr);
+        let unresolved = run(folder, &["resume", "s", "--session-id", "t"]);
+        assert_eq!(unresolved.code, Some(1), "{example}: {}", unresolved.stderr);
+        let worktrees = git(folder, "worktree list");
+        let tree = worktrees.lines().find(|line| line.ends_with(&format!("[{tree}]"))).unwrap();
+        let tree = tree.split_whitespace().next().unwrap();
+        fs::write(Path::new(tree).join("base"), "both").unwrap();
+        git(folder, &format!("-C {tree} add base"));
+        let done = run(folder, &["resume", "t"]);
+        assert_eq!(done.code, Some(0), "{example}: {}", done.stderr);
+        assert_eq!(git(folder, "show HEAD:base"), "both", "{example}");
+    }
+}
+
 /// A hook that waits, where it is called first, for the program to be killed.
 fn hook(folder: &Path, name: &str) {
     let hook = folder.join("repo/.git/hooks").join(name);
@@ -207,6 +246,8 @@ fn a_kill_in_a_merge_costs_no_ticket() {
     let folder = folder.path();
     hook(folder, "pre-merge-commit");
     killed(folder, "tickets");
+    // As git leaves it when it is killed while it writes.
+    fs::write(folder.join("repo/.git/worktrees/main/index.lock"), "").unwrap();
     let done = run(folder, &["resume", "s"]);
     assert_eq!(done.json()["outputs"]["left"], json!([]), "{}", done.stderr);
     assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
