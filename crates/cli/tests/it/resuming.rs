@@ -599,6 +599,31 @@ nodes:
     assert!(!fs::symlink_metadata(all.join("s")).unwrap().is_symlink() && all.join("t/tree").exists());
 }
 
+#[test]
+fn the_help_of_a_failed_session_names_what_only_a_fork_runs_again() {
+    let flow = "\
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1], onItemError: continue }
+    body: { nodes: [{ id: check, type: exec, input: { argv: [test, -f, ok] } }] }
+  - { id: nothing, type: control.fail, input: { message: none is done } }
+edges: [{ from: each, to: nothing, when: each.failed > 0 }]
+";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    let help = "`each[0]` failed and the flow went on, so that is finished work: `inspan fork s --at 'each[0]'` runs it again";
+    let failed = inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
+    assert_eq!((failed.code, failed.stderr.contains(help)), (Some(1), true), "{}", failed.stderr);
+    fs::write(folder.join("ok"), "").unwrap();
+    let help = help.replace("fork s", "fork t");
+    let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
+    assert_eq!((resumed.code, resumed.stderr.contains(&help)), (Some(1), true), "{}", resumed.stderr);
+    let forked = inspan(folder, &["fork", "t", "--at", "each[0]"]);
+    assert_eq!(forked.code, Some(0), "{}", forked.stderr);
+}
+
 /// A subflow whose budget ends it, and a flow that spends after a failure.
 const SPENDS: &str = "\
 flow: { name: spends }
