@@ -1,8 +1,10 @@
 //! The folders for the files of the nodes of sessions: one for each session, beside the file of the sessions.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
 
 use inspan_engine::create_private_dir_all;
@@ -14,9 +16,15 @@ use tempfile::TempDir;
 /// The most files that are counted.
 const COUNTED: usize = 10_000;
 
-/// The folder with the folders of all sessions of a file.
+/// The folder with the folders of all sessions of a file. No two files share one: what one of them does not know belongs to
+/// no other.
 pub(crate) fn all(file: &Path) -> PathBuf {
-    file.with_extension("artifacts")
+    if file.extension().is_some_and(|extension| extension == "db") {
+        return file.with_extension("artifacts");
+    }
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push("-artifacts");
+    file.with_file_name(name)
 }
 
 /// The folder of what processes in the background are given and write.
@@ -41,25 +49,64 @@ pub(crate) fn of_unstored(file: Option<&Path>) -> Option<(PathBuf, Option<TempDi
     Some((own.path().to_owned(), Some(own)))
 }
 
+/// A session that is not stored and runs. Its mark is locked until it ends, and then says that nobody needs its files.
+pub(crate) struct Unstored {
+    folder: PathBuf,
+    mark: PathBuf,
+    _locked: File,
+}
+
+impl Unstored {
+    pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<Self> {
+        let (folder, mark) = (of(file, session), beside(file, session, "unstored"));
+        let locked = File::create(&mark)?;
+        locked.lock_shared()?;
+        Ok(Self { folder, mark, _locked: locked })
+    }
+}
+
+impl Drop for Unstored {
+    fn drop(&mut self) {
+        if !self.folder.exists() {
+            let _gone = fs::remove_file(&self.mark);
+        }
+    }
+}
+
 /// The folder of a session.
 pub(crate) fn of(file: &Path, session: &SessionId) -> PathBuf {
     all(file).join(session.as_str())
 }
 
+/// What is beside the folder of a session: the `part` of a copy, or the mark `unstored`.
+fn beside(file: &Path, session: &SessionId, what: &str) -> PathBuf {
+    all(file).join(format!(".{session}.{what}"))
+}
+
+/// What is in a folder at any depth.
+fn below(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    let (mut open, mut now) = (vec![folder.to_owned()], None::<fs::ReadDir>);
+    std::iter::from_fn(move || {
+        loop {
+            if let Some(entry) = now.as_mut().and_then(|now| now.flatten().next()) {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    open.push(entry.path());
+                }
+                return Some(entry);
+            }
+            now = fs::read_dir(open.pop()?).ok();
+        }
+    })
+}
+
 /// What is in a folder, for a person; nothing if no file is.
 pub(crate) fn contents(folder: &Path) -> Option<String> {
-    let (mut files, mut bytes, mut open) = (0_usize, 0_u64, vec![folder.to_owned()]);
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                open.push(entry.path());
-                continue;
-            }
-            files += 1;
-            bytes += entry.metadata().map_or(0, |about| about.len());
-            if files > COUNTED {
-                return Some(format!("{}, more than {COUNTED} files", clean(&folder.to_string_lossy())));
-            }
+    let (mut files, mut bytes) = (0_usize, 0_u64);
+    for entry in below(folder).filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir())) {
+        files += 1;
+        bytes += entry.metadata().map_or(0, |about| about.len());
+        if files > COUNTED {
+            return Some(format!("{}, more than {COUNTED} files", clean(&folder.to_string_lossy())));
         }
     }
     let plural = if files == 1 { "" } else { "s" };
@@ -75,15 +122,19 @@ pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<()> {
 /// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that
 /// has files already keeps them. Gives the git worktrees that were not copied.
 pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Result<Vec<PathBuf>> {
-    let (from, draft, to) = (of(file, &parent.session), all(file).join(format!(".{to}.part")), of(file, to));
+    let (from, draft, to) = (of(file, &parent.session), beside(file, to, "part"), of(file, to));
     if to.exists() || (parent.kind == ParentKind::Resume && moved(&from, &to)) {
         return Ok(Vec::new());
     }
     // A copy that was cut short is begun anew.
     remove_folder(&draft)?;
-    let left_out = copy(&from, &draft)?;
-    unless_missing(fs::rename(draft, to))?;
-    Ok(left_out)
+    let copied =
+        copy(&from, &draft).and_then(|left_out| unless_missing(fs::rename(&draft, to)).map(|()| left_out));
+    if copied.is_err() {
+        // On a full disk it would keep the space that it lacks.
+        let _gone = remove_folder(&draft);
+    }
+    copied
 }
 
 /// Moves the folder of a session that is replaced, and leaves a link to where it is now. Gives whether that was possible.
@@ -160,6 +211,7 @@ fn worktrees(folder: &Path) -> Vec<PathBuf> {
 /// Copies a folder. A git worktree is left out: two folders would be one worktree to git, and change each other.
 fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut left_out, mut open) = (Vec::new(), vec![PathBuf::new()]);
+    let names = names(from);
     while let Some(folder) = open.pop() {
         let entries = match fs::read_dir(from.join(&folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -177,7 +229,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
                 open.push(name);
             } else if kind.is_symlink() {
                 #[cfg(unix)]
-                symlink(&within(from, &folder, fs::read_link(entry.path())?), &to.join(name))?;
+                symlink(&within(&names, &folder, fs::read_link(entry.path())?), &to.join(name))?;
             } else if kind.is_file() {
                 fs::copy(entry.path(), to.join(name))?;
             }
@@ -186,11 +238,19 @@ fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(left_out)
 }
 
-/// Where a link in a folder of `from` leads to. One into `from` itself leads into the copy, wherever that is moved.
-fn within(from: &Path, folder: &Path, leads_to: PathBuf) -> PathBuf {
-    match leads_to.strip_prefix(from) {
-        Ok(inner) => folder.iter().map(|_| "..").collect::<PathBuf>().join(inner),
-        Err(_) => leads_to,
+/// The paths that lead to a session's folder, with those of the sessions that it continues.
+fn names(folder: &Path) -> Vec<PathBuf> {
+    let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let own = folder.with_file_name(real.file_name().unwrap_or_default());
+    links_to(&own).into_iter().chain([folder.to_owned(), own, real]).collect()
+}
+
+/// Where a link in a folder leads to that has these `names`. One into the folder itself leads into the copy, wherever that is
+/// moved.
+fn within(names: &[PathBuf], folder: &Path, leads_to: PathBuf) -> PathBuf {
+    match names.iter().find_map(|name| leads_to.strip_prefix(name).ok()) {
+        Some(inner) => folder.iter().map(|_| "..").collect::<PathBuf>().join(inner),
+        None => leads_to,
     }
 }
 
@@ -220,6 +280,8 @@ pub(crate) async fn remove(file: &Path, store: &SqliteStore, session: &SessionId
         return Ok(());
     }
     unless_missing(fs::remove_file(background_log(file, session)))?;
+    unless_missing(fs::remove_file(beside(file, session, "unstored")))?;
+    remove_folder(&beside(file, session, "part"))?;
     let folder = of(file, session);
     if is_link_to_files(&folder) {
         return Ok(());
@@ -260,20 +322,29 @@ fn unless_missing(changed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The folders that were not used since a moment and whose sessions the store does not have: those of sessions that were
-/// not stored, or were deleted by another version.
+/// The sessions that have no use for their files, which were not changed since a moment: those that were not stored and have
+/// ended, and deleted ones whose copy was cut short. No other folder is certain to be nobody's.
 pub(crate) async fn orphans(file: &Path, store: &SqliteStore, before: Timestamp) -> Vec<SessionId> {
     let mut found = Vec::new();
     for entry in fs::read_dir(all(file)).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(id) = name.to_str().and_then(|name| SessionId::checked(name).ok()) else { continue };
-        let modified = entry.metadata().and_then(|about| about.modified());
-        let age = modified.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
-        let is_old =
-            age.is_some_and(|age| i64::try_from(age.as_millis()).is_ok_and(|at| at < before.as_millis()));
-        if is_old && !is_link_to_files(&entry.path()) && !is_known(store, &id).await {
+        let parts = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once('.'));
+        let Some((id, what @ ("unstored" | "part"))) = parts else { continue };
+        let Ok(id) = SessionId::checked(id) else { continue };
+        let files = if what == "part" { entry.path() } else { of(file, &id) };
+        let is_live =
+            || what == "unstored" && File::open(entry.path()).is_ok_and(|mark| mark.try_lock().is_err());
+        if last_change(&files) < before && !is_live() && !is_known(store, &id).await {
             found.push(id);
         }
     }
     found
+}
+
+/// When something in a folder was last changed; long ago if it is not there.
+fn last_change(folder: &Path) -> Timestamp {
+    let entries = below(folder).take(COUNTED).filter_map(|entry| entry.metadata().ok());
+    let changed = entries.chain(folder.metadata()).filter_map(|about| about.modified().ok());
+    let since = changed.max().unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

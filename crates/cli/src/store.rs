@@ -25,7 +25,8 @@ const FILE: &str = "sessions.db";
 /// The file of the sessions, whether it exists or not.
 pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
     if let Some(file) = &invocation.store {
-        return Ok(file.clone());
+        // Programs that work in another folder are told of files beside it.
+        return Ok(invocation.cwd.as_ref().map_or_else(|| file.clone(), |cwd| cwd.join(file)));
     }
     let named = match invocation.env.get("INSPAN_HOME") {
         Some(_) => None,

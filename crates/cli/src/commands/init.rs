@@ -68,10 +68,12 @@ pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Fail
         let failure = Failure::usage(format!("{} already exists; nothing was written", there.display()));
         return Err(failure.with_hint("name another folder: `inspan init DIR`"));
     }
-    for (path, text) in &paths {
-        write(path, text).map_err(|error| {
-            Failure::new(Exit::Failed, format!("{} cannot be written: {error}", path.display()))
-        })?;
+    for (at, (path, text)) in paths.iter().enumerate() {
+        if let Err(error) = write(path, text) {
+            // The same call works once what was in the way is gone.
+            paths[..at].iter().for_each(|(written, _)| drop(fs::remove_file(written)));
+            return Err(Failure::new(Exit::Failed, format!("{} cannot be written: {error}", path.display())));
+        }
     }
     let written: Vec<String> = paths.iter().map(|(path, _)| path.display().to_string()).collect();
     match invocation.form {
@@ -99,7 +101,8 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     // Not even a file that came between the look and the write is overwritten.
-    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &Invocation) {

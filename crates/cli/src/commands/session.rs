@@ -265,7 +265,7 @@ impl Session {
         notices.show_by(Some(show.clone()));
         let parent = self.begin.parent();
         let is_new = matches!(self.begin, Begin::New { .. });
-        let mut own_folder = None;
+        let (mut own_folder, mut unstored) = (None, None);
         // From here on the session may be stored: a signal that comes meanwhile pauses it, and does not end this process alone.
         let signals = Signals::listen();
         let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
@@ -279,6 +279,9 @@ impl Session {
                     builder = builder.once_stored(move |to| begin_files(&file, parent.as_ref(), to));
                 }
                 let (runner, start) = start(self.begin, builder).await?;
+                if let Some(file) = file.as_ref().filter(|_| self.store.is_none() && own_folder.is_none()) {
+                    unstored = artifacts::Unstored::begin(file, runner.hub().session_id()).ok();
+                }
                 // A process that died may have begun the session without them.
                 let is_owed = |parent: &&Parent| parent.kind == ParentKind::Resume || history.is_empty();
                 let owed = parent.as_ref().filter(is_owed).zip(file);
@@ -340,6 +343,7 @@ impl Session {
             own_folder.take().map(TempDir::keep);
             terminal::progress(&format!("the nodes left files in {left}\n"));
         }
+        drop(unstored);
         print(&report, written, to_stdout, &self.graph, invocation)?;
         Ok(report.exit)
     }

@@ -232,13 +232,20 @@ async fn gc(
         terminal::data_line(&format!("{}  {} events, {} bytes", gone.session, gone.events, gone.bytes));
     }
     let count = report.sessions.len();
+    for id in &orphans {
+        terminal::data_line(&format!("{id}  files of a session that is not stored"));
+    }
     let unused = match report.unused_values {
         0 => String::new(),
         values => format!(" and {values} unused large values"),
     };
+    let files = match orphans.len() {
+        0 => String::new(),
+        others => format!(" and the files of {others} that are not stored"),
+    };
     terminal::progress(&match mode {
-        Gc::Look => format!("{count} sessions that ended before {before}{unused} would be deleted\n"),
-        Gc::Delete => format!("{count} sessions{unused} deleted, {freed} bytes freed\n"),
+        Gc::Look => format!("{count} sessions that ended before {before}{files}{unused} would be deleted\n"),
+        Gc::Delete => format!("{count} sessions{files}{unused} deleted, {freed} bytes freed\n"),
     });
     Ok(Exit::Success)
 }

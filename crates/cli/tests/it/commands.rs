@@ -306,6 +306,16 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
 }
 
 #[test]
+fn a_project_that_cannot_be_written_whole_is_not_written_at_all() {
+    let folder = folder_with(&[("prompts", "")]);
+    let failed = inspan(folder.path(), &["init"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert_eq!(paths_below(folder.path()), [folder.path().join("prompts")]);
+    fs::remove_file(folder.path().join("prompts")).unwrap();
+    assert_eq!(inspan(folder.path(), &["init"]).code, Some(0));
+}
+
+#[test]
 fn the_next_command_takes_no_folder_for_an_option() {
     let folder = tempfile::tempdir().unwrap();
     let init = |arguments: &[&str]| inspan(folder.path(), &[&["init"], arguments].concat()).stdout;

@@ -28,7 +28,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("npm", "#!/bin/sh\n"),
     (
         "gh",
-        "#!/bin/sh\n[ $2 = create ] && exec git -C ../origin log --all --format=%s\necho '{ \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
+        "#!/bin/sh\n[ $2 = create ] && exec git -C $HOME/origin log --all --format=%s\necho '{ \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
     ),
     ("free-ports", "#!/bin/sh\necho '[1, 2]'\n"),
 ];
@@ -185,6 +185,45 @@ fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
     }
 }
 
+#[test]
+fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_began() {
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, "git -C $HOME/repo switch -q other; echo work > done-${PWD##*-}");
+        let folder = folder.path();
+        let refused = begin(folder, example);
+        assert_eq!(refused.code, Some(1), "{example}");
+        let why = "The result is for main, and other is checked out.";
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+        git(folder, "switch -q main");
+        let done = run(folder, &["resume", "s"]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert_eq!(git(folder, "ls-files done-0"), "done-0\n");
+        assert_eq!(git(folder, "log -1 --format=%s other"), "other\n");
+    }
+}
+
+#[test]
+fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
+    for (example, tree) in [("tickets", "s-main"), ("best-of-n", "s-0")] {
+        let code =
+            "echo agent > base; case $PWD in *-0) cd $HOME/repo; echo you > base; git commit -qam you;; esac";
+        let folder = repository(example, code);
+        let folder = folder.path();
+        let failed = begin(folder, example);
+        assert_eq!(failed.code, Some(1), "{example}: {}", failed.stderr);
+        let unresolved = run(folder, &["resume", "s", "--session-id", "t"]);
+        assert_eq!(unresolved.code, Some(1), "{example}: {}", unresolved.stderr);
+        let worktrees = git(folder, "worktree list");
+        let tree = worktrees.lines().find(|line| line.ends_with(&format!("[{tree}]"))).unwrap();
+        let tree = tree.split_whitespace().next().unwrap();
+        fs::write(Path::new(tree).join("base"), "both").unwrap();
+        git(folder, &format!("-C {tree} add base"));
+        let done = run(folder, &["resume", "t"]);
+        assert_eq!(done.code, Some(0), "{example}: {}", done.stderr);
+        assert_eq!(git(folder, "show HEAD:base"), "both", "{example}");
+    }
+}
+
 /// A hook that waits, where it is called first, for the program to be killed.
 fn hook(folder: &Path, name: &str) {
     let hook = folder.join("repo/.git/hooks").join(name);
@@ -207,6 +246,8 @@ fn a_kill_in_a_merge_costs_no_ticket() {
     let folder = folder.path();
     hook(folder, "pre-merge-commit");
     killed(folder, "tickets");
+    // As git leaves it when it is killed while it writes.
+    fs::write(folder.join("repo/.git/worktrees/main/index.lock"), "").unwrap();
     let done = run(folder, &["resume", "s"]);
     assert_eq!(done.json()["outputs"]["left"], json!([]), "{}", done.stderr);
     assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
@@ -249,26 +290,71 @@ fn the_best_attempt_is_judged_and_merged_whole() {
     assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
 }
 
-#[test]
-fn the_template_commits_and_pushes_what_the_pull_request_is_made_of() {
+/// A repository with the files of a template.
+fn with_template(template: &str) -> TempDir {
     let folder = repository("tickets", "");
+    let repo = folder.path().join("repo");
+    fs::remove_file(repo.join("flow.yaml")).unwrap();
+    assert_eq!(inspan(&repo, &["init", "--template", template]).code, Some(0));
+    folder
+}
+
+#[test]
+fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_yours() {
+    let folder = with_template("fix-issue");
     let folder = folder.path();
     let repo = folder.join("repo");
-    fs::remove_file(repo.join("flow.yaml")).unwrap();
-    assert_eq!(inspan(&repo, &["init", "--template", "fix-issue"]).code, Some(0));
     let flow = fs::read_to_string(repo.join("flow.yaml")).unwrap();
     fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
     git(folder, "init -q --bare ../origin");
-    git(folder, "remote add origin ../origin");
-    let input =
-        ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", "test=[\"touch\",\"fixed\"]"];
-    // What the user has not committed stays out of it.
-    let refused = run(folder, &input);
-    assert!(refused.stderr.contains("commit or stash your changes first"), "{}", refused.stderr);
-    git(folder, "add .");
-    git(folder, "commit -qm template");
+    git(folder, &format!("remote add origin {}", folder.join("origin").display()));
+    // Its user goes on with other work while the session runs. The first push fails.
+    let test = r#"test=["sh","-c","touch fixed; cd $HOME/repo; git switch -q -C mine; touch draft"]"#;
+    fs::rename(folder.join("origin"), folder.join("away")).unwrap();
+    let input = ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", test];
+    let failed = run(folder, &input);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    fs::rename(folder.join("away"), folder.join("origin")).unwrap();
     let done = run(folder, &["resume", "s"]);
     let pushed = done.json()["outputs"]["pullRequest"].to_string();
     assert!(pushed.contains("Count the herd behind a closed gate"), "{pushed}: {}", done.stderr);
-    assert_eq!(git(folder, "show --format= --name-only @{upstream}"), "fixed\n");
+    assert_eq!(git(folder, "-C ../origin for-each-ref --format=%(refname)"), "refs/heads/fix-s\n");
+    assert_eq!(git(folder, "show --format= --name-only origin/fix-s"), "fixed\n");
+    assert_eq!(git(folder, "branch --show-current"), "mine\n");
+    assert!(git(folder, "status --porcelain").contains("?? draft\n"));
+}
+
+#[test]
+fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
+    // The agent checks off its own task, also at another place; or the process dies once it is checked off.
+    let own = r#"check=["sh","-c","grep -v 1 list > new; echo '- [x] 1' >> new; cat new > list; rm new"]"#;
+    for check in [own, r#"check=["true"]"#] {
+        let folder = with_template("task-list");
+        let folder = folder.path();
+        let repo = folder.join("repo");
+        let mv = "#!/bin/sh\n/bin/mv \"$@\" && mkdir $HOME/moved 2>/dev/null && kill -9 $PPID\nexit 0\n";
+        executable(&folder.join("bin/mv"), mv);
+        fs::write(repo.join("list"), "- [ ] 1\r\n- [ ] 2\r\n- [x] 0\r\n- [ ] 2\r\n").unwrap();
+        fs::set_permissions(repo.join("list"), fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink("list", repo.join("link")).unwrap();
+        let failed = run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]);
+        assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+        let done = run(folder, &["resume", "s"]);
+        let outputs = &done.json()["outputs"];
+        assert_eq!(outputs["done"], json!(3), "{outputs} {}", done.stderr);
+        assert!(!outputs["report"].as_str().unwrap().contains("[ ]"), "{outputs}");
+        assert!(fs::symlink_metadata(repo.join("link")).unwrap().is_symlink());
+        assert_eq!(fs::metadata(repo.join("list")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
+
+#[test]
+fn the_input_of_a_template_is_checked_before_an_agent_is_paid() {
+    for (template, input) in [("fix-issue", "test"), ("task-list", "check"), ("nightly", "send")] {
+        let folder = with_template(template);
+        let refused = run(folder.path(), &["run", "flow.yaml", "-i", &format!("{input}=cargo test")]);
+        let what = format!("`{input}`: the value is not of type \"array\"");
+        assert_eq!(refused.code, Some(2), "{template}: {}", refused.stderr);
+        assert!(refused.stderr.contains(&what), "{template}: {}", refused.stderr);
+    }
 }

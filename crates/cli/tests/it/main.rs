@@ -4,6 +4,7 @@
 mod acp_server;
 mod agents;
 mod api_agents;
+mod artifacts;
 mod commands;
 mod damage;
 mod documents;

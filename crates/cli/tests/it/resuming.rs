@@ -532,12 +532,18 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     assert_eq!(inspan(folder, &["store", "gc", "s"]).code, Some(0));
     assert!(all.join("s/report").exists() && all.join("t/report").exists());
     fs::create_dir(all.join("t/in")).unwrap();
-    std::os::unix::fs::symlink(all.join("t/report"), all.join("t/in/link")).unwrap();
+    for session in ["t", "s"] {
+        let link = all.join("t/in").join(session);
+        std::os::unix::fs::symlink(all.join(session).join("report"), link).unwrap();
+    }
     let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]);
     assert_eq!(forked.code, Some(0), "{}", forked.stderr);
     named(&forked, "u");
     assert!(all.join("u/report").exists() && !all.join("u/side").exists());
-    assert_eq!(fs::read_link(all.join("u/in/link")).unwrap(), Path::new("../report"));
+    // Also one that was made when the folder had the name of the older session.
+    for session in ["t", "s"] {
+        assert_eq!(fs::read_link(all.join("u/in").join(session)).unwrap(), Path::new("../report"));
+    }
     assert!(forked.stderr.contains("t/side is not copied"), "{}", forked.stderr);
     assert_eq!(did(folder), ["left", "copied"]);
 }
@@ -591,6 +597,31 @@ nodes:
     fs::remove_file(folder.join("ok")).unwrap();
     assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
     assert!(!fs::symlink_metadata(all.join("s")).unwrap().is_symlink() && all.join("t/tree").exists());
+}
+
+#[test]
+fn the_help_of_a_failed_session_names_what_only_a_fork_runs_again() {
+    let flow = "\
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1], onItemError: continue }
+    body: { nodes: [{ id: check, type: exec, input: { argv: [test, -f, ok] } }] }
+  - { id: nothing, type: control.fail, input: { message: none is done } }
+edges: [{ from: each, to: nothing, when: each.failed > 0 }]
+";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    let help = "`each[0]` failed and the flow went on, so that is finished work: `inspan fork s --at 'each[0]'` runs it again";
+    let failed = inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
+    assert_eq!((failed.code, failed.stderr.contains(help)), (Some(1), true), "{}", failed.stderr);
+    fs::write(folder.join("ok"), "").unwrap();
+    let help = help.replace("fork s", "fork t");
+    let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
+    assert_eq!((resumed.code, resumed.stderr.contains(&help)), (Some(1), true), "{}", resumed.stderr);
+    let forked = inspan(folder, &["fork", "t", "--at", "each[0]"]);
+    assert_eq!(forked.code, Some(0), "{}", forked.stderr);
 }
 
 /// A subflow whose budget ends it, and a flow that spends after a failure.

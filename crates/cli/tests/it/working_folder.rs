@@ -104,7 +104,7 @@ fn no_program_is_told_of_the_repository_whose_hook_runs_the_flow() {
 }
 
 #[test]
-fn a_relative_home_is_one_of_the_folder_that_the_program_began_in() {
+fn a_relative_home_or_store_is_one_of_the_folder_that_the_program_began_in() {
     let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { cwd: /tmp, argv: [sh, -c, 'echo hi > $INSPAN_ARTIFACTS/x; echo $INSPAN_ARTIFACTS'] } }\n";
     let folder = flow_folder(flow);
     let call =
@@ -113,6 +113,8 @@ fn a_relative_home_is_one_of_the_folder_that_the_program_began_in() {
     assert_eq!(run.code, Some(0), "{}", run.report());
     assert_eq!(run.json()["outputs"]["a"]["stdout"], json!("~/own/sessions.artifacts/s\n"));
     assert_eq!(call(&["show", "s", "--json"]).json()["state"], json!("success"));
+    let run = call(&["run", "flow.yaml", "--json", "--session-id", "s", "--store", "own/file.db"]);
+    assert_eq!(run.json()["outputs"]["a"]["stdout"], json!("~/own/file.artifacts/s\n"));
 }
 
 #[cfg(target_os = "linux")]

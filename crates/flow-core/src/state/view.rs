@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, CancelReason, ErrorCode, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage,
+    AgentError, CancelReason, ErrorCode, NodePath, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus,
+    Timestamp, Usage,
 };
 
 use schemars::JsonSchema;
@@ -11,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState, budget::UsedUp};
-use crate::graph::{BodyIx, FrameIx, Graph, TaskRef};
+use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, TaskRef};
 
 impl Facts {
     /// The status of the session.
@@ -129,6 +130,27 @@ impl Facts {
     /// The first failure that nothing handled.
     pub fn failure(&self) -> Option<&AgentError> {
         self.frames[FrameIx::FLOW].failure.as_ref()
+    }
+
+    /// The nodes of the flow that failed, and the items of its lists, after which it went on: they count as finished work.
+    pub fn handled_failures(&self, graph: &Graph) -> Vec<NodePath> {
+        let mut found = Vec::new();
+        for (task, node) in self.frames[FrameIx::FLOW].tasks() {
+            let (path, policy) = (self.path(graph, task), &self.spec(graph, task).policy);
+            if node.status == NodeStatus::Failed
+                && (!node.tainted || policy.on_failure == OnFailure::Continue)
+            {
+                found.push(path);
+            } else if matches!(node.status, NodeStatus::Complete | NodeStatus::Reused) {
+                let results = self.output(task).and_then(|output| output["results"].as_array());
+                let frames = self.spec(graph, task).frames.as_deref();
+                let foreach = frames.filter(|frames| matches!(frames.kind, FramesKind::Foreach { .. }));
+                let failed = results.filter(|_| foreach.is_some()).into_iter().flatten();
+                let failed = failed.filter(|result| result.get("error").is_some());
+                found.extend(failed.map(|result| NodePath::new(&format!("{path}[{}]", result["index"]))));
+            }
+        }
+        found
     }
 
     /// The budgets that are used up: whose each is, and its size and what was spent, in words; the flow's first.

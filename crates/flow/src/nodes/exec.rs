@@ -211,7 +211,7 @@ fn output(
                 (Some(code), _) => format!("exited with code {code}"),
                 (None, signal) => format!("was ended by a {}", signal.as_deref().unwrap_or("signal")),
             };
-            let said = last_line(&stderr).or_else(|| last_line(&stdout));
+            let said = cause(&stderr).or_else(|| cause(&stdout));
             let said = said.map(|line| format!(": {line}")).unwrap_or_default();
             Err(AgentError::new(ErrorCode::Process, format!("`{program}` {how}{said}")).with_detail(json!({
                 "exitCode": code,
@@ -259,8 +259,12 @@ fn parsed(parse: ExecParse, stdout: &str, program: &str) -> Result<Value, AgentE
     }
 }
 
-fn last_line(text: &str) -> Option<&str> {
-    text.lines().rev().find(|line| !line.trim().is_empty())
+/// The line that says why a program failed: the last that calls itself an error, as those of git before its advice, else the
+/// last of all.
+fn cause(text: &str) -> Option<&str> {
+    let lines = || text.lines().rev().filter(|line| !line.trim().is_empty() && !line.starts_with("hint:"));
+    let of = |word: &str| lines().find(|line| line.starts_with(word));
+    of("fatal:").or_else(|| of("error:")).or_else(|| lines().next())
 }
 
 fn tail(text: &str, bytes: usize) -> &str {

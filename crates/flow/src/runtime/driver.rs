@@ -157,9 +157,12 @@ impl Driver {
 
     /// Pauses the session if the end of one more attempt could not be stored.
     fn pause_without_room(&self) {
-        if let Some(error) = self.writer.as_ref().and_then(EventWriter::lacks_room) {
-            // A session that is ending or paused already needs no pause.
-            let _ = self.root.pause(Some(error.to_string()));
+        let Some(writer) = &self.writer else { return };
+        // A session that is ending or paused already needs no pause.
+        if let Some(error) = writer.lacks_room()
+            && self.root.pause(Some(error.to_string())).is_ok()
+        {
+            writer.notify(&format!("the session pauses: {error}"));
         }
     }
 

@@ -223,7 +223,7 @@ impl EventWriter {
         self.pending.iter().any(|event| ends(&event.event))
     }
 
-    fn notify(&self, line: &str) {
+    pub(super) fn notify(&self, line: &str) {
         if let Some(notice) = &self.notice {
             notice(line);
         }

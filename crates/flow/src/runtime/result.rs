@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Envelope, NodeId, NodeStatus, Outcome, PauseCause, Prompt, RunSnapshot, SessionId,
+    AgentError, Envelope, NodeId, NodePath, NodeStatus, Outcome, PauseCause, Prompt, RunSnapshot, SessionId,
     SessionStatus, Usage, WaitingOn,
 };
 use serde::{Serialize, Serializer};
@@ -169,6 +169,12 @@ impl FlowRunResult {
     /// The questions without an answer.
     pub fn open_prompts(&self) -> &[Prompt] {
         self.last.run.state().prompts()
+    }
+
+    /// The nodes that failed, and the items of lists, after which the flow went on: they count as finished work, and only a
+    /// fork runs them again.
+    pub fn handled_failures(&self) -> Vec<NodePath> {
+        self.last.run.state().handled_failures(self.last.run.graph())
     }
 
     /// The limit to raise, as `--budget` names it, if one paused the session.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::terminal;
-use inspan_view::Commands;
+use inspan_view::{Commands, quoted};
 
 /// How many questions are named that wait; one who answers needs an example or two.
 const MOST_HINTS: usize = 3;
@@ -87,7 +87,16 @@ impl<'a> SessionReport<'a> {
             }
             (_, Keeps::Session) => {
                 let resume = commands.command("resume", id, "");
-                vec![format!("fix it, then run `{resume}`; finished work is reused")]
+                let mut hints = vec![format!("fix it, then run `{resume}`; finished work is reused")];
+                if let [first, more @ ..] = &self.result.handled_failures()[..] {
+                    let others =
+                        if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+                    let fork = commands.command("fork", id, &format!("--at {}", quoted(first.as_str())));
+                    hints.push(format!(
+                        "`{first}`{others} failed and the flow went on, so that is finished work: `{fork}` runs it again"
+                    ));
+                }
+                hints
             }
             (_, Keeps::Nothing) => {
                 let waits = |question: &Prompt| {

@@ -177,6 +177,15 @@ async fn a_failure_says_how_it_ended_and_holds_the_end_of_both_streams() {
 
     let rows = [
         ("echo only stdout; exit 1", "`sh` exited with code 1: only stdout"),
+        (
+            "printf 'error: a\\nfatal: no such branch\\n\\nUse -- so:\\nhint: or so\\n' >&2; exit 1",
+            "`sh` exited with code 1: fatal: no such branch",
+        ),
+        (
+            "printf 'error: it is there\\nAborting\\n' >&2; exit 1",
+            "`sh` exited with code 1: error: it is there",
+        ),
+        ("printf 'outside\\nhint: turn it off\\n' >&2; exit 1", "`sh` exited with code 1: outside"),
         ("exit 1", "`sh` exited with code 1"),
         ("kill -9 $$", "`sh` was ended by a signal: 9 (SIGKILL)"),
     ];

@@ -167,8 +167,17 @@ async fn a_session_that_is_paused_does_not_wait_long_for_space() {
 async fn no_attempt_begins_whose_end_could_not_be_stored() {
     let stage = Stage::new(FLOW, &talk());
     stage.store.shrink(0);
-    let result = stage.builder().build().run(Map::new()).await.unwrap();
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let collected = notices.clone();
+    let notice = move |line: &str| collected.lock().unwrap().push(line.to_owned());
+    let runner = stage.builder().on_notice(Arc::new(notice)).build();
+    let result = runner.run(Map::new()).await.unwrap();
     assert_eq!((result.outcome, stage.effects.done().len()), (Outcome::Paused, 0));
+    let said = notices.lock().unwrap().join("\n");
+    assert!(
+        said.starts_with("the session pauses: the disk is full: memory") && said.lines().count() == 1,
+        "{said}"
+    );
     stage.store.shrink(2);
     assert_eq!(stage.resume().await.outcome, Outcome::Paused);
     stage.store.shrink(usize::MAX);
