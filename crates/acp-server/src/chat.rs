@@ -1,14 +1,16 @@
 //! One conversation of an editor: the sessions that it has started, and where in the newest one it is.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inspan_protocol::SessionId;
-use inspan_sessions::{OpenQuestions, OpenSession, SessionError, Sessions};
+use inspan_protocol::{PromptId, SessionId};
+use inspan_sessions::{OpenQuestions, RegisteredFlow, SessionError, SessionErrorCode, Sessions};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::input::command_of;
 use crate::updates::Updates;
 
 /// What the ids of conversations begin with.
@@ -28,8 +30,10 @@ pub(crate) struct Chat {
     pub(crate) run: tokio::sync::Mutex<Option<CurrentSession>>,
     /// The turn in progress.
     pub(crate) turn: Mutex<Option<ActiveTurn>>,
-    /// Cancelled when its session is no longer watched beside turns.
+    /// Cancelled when its session is no longer watched, because a turn begins.
     watch_end: Mutex<CancellationToken>,
+    /// Cancelled when the conversation is closed.
+    closed: CancellationToken,
 }
 
 /// The newest session of a conversation.
@@ -40,12 +44,33 @@ pub(crate) struct CurrentSession {
     pub(crate) updates: Updates,
     /// Its open questions, by the events that the editor has seen.
     pub(crate) open: OpenQuestions,
+    /// Questions that the person left open, or that the editor cannot show.
+    pub(crate) unanswered: HashSet<PromptId>,
+    /// Whether the person was told what waits for them, and nothing has happened since.
+    pub(crate) has_told: bool,
 }
 
 impl CurrentSession {
     /// A session of which the editor has seen nothing.
-    pub(crate) fn new(session: SessionId, opened: &OpenSession) -> Self {
-        Self { session, next: 1, updates: Updates::new(opened), open: OpenQuestions::default() }
+    pub(crate) async fn open(
+        sessions: &Sessions,
+        session: SessionId,
+        flows: &[RegisteredFlow],
+    ) -> Result<Self, SessionError> {
+        let opened = sessions.open(&session).await?;
+        let updates = Updates::new(&opened, command_of(flows, &opened));
+        let open = OpenQuestions::default();
+        Ok(Self { session, next: 1, updates, open, unanswered: HashSet::new(), has_told: false })
+    }
+
+    /// Goes over to the session that continues this one, if there is one: a shell may have continued it. Whether it has.
+    pub(crate) async fn go_on(&mut self, chat: &Chat) -> Result<bool, SessionError> {
+        let by = chat.sessions.entry(&self.session).await?.continued_by;
+        let newest = chain(&chat.sessions, self.session.clone(), by).await.pop();
+        let Some(newest) = newest.filter(|newest| *newest != self.session) else { return Ok(false) };
+        let flows = chat.sessions.launcher().flows().await?;
+        *self = Self::open(&chat.sessions, newest, &flows).await?;
+        Ok(true)
     }
 }
 
@@ -69,17 +94,43 @@ impl Chat {
             run: tokio::sync::Mutex::new(None),
             turn: Mutex::new(None),
             watch_end: Mutex::default(),
+            closed: CancellationToken::new(),
         })
     }
 
-    /// What ends a watch that begins now.
-    pub(crate) fn watching(&self) -> CancellationToken {
-        self.watch_end.lock().clone()
+    /// Notes that a turn begins, which shows what happens from then on; the turn in progress, if there is one already.
+    pub(crate) fn begin_turn(&self, new: ActiveTurn) -> Option<ActiveTurn> {
+        let mut turn = self.turn.lock();
+        if turn.is_none() {
+            *turn = Some(new);
+            self.watch_end.lock().cancel();
+            return None;
+        }
+        turn.clone()
     }
 
-    /// Ends the watch, so that a turn can show what happens; one that has not begun yet ends at once.
-    pub(crate) fn stop_watching(&self) {
+    /// What ends a watch that begins now, in the place of an earlier one; nothing while a turn shows what happens.
+    pub(crate) fn begin_watch(&self) -> Option<CancellationToken> {
+        let turn = self.turn.lock();
+        if turn.is_some() {
+            return None;
+        }
+        let end = self.closed.child_token();
+        std::mem::replace(&mut *self.watch_end.lock(), end.clone()).cancel();
+        Some(end)
+    }
+
+    /// Ends the watch.
+    pub(crate) fn end_watch(&self) {
         self.watch_end.lock().cancel();
+    }
+
+    /// Closes the conversation: it is not watched any more, and a turn in progress is cancelled.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+        if let Some(turn) = self.turn.lock().as_ref() {
+            turn.cancelled.cancel();
+        }
     }
 
     /// The id of a conversation, of a fresh id of a session.
@@ -88,21 +139,30 @@ impl Chat {
         format!("{PREFIX}{}", id.rsplit_once('-').map_or(id, |(_, random)| random))
     }
 
-    /// The sessions of this conversation, oldest first: those that it has started, or the one that it is named by.
+    /// The sessions of this conversation, oldest first: the one that it is named by, those that it has started, and those that
+    /// continue them.
     pub(crate) async fn started(&self) -> Result<Vec<SessionId>, SessionError> {
-        let prefix = format!("{}-", self.id);
-        if self.id.starts_with(PREFIX) {
-            let entries = self.sessions.store().entries(&prefix, MOST).await?;
-            let mut numbered: Vec<(u64, SessionId)> = entries
-                .into_iter()
-                .filter_map(|entry| {
-                    Some((entry.session.as_str().strip_prefix(&prefix)?.parse().ok()?, entry.session))
-                })
-                .collect();
-            numbered.sort();
-            return Ok(numbered.into_iter().map(|(_, session)| session).collect());
+        let mut first = Vec::new();
+        match self.sessions.entry(&SessionId::from(self.id.as_str())).await {
+            Ok(entry) => first.push((0, entry)),
+            Err(error) if error.code == SessionErrorCode::UnknownSession => {}
+            Err(error) => return Err(error),
         }
-        self.sessions.entry(&SessionId::from(self.id.as_str())).await.map(|entry| vec![entry.session])
+        if self.id.starts_with(PREFIX) {
+            let prefix = format!("{}-", self.id);
+            let entries = self.sessions.store().entries(&prefix, MOST).await?;
+            first.extend(entries.into_iter().filter_map(|entry| {
+                Some((entry.session.as_str().strip_prefix(&prefix)?.parse::<u64>().ok()?, entry))
+            }));
+            first.sort_by_key(|(number, _)| *number);
+        }
+        let mut started: Vec<SessionId> = Vec::new();
+        for (_, entry) in first {
+            let chain = chain(&self.sessions, entry.session, entry.continued_by).await;
+            started
+                .extend(chain.into_iter().filter(|session| !started.contains(session)).collect::<Vec<_>>());
+        }
+        Ok(started)
     }
 
     /// The id of the next session; for a conversation that a shell has started, any id.
@@ -124,6 +184,18 @@ impl Chat {
             turn.session = Some(session.clone());
         }
     }
+}
+
+/// A session and those that continue it, one after the other.
+async fn chain(sessions: &Sessions, first: SessionId, mut next: Option<SessionId>) -> Vec<SessionId> {
+    let mut chain = vec![first];
+    while let Some(by) = next.filter(|by| !chain.contains(by)) {
+        // One that cannot be read is not shown, nor what continues it.
+        let Ok(entry) = sessions.entry(&by).await else { break };
+        chain.push(entry.session);
+        next = entry.continued_by;
+    }
+    chain
 }
 
 /// The conversation that a session belongs to: its own id unless a conversation has started it.

@@ -1,6 +1,8 @@
 //! What a person types: a command with its input, or a text.
 
-use inspan_sessions::RegisteredFlow;
+use std::path::Path;
+
+use inspan_sessions::{OpenSession, RegisteredFlow};
 use serde_json::{Map, Value, json};
 
 use crate::rpc::RpcError;
@@ -39,6 +41,24 @@ pub(crate) fn text_of(blocks: &[PromptBlock]) -> Result<String, RpcError> {
 pub(crate) fn command(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix('/')?;
     Some(rest.split_once(char::is_whitespace).map_or((rest, ""), |(name, rest)| (name, rest.trim())))
+}
+
+/// The flow that a text starts, and what is written after its command. Any other text is none, also if it begins with `/`.
+pub(crate) fn flow_command<'a>(
+    flows: &'a [RegisteredFlow],
+    text: &'a str,
+) -> Option<(&'a RegisteredFlow, &'a str)> {
+    let (name, rest) = command(text)?;
+    Some((flows.iter().find(|flow| flow.id == name)?, rest))
+}
+
+/// The command of a session: the id of its flow, as far as there still is such a flow, else its name.
+pub(crate) fn command_of<'a>(flows: &'a [RegisteredFlow], session: &'a OpenSession) -> &'a str {
+    let file = Path::new(&session.record.flow.file).file_name();
+    let named = || flows.iter().filter(|flow| flow.name == session.graph.name);
+    // Two flows may have one name.
+    let of_file = named().find(|flow| flow.file.file_name() == file);
+    of_file.or_else(|| named().next()).map_or(&session.graph.name, |flow| &flow.id)
 }
 
 /// What editors offer: each flow as a command.

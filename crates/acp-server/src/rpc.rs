@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
+use tokio_util::bytes::BytesMut;
+use tokio_util::codec::{Decoder, FramedRead, LinesCodec, LinesCodecError};
 
 /// The longest line that is read, in bytes. A longer one is refused, and the next one is read.
 pub(crate) const LONGEST_LINE: usize = 4 * 1024 * 1024;
@@ -156,37 +157,51 @@ pub(crate) async fn write_lines(mut lines: mpsc::Receiver<String>, mut output: i
     }
 }
 
+/// Lines, or why one cannot be read. An error of a decoder would also keep the lines behind it in the buffer until more comes.
+struct CheckedLines(LinesCodec);
+
+impl Decoder for CheckedLines {
+    type Item = Result<String, LinesCodecError>;
+    type Error = std::io::Error;
+
+    fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Self::Item>, Self::Error> {
+        Ok(self.0.decode(buffer).transpose())
+    }
+
+    fn decode_eof(&mut self, buffer: &mut BytesMut) -> Result<Option<Self::Item>, Self::Error> {
+        Ok(self.0.decode_eof(buffer).transpose())
+    }
+}
+
 /// The client's messages. Answers to our requests are delivered here; what is no message is refused here.
 pub(crate) struct Messages<R> {
-    lines: FramedRead<R, LinesCodec>,
+    lines: FramedRead<R, CheckedLines>,
     client: Client,
 }
 
 impl<R: AsyncRead + Unpin> Messages<R> {
     pub(crate) fn new(input: R, client: Client) -> Self {
-        Self { lines: FramedRead::new(input, LinesCodec::new_with_max_length(LONGEST_LINE)), client }
+        Self {
+            lines: FramedRead::new(input, CheckedLines(LinesCodec::new_with_max_length(LONGEST_LINE))),
+            client,
+        }
     }
 
     /// The next message that needs something to be done; none once the client is gone.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         loop {
-            let line = match self.lines.next().await? {
+            // If reading fails, the client is gone.
+            let line = match self.lines.next().await?.ok()? {
                 Ok(line) => line,
                 Err(error) => {
                     self.refuse(match error {
                         LinesCodecError::MaxLineLengthExceeded => {
                             format!("a line has more than {LONGEST_LINE} bytes")
                         }
-                        // The line was no UTF-8, or reading failed; then the stream is over.
                         LinesCodecError::Io(error) => format!("a line cannot be read: {error}"),
                     })
                     .await;
-                    // After an error the stream pauses once.
-                    match self.lines.next().await {
-                        None => continue,
-                        Some(Ok(line)) => line,
-                        Some(Err(_)) => return None,
-                    }
+                    continue;
                 }
             };
             if line.trim().is_empty() {

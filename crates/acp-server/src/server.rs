@@ -1,6 +1,6 @@
 //! The agent as editors see it: which methods there are, and what each does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +76,7 @@ pub async fn serve(
         }
     }
     // What was answered until now still goes out; what waits for a session does not wait any more.
-    server.chats.lock().values().for_each(|chat| chat.stop_watching());
+    server.chats.lock().values().for_each(|chat| chat.close());
     drop((work, messages, server));
     let _ = writer.await;
 }
@@ -112,8 +112,7 @@ impl Server {
                         Ok(chat) => {
                             server.client.answer(&id, Ok(json!({}))).await;
                             server.offer_commands(&chat).await;
-                            let shows_forms = server.shows_forms.load(Ordering::Relaxed);
-                            tokio::spawn(watch(server.client.clone(), chat, shows_forms));
+                            server.watch(&chat);
                         }
                         Err(error) => server.client.answer(&id, Err(error)).await,
                     }
@@ -162,8 +161,11 @@ impl Server {
     }
 
     async fn new_session(&self, id: &Value, given: Value) {
-        let opened = params(given)
-            .and_then(|wire::NewSession { cwd }| self.open_chat(Chat::id_of(&(self.fresh_id)()), cwd));
+        let opened = params(given).and_then(|wire::NewSession { cwd }| {
+            let chat = self.new_chat(Chat::id_of(&(self.fresh_id)()), cwd)?;
+            self.put_chat(&chat)?;
+            Ok(chat)
+        });
         match opened {
             Ok(chat) => {
                 self.client.answer(id, Ok(json!({ "sessionId": chat.id }))).await;
@@ -173,21 +175,39 @@ impl Server {
         }
     }
 
-    fn open_chat(&self, id: String, cwd: PathBuf) -> Result<Arc<Chat>, RpcError> {
+    fn new_chat(&self, id: String, cwd: PathBuf) -> Result<Arc<Chat>, RpcError> {
         if !cwd.is_absolute() {
             return Err(RpcError::params(format!("`cwd` must be an absolute path, not `{}`", cwd.display())));
         }
         let sessions = (self.open)(&cwd).map_err(|error| refused(&error))?;
+        Ok(Chat::new(id, cwd, sessions))
+    }
+
+    /// Opens a conversation, in the place of the one that is open under its id.
+    fn put_chat(&self, chat: &Arc<Chat>) -> Result<(), RpcError> {
         let mut chats = self.chats.lock();
-        if chats.len() >= MOST_CHATS {
-            return Err(RpcError::new(
-                INTERNAL_ERROR,
-                format!("at most {MOST_CHATS} conversations can be open"),
-            ));
+        match chats.get(&chat.id) {
+            Some(old) if old.turn.lock().is_some() => {
+                let message = format!("a turn of session `{}` is in progress", chat.id);
+                return Err(RpcError::new(INVALID_REQUEST, message));
+            }
+            Some(old) => old.close(),
+            None if chats.len() >= MOST_CHATS => {
+                let message = format!("at most {MOST_CHATS} conversations can be open");
+                return Err(RpcError::new(INTERNAL_ERROR, message));
+            }
+            None => {}
         }
-        let chat = Chat::new(id.clone(), cwd, sessions);
-        chats.insert(id, Arc::clone(&chat));
-        Ok(chat)
+        chats.insert(chat.id.clone(), Arc::clone(chat));
+        Ok(())
+    }
+
+    /// Shows what happens in a conversation beside turns.
+    fn watch(&self, chat: &Arc<Chat>) {
+        if let Some(end) = chat.begin_watch() {
+            let shows_forms = self.shows_forms.load(Ordering::Relaxed);
+            tokio::spawn(watch(self.client.clone(), Arc::clone(chat), shows_forms, end));
+        }
     }
 
     fn chat(&self, id: &str) -> Result<Arc<Chat>, RpcError> {
@@ -200,38 +220,31 @@ impl Server {
         let wire::OldSession { session_id, cwd } = params(given)?;
         let unknown = |why: String| RpcError::new(NOT_FOUND, why);
         SessionId::checked(&session_id).map_err(|error| unknown(error.to_string()))?;
-        let is_busy = self.chats.lock().get(&session_id).is_some_and(|chat| chat.turn.lock().is_some());
-        if is_busy {
-            return Err(RpcError::new(
-                INVALID_REQUEST,
-                format!("a turn of session `{session_id}` is in progress"),
-            ));
+        let chat = self.new_chat(session_id, cwd)?;
+        let old = self.chats.lock().get(&chat.id).cloned();
+        // It shows nothing while the same is shown again.
+        if let Some(old) = &old {
+            old.end_watch();
         }
-        if let Some(old) = self.chats.lock().get(&session_id) {
-            old.stop_watching();
+        let loaded = match self.replay(&chat, replays).await {
+            // One that is open need not have started anything yet.
+            Ok(has_any) if has_any || old.is_some() => self.put_chat(&chat),
+            Ok(_) => Err(unknown(format!("there is no session `{}`", chat.id))),
+            Err(error) => Err(refused(&error)),
+        };
+        if let (Err(_), Some(old)) = (&loaded, &old) {
+            self.watch(old);
         }
-        let chat = self.open_chat(session_id.clone(), cwd)?;
-        let loaded = self.replay(&chat, replays).await;
-        match loaded {
-            Ok(true) => Ok(chat),
-            Ok(false) => {
-                self.chats.lock().remove(&session_id);
-                Err(unknown(format!("there is no session `{session_id}`")))
-            }
-            Err(error) => {
-                self.chats.lock().remove(&session_id);
-                Err(refused(&error))
-            }
-        }
+        loaded.map(|()| chat)
     }
 
     /// Sends the updates of all sessions of a conversation, and is then at the end of the newest.
     /// False if there are none.
     async fn replay(&self, chat: &Chat, replays: bool) -> Result<bool, SessionError> {
         let mut newest = None;
+        let flows = chat.sessions.launcher().flows().await?;
         for session in chat.started().await? {
-            let opened = chat.sessions.open(&session).await?;
-            let mut run = CurrentSession::new(session, &opened);
+            let mut run = CurrentSession::open(&chat.sessions, session, &flows).await?;
             loop {
                 let events = chat.sessions.events(&run.session, run.next, EVENTS).await?;
                 let Some(last) = events.last() else { break };
@@ -260,12 +273,22 @@ impl Server {
             None => 0,
             Some(cursor) => cursor.parse().map_err(|_| RpcError::params("the `cursor` is none of ours"))?,
         };
+        let until = PAGE.saturating_add(from);
         let folder = cwd.clone().unwrap_or_else(|| PathBuf::from("/"));
         let sessions = (self.open)(&folder).map_err(|error| refused(&error))?;
         let mut listed: Vec<Value> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
-        for entry in sessions.list(LOOKED_AT).await.map_err(|error| refused(&error))? {
-            if entry.damage.is_some() || !seen.insert(conversation_of(&entry.session).to_owned()) {
+        let mut seen = HashSet::new();
+        let entries = sessions.list(LOOKED_AT).await.map_err(|error| refused(&error))?;
+        let continued =
+            entries.iter().filter_map(|entry| Some((entry.continued_by.as_ref()?, &entry.session)));
+        let continued: HashMap<&SessionId, &SessionId> = continued.collect();
+        for entry in &entries {
+            let mut first = &entry.session;
+            while let Some(before) = continued.get(first) {
+                first = before;
+            }
+            let conversation = conversation_of(first);
+            if entry.damage.is_some() || !seen.insert(conversation) {
                 continue;
             }
             let Ok(record) = sessions.record(&entry.session).await else { continue };
@@ -274,19 +297,19 @@ impl Server {
                 continue;
             }
             listed.push(json!({
-                "sessionId": conversation_of(&entry.session),
+                "sessionId": conversation,
                 "cwd": worked_in,
-                "title": format!("{} ({})", entry.flow, DisplayStatus::of(&entry).word()),
+                "title": format!("{} ({})", entry.flow, DisplayStatus::of(entry).word()),
                 "updatedAt": entry.digest.updated_at.unwrap_or(entry.created_at),
             }));
-            if listed.len() > from + PAGE {
+            if listed.len() > until {
                 break;
             }
         }
         let page: Vec<&Value> = listed.iter().skip(from).take(PAGE).collect();
         let mut answer = json!({ "sessions": page });
-        if listed.len() > from + PAGE {
-            answer["nextCursor"] = json!((from + PAGE).to_string());
+        if listed.len() > until {
+            answer["nextCursor"] = json!(until.to_string());
         }
         Ok(answer)
     }
@@ -294,11 +317,7 @@ impl Server {
     /// Forgets a conversation; a turn in progress is cancelled as by `session/cancel`.
     fn close(&self, given: Value) -> Result<Value, RpcError> {
         let wire::OfSession { session_id } = params(given)?;
-        let chat = self.chat(&session_id)?;
-        chat.stop_watching();
-        if let Some(turn) = chat.turn.lock().as_ref() {
-            turn.cancelled.cancel();
-        }
+        self.chat(&session_id)?.close();
         self.chats.lock().remove(&session_id);
         Ok(json!({}))
     }

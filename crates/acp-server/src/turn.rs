@@ -1,6 +1,6 @@
 //! One turn: what a session does until it ends, is idle or needs the person, as updates and questions of the editor.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(crate) async fn show(
     cancelled: &CancellationToken,
 ) -> Result<StopReason, SessionError> {
     let mut turn = Showing { answered, ..Showing::new(client, chat, shows_forms, InputEcho::Shown) };
+    // What was left open before is asked once more.
+    run.unanswered.clear();
     let mut follower = chat.sessions.follow(&run.session, run.next);
     let mut pausing: Option<Instant> = None;
     turn.show_questions(run);
@@ -57,44 +59,57 @@ pub(crate) async fn show(
             Some((prompt, command)) = turn.shown.next(), if !turn.shown.is_empty() => {
                 turn.answered(run, prompt, command).await;
             }
-            followed = follower.next() => turn.take(followed?, run, pausing.is_some()).await,
+            followed = follower.next() => turn.take(followed?, run, pausing.is_some()).await?,
             () = sleep(SETTLES), if turn.waits_for_person(run) => turn.tell_questions(run).await,
         }
     }
     Ok(if pausing.is_some() { StopReason::Cancelled } else { StopReason::EndTurn })
 }
 
-/// Shows what the session of a conversation does that was opened again, and asks what is open, until a turn begins or the
-/// conversation is closed: a shell or another interface may control the session.
-pub(crate) async fn watch(client: Client, chat: Arc<Chat>, shows_forms: bool) {
-    let ended = chat.watching();
+/// Shows what the session of a conversation does beside turns, and asks what is open and was not left open here, until `end`: a shell
+/// or another interface may control the session.
+pub(crate) async fn watch(client: Client, chat: Arc<Chat>, shows_forms: bool, end: CancellationToken) {
     let mut held = chat.run.lock().await;
     let Some(run) = held.as_mut() else { return };
+    // What cannot be read now is reported by the next turn.
+    while let Ok(true) = watch_one(&client, &chat, run, shows_forms, &end).await {}
+}
+
+/// Watches one session. Whether another one continues it, which is the conversation's newest from then on.
+async fn watch_one(
+    client: &Client,
+    chat: &Chat,
+    run: &mut CurrentSession,
+    shows_forms: bool,
+    end: &CancellationToken,
+) -> Result<bool, SessionError> {
     // What people write to it is written elsewhere.
-    let mut watch = Showing::new(&client, &chat, shows_forms, InputEcho::Replayed);
+    let mut watch = Showing::new(client, chat, shows_forms, InputEcho::Replayed);
     let mut follower = chat.sessions.follow(&run.session, run.next);
-    let mut has_told = false;
+    let mut has_news = false;
     loop {
         watch.show_questions(run);
         tokio::select! {
             biased;
-            () = ended.cancelled() => return,
+            () = end.cancelled() => return Ok(false),
             Some((prompt, command)) = watch.shown.next(), if !watch.shown.is_empty() => {
                 watch.answered(run, prompt, command).await;
             }
-            followed = follower.next() => match followed {
-                Ok(Followed::Events(events)) => {
+            followed = follower.next() => match followed? {
+                Followed::Events(events) => {
                     watch.see(&events, run).await;
-                    has_told = false;
+                    has_news = true;
                 }
-                Ok(Followed::Idle(_)) => run.open.lose_process(chat.sessions.clock().now()),
-                // What cannot be read now is reported by the next turn.
-                Ok(Followed::Ended(_)) | Err(_) => return,
+                Followed::Idle(entry) => {
+                    let status = DisplayStatus::of(&entry);
+                    let rests = watch.rests(status, run).await?;
+                    if let Some(rests) = rests.filter(|_| std::mem::take(&mut has_news)) {
+                        update(client, chat, says(&rests)).await;
+                    }
+                }
+                Followed::Ended(_) => return run.go_on(chat).await,
             },
-            () = sleep(SETTLES), if !has_told && watch.waits_for_person(run) => {
-                watch.tell_questions(run).await;
-                has_told = true;
-            }
+            () = sleep(SETTLES), if !run.has_told && watch.waits_for_person(run) => watch.tell_questions(run).await,
         }
     }
 }
@@ -107,8 +122,6 @@ struct Showing<'a> {
     /// Questions that were shown, each with what takes it back.
     asked: HashMap<PromptId, CancellationToken>,
     shown: FuturesUnordered<Shown>,
-    /// Questions that the person left open, or that the editor cannot show.
-    unanswered: HashSet<PromptId>,
     /// The question that the person has just answered. A process may have to begin before that takes effect.
     answered: Option<PromptId>,
     end: Option<()>,
@@ -123,13 +136,17 @@ impl<'a> Showing<'a> {
             typed,
             asked: HashMap::new(),
             shown: FuturesUnordered::new(),
-            unanswered: HashSet::new(),
             answered: None,
             end: None,
         }
     }
 
-    async fn take(&mut self, followed: Followed, run: &mut CurrentSession, is_pausing: bool) {
+    async fn take(
+        &mut self,
+        followed: Followed,
+        run: &mut CurrentSession,
+        is_pausing: bool,
+    ) -> Result<(), SessionError> {
         match followed {
             Followed::Events(events) => {
                 self.see(&events, run).await;
@@ -139,27 +156,39 @@ impl<'a> Showing<'a> {
             }
             Followed::Ended(_) => self.end = Some(()),
             Followed::Idle(entry) => {
-                run.open.lose_process(self.chat.sessions.clock().now());
-                self.unanswered.extend(self.answered.take());
-                let id = &run.session;
-                let rests = match DisplayStatus::of(&entry) {
-                    DisplayStatus::Paused => {
-                        format!("Paused. A message continues it, and so does `inspan resume {id}`.")
-                    }
-                    DisplayStatus::Interrupted => {
-                        format!(
-                            "Interrupted: its process is gone. A message continues it, and so does `inspan resume {id}`."
-                        )
-                    }
-                    _ if run.open.prompts().is_empty() => {
-                        format!("It waits without a process. `inspan resume {id}` continues it.")
-                    }
-                    _ => return,
-                };
-                update(self.client, self.chat, says(&format!("\n\n{rests}\n"))).await;
-                self.end = Some(());
+                if let Some(rests) = self.rests(DisplayStatus::of(&entry), run).await? {
+                    update(self.client, self.chat, says(&rests)).await;
+                    self.end = Some(());
+                }
             }
         }
+        Ok(())
+    }
+
+    /// No process runs the session any more: why, and what continues it, unless it waits for an answer.
+    async fn rests(
+        &mut self,
+        status: DisplayStatus,
+        run: &mut CurrentSession,
+    ) -> Result<Option<String>, SessionError> {
+        run.open.lose_process(self.chat.sessions.clock().now());
+        run.unanswered.extend(self.answered.take());
+        let id = &run.session;
+        let rests = match (status, self.chat.sessions.output(id).await?.holdup) {
+            (DisplayStatus::Waiting, _) if !run.open.prompts().is_empty() => return Ok(None),
+            (_, Some(holdup)) => format!("The session {holdup}"),
+            (DisplayStatus::Paused, None) => {
+                format!("Paused. A message continues it, and so does `inspan resume {id}`.")
+            }
+            (DisplayStatus::Interrupted, None) => format!(
+                "Interrupted: its process is gone. A message continues it, and so does `inspan resume {id}`."
+            ),
+            _ if run.open.prompts().is_empty() => {
+                format!("It waits without a process. `inspan resume {id}` continues it.")
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(format!("\n\n{rests}\n")))
     }
 
     /// Sends what events say to the editor, and takes back the questions that they close.
@@ -174,6 +203,7 @@ impl<'a> Showing<'a> {
                 update(self.client, self.chat, each).await;
             }
             run.next = envelope.seq + 1;
+            run.has_told = false;
         }
     }
 
@@ -181,15 +211,15 @@ impl<'a> Showing<'a> {
         self.asked.values().for_each(CancellationToken::cancel);
     }
 
-    fn show_questions(&mut self, run: &CurrentSession) {
+    fn show_questions(&mut self, run: &mut CurrentSession) {
         for prompt in run.open.prompts() {
             let id = &prompt.prompt_id;
             let is_answered = self.answered.as_ref() == Some(id);
-            if is_answered || self.asked.contains_key(id) || self.unanswered.contains(id) {
+            if is_answered || self.asked.contains_key(id) || run.unanswered.contains(id) {
                 continue;
             }
             if !can_be_shown(prompt, self.shows_forms) || self.asked.len() >= MOST_QUESTIONS {
-                self.unanswered.insert(id.clone());
+                run.unanswered.insert(id.clone());
                 continue;
             }
             let withdrawn = CancellationToken::new();
@@ -207,7 +237,12 @@ impl<'a> Showing<'a> {
         }
     }
 
-    async fn answered(&mut self, run: &CurrentSession, prompt: PromptId, command: Option<SessionCommand>) {
+    async fn answered(
+        &mut self,
+        run: &mut CurrentSession,
+        prompt: PromptId,
+        command: Option<SessionCommand>,
+    ) {
         let applied = match command {
             None => false,
             Some(command) => match self.chat.sessions.apply(&run.session, &command, None).await {
@@ -224,23 +259,24 @@ impl<'a> Showing<'a> {
             },
         };
         if !applied {
-            self.unanswered.insert(prompt);
+            run.unanswered.insert(prompt);
         }
     }
 
     /// Whether only questions are left that stay open.
     fn waits_for_person(&self, run: &CurrentSession) -> bool {
-        run.open.waits_only_for(|prompt| self.unanswered.contains(&prompt.prompt_id))
+        run.open.waits_only_for(|prompt| run.unanswered.contains(&prompt.prompt_id))
     }
 
     /// Says what waits for the person, which ends a turn.
-    async fn tell_questions(&mut self, run: &CurrentSession) {
+    async fn tell_questions(&mut self, run: &mut CurrentSession) {
         let asked: Vec<String> =
             run.open.prompts().iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
         let how = if run.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
         let text =
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
         update(self.client, self.chat, says(&text)).await;
+        run.has_told = true;
         self.end = Some(());
     }
 
@@ -254,9 +290,14 @@ impl<'a> Showing<'a> {
             if matches!(error.code, SessionErrorCode::NotRunning | SessionErrorCode::SessionEnded) {
                 return;
             }
-            update(self.client, self.chat, says(&format!("\n\nIt was not paused: {}\n", error.message)))
-                .await;
-            self.end = Some(());
+            let text = match error.code {
+                SessionErrorCode::NoResponse => format!(
+                    "It has not paused yet: {}. The pause is stored, and takes effect when the process continues.",
+                    error.message
+                ),
+                _ => format!("It was not paused: {}", error.message),
+            };
+            update(self.client, self.chat, says(&format!("\n\n{text}\n"))).await;
         }
     }
 }

@@ -7,7 +7,7 @@ use inspan_protocol::{
     AgentError, Envelope, Event, LogLevel, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
 };
 use inspan_sessions::{OpenSession, question_text};
-use inspan_view::{NodeRow, SessionView, call, look};
+use inspan_view::{NodeRow, SessionView, call, format, look};
 use serde_json::{Value, json};
 
 use crate::questions::call_id;
@@ -36,13 +36,13 @@ pub(crate) struct Updates {
     /// What programs printed so far.
     printed: HashMap<NodePath, String>,
     asked: HashMap<PromptId, String>,
-    /// The command that started the session.
-    typed: String,
+    /// The command that started the session, unless the editor shows it already.
+    typed: Option<String>,
 }
 
 impl Updates {
-    /// Those of a session.
-    pub(crate) fn new(session: &OpenSession) -> Self {
+    /// Those of a session, which this command starts.
+    pub(crate) fn new(session: &OpenSession, command: &str) -> Self {
         let OpenSession { graph, record, .. } = session;
         let agents = graph.bodies.iter().flat_map(|body| &body.nodes);
         let agents = agents.filter(|node| node.node_type.ends_with(".agent")).count();
@@ -53,11 +53,17 @@ impl Updates {
             speaking: None,
             printed: HashMap::new(),
             asked: HashMap::new(),
-            typed: match record.input.is_empty() {
-                true => format!("/{}", graph.name),
-                false => format!("/{} {}", graph.name, json!(record.input)),
-            },
+            // One that continues another was started by no command.
+            typed: record.continues().is_none().then(|| match record.input.is_empty() {
+                true => format!("/{command}"),
+                false => format!("/{command} {}", json!(record.input)),
+            }),
         }
+    }
+
+    /// The person has just typed the command that started the session.
+    pub(crate) fn know_command(&mut self) {
+        self.typed = None;
     }
 
     /// The updates of the next event.
@@ -198,10 +204,17 @@ impl Updates {
     fn ended(&mut self, envelope: &Envelope, typed: InputEcho, updates: &mut Vec<Value>) {
         match &envelope.event {
             Event::HarnessStart { .. } if typed == InputEcho::Replayed => {
-                updates.push(chunk("user_message_chunk", &self.typed));
+                updates.extend(self.typed.as_deref().map(|typed| chunk("user_message_chunk", typed)));
             }
             Event::Log { level: LogLevel::Warn | LogLevel::Error | LogLevel::Info, message, .. } => {
                 updates.push(says(&format!("\n\n{message}\n\n")));
+            }
+            Event::LimitWait { provider, until } => {
+                let node = envelope.context.task.as_ref().map_or("agent", NodePath::as_str);
+                let until = format::moment(*until);
+                updates.push(says(&format!(
+                    "\n\nNode `{node}` waits for a usage limit of {provider}, until {until}.\n\n"
+                )));
             }
             Event::TaskFailed { error, will_retry: false, task_id } => {
                 let node = envelope.context.task.as_ref().map_or(task_id.as_str(), NodePath::as_str);

@@ -2,11 +2,11 @@
 
 use inspan_protocol::SessionId;
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions};
-use inspan_view::{DisplayStatus, SessionView};
+use inspan_view::{DisplayStatus, SessionView, entry};
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use serde_json::{Value, json};
 
-use crate::result::{output_uri, question};
+use crate::result::{message, output_uri, question};
 
 /// What addresses begin with.
 const SESSION: &str = "inspan://session/";
@@ -64,20 +64,16 @@ async fn contents(
     id: &str,
     is_output: bool,
 ) -> Result<ResourceContents, SessionError> {
-    let entry = sessions.find(id).await?;
-    let value = if is_output {
-        sessions.output(&entry.session).await?.outputs
-    } else {
-        status(sessions, &entry.session).await?
-    };
+    let session = sessions.find(id).await?.session;
+    let value =
+        if is_output { sessions.output(&session).await?.outputs } else { status(sessions, &session).await? };
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     if text.len() > LARGEST {
         let message = format!(
-            "the outputs of session `{}` have {} bytes, and at most {LARGEST} are served",
-            entry.session,
+            "the outputs of session `{session}` have {} bytes, and at most {LARGEST} are served",
             text.len()
         );
-        let hint = format!("`inspan show {} NODE` prints the output of one node", entry.session);
+        let hint = format!("`inspan show {session} NODE` prints the output of one node");
         return Err(SessionError::new(SessionErrorCode::InvalidRequest, message).with_hint(hint));
     }
     Ok(ResourceContents::text(text, uri).with_mime_type("application/json"))
@@ -115,8 +111,13 @@ pub(crate) async fn status(sessions: &Sessions, session: &SessionId) -> Result<V
     let mut status = json!({
         "sessionId": session, "flow": output.flow, "status": output.status.word(), "nodes": nodes,
         "questions": questions, "costUsd": output.cost_usd, "continuedBy": output.continued_by,
-        "createdAt": open.entry.created_at, "error": output.error.map(|error| error.message),
+        "createdAt": open.entry.created_at, "message": (!output.is_success()).then(|| message(&output)),
+        "error": output.error.as_ref().map(|error| &error.message),
     });
+    let mut listed = entry::json(&open.entry);
+    for key in ["pausedBy", "limitToRaise", "waits"] {
+        status[key] = listed[key].take();
+    }
     if let Some(fields) = status.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }

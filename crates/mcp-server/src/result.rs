@@ -107,15 +107,23 @@ pub(crate) fn message(output: &SessionOutput) -> String {
             format!("{session} ended as `{}`{why}\n`inspan why {id}` explains it.", output.status.word())
         }
         DisplayStatus::Running | DisplayStatus::Waiting if !asked.is_empty() => format!("{session}{waits}"),
-        DisplayStatus::Waiting if output.is_idle() => {
-            format!("{session} is waiting, and no process runs it: `inspan resume {id}` continues it")
+        DisplayStatus::Waiting if output.is_idle() => match &output.holdup {
+            Some(holdup) => format!("{session} {holdup}"),
+            None => {
+                format!("{session} is waiting, and no process runs it: `inspan resume {id}` continues it")
+            }
+        },
+        DisplayStatus::Running | DisplayStatus::Waiting => {
+            let how = || format!("is {} and continues by itself", output.status.word());
+            let how = output.holdup.clone().unwrap_or_else(how);
+            format!(
+                "{session} {how}. Call `{WAIT}` to wait for its result; in a shell `inspan show {id}` shows it."
+            )
         }
-        DisplayStatus::Running | DisplayStatus::Waiting => format!(
-            "{session} is {} and continues by itself. Call `{WAIT}` to wait for its result; in a shell `inspan show {id}` \
-             shows it.",
-            output.status.word()
-        ),
-        DisplayStatus::Paused => format!("{session} is paused{why}; `inspan resume {id}` continues it"),
+        DisplayStatus::Paused => match &output.holdup {
+            Some(holdup) => format!("{session} {holdup}"),
+            None => format!("{session} is paused{why}; `inspan resume {id}` continues it"),
+        },
         DisplayStatus::Interrupted => {
             format!("{session} was interrupted: its process is gone; `inspan resume {id}` continues it")
         }

@@ -95,7 +95,10 @@ impl FlowServer {
                 let StopArguments { session, reason } = read(arguments)?;
                 let session = self.sessions.find(&session).await?.session;
                 self.sessions.apply(&session, &SessionCommand::Stop { reason }, None).await?;
-                Ok(result(&self.sessions.output(&session).await?).into())
+                let mut stopped = result(&self.sessions.output(&session).await?);
+                // That it was stopped is what was asked for.
+                stopped.is_error = Some(false);
+                Ok(stopped.into())
             }
             name => {
                 let (flows, _) = flow_tools(&self.sessions).await?;

@@ -39,6 +39,10 @@ pub(crate) async fn get(
             TaskPayload::Completed { result: object(&json!(result(&output))) }
         }
         _ if !requests.is_empty() => TaskPayload::InputRequired { input_requests: requests },
+        // The client cannot be asked: the result has the question, as that of a call.
+        _ if !output.questions.is_empty() => {
+            TaskPayload::Completed { result: object(&json!(result(&output))) }
+        }
         _ => TaskPayload::Working,
     };
     let words = (!output.is_success()).then(|| message(&output));

@@ -119,7 +119,7 @@ impl Guard {
         let refused = |named: &str| {
             let detail = format!("this server does not answer for the host `{named}`");
             Problem::new("hostNotAllowed", detail).with_hint(
-                "open it by the address that `inspan serve` prints; `--allow-remote HOST` lets a name in",
+                "use the address that the server prints; its option `--allow-remote HOST` lets a name in",
             )
         };
         let Some(host) = one(&head.headers, &HOST)? else { return Err(refused("")) };
@@ -151,8 +151,8 @@ impl Guard {
             return Ok(());
         }
         Err(Problem::new("tokenMissing", "the token of this server is missing or wrong").with_hint(
-            "open the address that `inspan serve` prints, or send `Authorization: Bearer TOKEN` with the token of \
-             the file that it names",
+            "send `Authorization: Bearer TOKEN` with the token of the file that the server names; a browser opens the \
+             address that `inspan serve` prints",
         ))
     }
 

@@ -1,15 +1,22 @@
 //! The result of a session: its status and its outputs, from its events.
 
-use inspan_flow::Select;
-use inspan_protocol::{AgentError, Event, Outcome, Prompt, SessionId};
-use inspan_view::DisplayStatus;
+use inspan_flow::{Select, SessionEntry};
+use inspan_protocol::{AgentError, Event, Outcome, PauseCause, Prompt, SessionId};
+use inspan_view::{Commands, DisplayStatus, ExceededBudget, entry::usage_limit};
 use serde_json::{Map, Value};
 
 use crate::{SessionError, Sessions, is_driven};
 
 /// The events that have the result of a session.
-const TELLING: &[&str] =
-    &["task:complete", "task:reused", "phase:failed", "flow:ending", "flow:resumed", "harness:complete"];
+const TELLING: &[&str] = &[
+    "task:complete",
+    "task:reused",
+    "phase:failed",
+    "flow:ending",
+    "flow:resumed",
+    "budget:exceeded",
+    "harness:complete",
+];
 
 /// A session and what it gave so far.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +33,8 @@ pub struct SessionOutput {
     pub error: Option<AgentError>,
     /// The questions that an answer can still reach.
     pub questions: Vec<Prompt>,
+    /// What holds it up, unless it is a person or a program, and what continues it: words that follow `the session `.
+    pub holdup: Option<String>,
     /// Whether a process runs it.
     pub is_driven: bool,
     /// Commands that are stored and not applied yet.
@@ -58,7 +67,7 @@ impl Sessions {
             Some(_) => self.store().read(session, 1, Select::Names(TELLING)).await?,
             None => log,
         };
-        let (mut nodes, mut declared, mut error) = (Map::new(), None, None);
+        let (mut nodes, mut declared, mut error, mut budgets) = (Map::new(), None, None, Vec::new());
         for envelope in &log {
             match &envelope.event {
                 Event::TaskComplete { task_id, result, .. }
@@ -71,7 +80,15 @@ impl Sessions {
                 Event::PhaseFailed { error: why, .. } | Event::FlowEnding { error: Some(why), .. } => {
                     error = Some(why.clone());
                 }
-                Event::FlowResumed { .. } => error = None,
+                Event::FlowResumed { .. } => {
+                    error = None;
+                    budgets.clear();
+                }
+                Event::BudgetExceeded { .. } => {
+                    if let Some(budget) = ExceededBudget::of(envelope) {
+                        budget.report_in(&mut budgets);
+                    }
+                }
                 Event::HarnessComplete { outputs, .. } => declared.clone_from(outputs),
                 _ => {}
             }
@@ -84,10 +101,37 @@ impl Sessions {
             outputs: declared.map_or(Value::Object(nodes), |outputs| (*outputs).clone()),
             error,
             questions: open.filter(|open| !open.is_late).map(|open| open.prompt).collect(),
+            holdup: holdup(&entry, &budgets),
             is_driven: is_driven(&entry),
             unapplied: entry.unanswered,
             continued_by: entry.continued_by.clone(),
             cost_usd: entry.known_cost(),
         })
+    }
+}
+
+/// What holds a session up, unless it is a person or a program: a budget that is used up, or a vendor's usage limit.
+fn holdup(entry: &SessionEntry, budgets: &[ExceededBudget]) -> Option<String> {
+    let commands = Commands::default();
+    let digest = &entry.digest;
+    match DisplayStatus::of(entry) {
+        DisplayStatus::Paused if digest.paused_by == Some(PauseCause::Budget) => {
+            let exceeded: Vec<String> = budgets.iter().map(ExceededBudget::text).collect();
+            let exceeded = match exceeded.as_slice() {
+                [] => "a budget is used up".to_owned(),
+                exceeded => exceeded.join("; "),
+            };
+            let (command, what) = commands.raise_budget(&entry.session, digest.limit_to_raise.as_deref());
+            Some(format!("is paused: {exceeded}. To {what}: `{command}`"))
+        }
+        DisplayStatus::Waiting => {
+            let limit = usage_limit(entry)?;
+            if is_driven(entry) {
+                return Some(format!("waits for {limit}, and continues by itself"));
+            }
+            let resume = commands.command("resume", &entry.session, "");
+            Some(format!("waits for {limit}, and no process runs it: `{resume}` continues it"))
+        }
+        _ => None,
     }
 }

@@ -356,3 +356,20 @@ fn only_a_store_of_this_machine_is_maintained() {
     assert_eq!(error.code, SessionErrorCode::StoreDamaged);
     assert!(!hint(shared).contains("inspan store"));
 }
+
+#[tokio::test]
+async fn a_session_that_waits_for_a_usage_limit_says_so_and_how_it_continues() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let waiting = serde_json::from_value(json!({ "type": "flow:waiting", "on": "limit" })).unwrap();
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[envelope("s1", 2, waiting)]).await;
+    let sessions = sessions(&store);
+    let session = SessionId::from("s1");
+    let driven = sessions.output(&session).await.unwrap();
+    assert_eq!(driven.holdup.unwrap(), "waits for a usage limit, and continues by itself");
+    store.release(&lease).await.unwrap();
+    let left = sessions.output(&session).await.unwrap();
+    let how = "waits for a usage limit, and no process runs it: `inspan resume s1` continues it";
+    assert_eq!(left.holdup.unwrap(), how);
+}

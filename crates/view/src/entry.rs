@@ -156,17 +156,20 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
     if entry.digest.paused_by == Some(PauseCause::Budget) {
         return Some("a larger budget".to_owned());
     }
-    match entry.digest.waits {
-        Some(waits) if waits.on == WaitingOn::Limit => Some(match waits.until {
-            Some(until) => format!("a usage limit, until {}", format::moment(until)),
-            None => "a usage limit".to_owned(),
-        }),
-        _ if entry.unanswered > 0 => Some(match entry.unanswered {
-            1 => "1 command not applied yet".to_owned(),
-            count => format!("{count} commands not applied yet"),
-        }),
-        _ => None,
-    }
+    usage_limit(entry).or_else(|| match entry.unanswered {
+        0 => None,
+        1 => Some("1 command not applied yet".to_owned()),
+        count => Some(format!("{count} commands not applied yet")),
+    })
+}
+
+/// The usage limit of a vendor that a session waits for, in a few words.
+pub fn usage_limit(entry: &SessionEntry) -> Option<String> {
+    let waits = entry.digest.waits.filter(|waits| waits.on == WaitingOn::Limit)?;
+    Some(match waits.until {
+        Some(until) => format!("a usage limit, until {}", format::moment(until)),
+        None => "a usage limit".to_owned(),
+    })
 }
 
 /// `$0.0042`, or that it is not known; nothing where no agent ran.

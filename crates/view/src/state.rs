@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use crate::{
     agent::Doing,
     format::cut_after,
-    row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, open_frames, tasks, visit},
+    row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, label, open_frames, tasks, visit},
     safe::clean,
     spent::SpendingTotal,
 };
@@ -86,6 +86,31 @@ pub struct ExceededBudget {
     pub to_raise: Option<String>,
     /// Its size, and what was spent.
     pub limit: String,
+}
+
+impl ExceededBudget {
+    /// The budget that an event reports.
+    pub fn of(envelope: &Envelope) -> Option<Self> {
+        let Event::BudgetExceeded { limit, budget, frame } = &envelope.event else { return None };
+        let of_frame = |node: &str| match frame {
+            Some(frame) => format!("{node}[{frame}]"),
+            None => node.to_owned(),
+        };
+        let place = envelope.context.task.as_ref().map(|path| of_frame(label(path)));
+        Some(Self { place, to_raise: budget.clone(), limit: limit.clone() })
+    }
+
+    /// Puts it in the place of what was reported of the same budget before: it is reported again whenever the session is resumed.
+    pub fn report_in(self, budgets: &mut Vec<Self>) {
+        budgets.retain(|known| (&known.place, &known.to_raise) != (&self.place, &self.to_raise));
+        budgets.push(self);
+    }
+
+    /// The sentence about it.
+    pub fn text(&self) -> String {
+        let place = self.place.as_deref().unwrap_or("the flow");
+        format!("{place} exceeded its budget: {}", self.limit)
+    }
 }
 
 /// Whether the session continues.

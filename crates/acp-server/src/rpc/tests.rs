@@ -55,6 +55,19 @@ async fn bytes_that_are_no_text_are_refused_and_reading_continues() {
 }
 
 #[tokio::test]
+async fn a_line_behind_a_refused_one_is_read_also_if_nothing_comes_after_it() {
+    for refused in [vec![b'x'; LONGEST_LINE + 1], b"\xff\xfe".to_vec()] {
+        // The input stays open.
+        let (mut editor, input) = tokio::io::duplex(2 * LONGEST_LINE);
+        editor.write_all(&[&refused[..], b"\n{\"method\":\"x\",\"params\":1}\n"].concat()).await.unwrap();
+        let (client, _lines) = Client::new();
+        let mut messages = Messages::new(input, client);
+        let read = tokio::time::timeout(std::time::Duration::from_secs(20), messages.next()).await;
+        assert_eq!(read.unwrap(), Some(Incoming::Notification { method: "x".to_owned(), params: json!(1) }));
+    }
+}
+
+#[tokio::test]
 async fn an_answer_reaches_the_one_who_asked() {
     let (client, mut lines) = Client::new();
     let (asker, other) = (client.clone(), client.clone());

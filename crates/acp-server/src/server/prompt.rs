@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use inspan_protocol::{MessageMode, PromptId, SessionId};
+use inspan_protocol::{MessageMode, PauseCause, PromptId, SessionId};
 use inspan_sessions::{
     RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
-    is_driven,
+    is_driven, question_text,
 };
 use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Server;
 use crate::chat::{ActiveTurn, Chat, CurrentSession};
-use crate::input::{command, flow_input, text_of};
+use crate::input::{command, flow_command, flow_input, text_of};
 use crate::questions::typed;
 use crate::turn::show;
 use crate::wire::{self, StopReason, params, says};
@@ -30,18 +30,10 @@ impl Server {
             Ok(read) => read,
             Err(error) => return self.client.answer(&id, Err(error)).await,
         };
-        // The turn shows what happens from here on.
-        chat.stop_watching();
         let cancelled = CancellationToken::new();
-        let running = {
-            // Noted before the next message is read, which may cancel it.
-            let mut turn = chat.turn.lock();
-            let running = turn.clone();
-            if running.is_none() {
-                *turn = Some(ActiveTurn { request: id.clone(), cancelled: cancelled.clone(), session: None });
-            }
-            running
-        };
+        let turn = ActiveTurn { request: id.clone(), cancelled: cancelled.clone(), session: None };
+        // Noted before the next message is read, which may cancel it.
+        let running = chat.begin_turn(turn);
         let server = Arc::clone(self);
         work.spawn(async move {
             let result = match running {
@@ -61,6 +53,7 @@ impl Server {
                 }
             };
             server.client.answer(&id, Ok(json!({ "stopReason": result }))).await;
+            server.watch(&chat);
         });
     }
 
@@ -68,10 +61,8 @@ impl Server {
     async fn steer(&self, chat: &Chat, turn: &ActiveTurn, text: String) -> Result<StopReason, SessionError> {
         let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
         let session = turn.session.as_ref().ok_or_else(early)?;
-        if let Some((name, _)) = command(&text)
-            && chat.sessions.launcher().flows().await?.iter().any(|flow| flow.id == name)
-        {
-            let message = format!("`/{name}` starts a flow, and one runs in this conversation");
+        if let Some((flow, _)) = flow_command(&chat.sessions.launcher().flows().await?, &text) {
+            let message = format!("`/{}` starts a flow, and one runs in this conversation", flow.id);
             let hint =
                 "cancel the turn, or wait for its end; what is an answer or a message begins otherwise";
             return Err(SessionError::new(SessionErrorCode::InvalidInput, message).with_hint(hint));
@@ -89,22 +80,33 @@ impl Server {
         cancelled: &CancellationToken,
     ) -> Result<StopReason, SessionError> {
         let mut held = chat.run.lock().await;
+        let went_on = match held.as_mut() {
+            Some(run) => run.go_on(chat).await,
+            None => Ok(false),
+        };
         let flows = chat.sessions.launcher().flows().await?;
         let mut answered = None;
-        let next = match command(text) {
-            Some((name, rest)) => self.start(chat, &flows, name, rest).await?,
-            None => match held.as_ref() {
-                Some(run) => match self.continued(chat, run, text, &mut answered).await? {
+        let next = match (flow_command(&flows, text), held.as_ref()) {
+            (Some((flow, rest)), run) => {
+                if let Some(run) = run {
+                    check_free(chat, run, flow).await?;
+                }
+                Some(self.start(chat, flow, rest).await?)
+            }
+            (None, Some(run)) => {
+                went_on?;
+                match self.continued(chat, run, text, &mut answered).await? {
                     Continued::Same => None,
                     Continued::By(session) => Some(session),
-                    Continued::Over => self.start_only(chat, &flows, text).await?,
-                },
-                None => self.start_only(chat, &flows, text).await?,
-            },
+                    Continued::Over => Some(self.start_only(chat, &flows, text).await?),
+                }
+            }
+            (None, None) => Some(self.start_only(chat, &flows, text).await?),
         };
         if let Some(session) = next {
-            let opened = chat.sessions.open(&session).await?;
-            *held = Some(CurrentSession::new(session, &opened));
+            let mut run = CurrentSession::open(&chat.sessions, session, &flows).await?;
+            run.updates.know_command();
+            *held = Some(run);
         }
         let Some(run) = held.as_mut() else { return Ok(StopReason::EndTurn) };
         chat.set_session(&run.session);
@@ -112,18 +114,8 @@ impl Server {
         show(&self.client, chat, run, shows_forms, answered, cancelled).await
     }
 
-    /// Starts a flow by its name.
-    async fn start(
-        &self,
-        chat: &Chat,
-        flows: &[RegisteredFlow],
-        name: &str,
-        rest: &str,
-    ) -> Result<Option<SessionId>, SessionError> {
-        let Some(flow) = flows.iter().find(|flow| flow.id == name) else {
-            let message = format!("There is no flow `{name}`.");
-            return Err(SessionError::new(SessionErrorCode::UnknownFlow, message).with_hint(listed(flows)));
-        };
+    /// Starts a flow.
+    async fn start(&self, chat: &Chat, flow: &RegisteredFlow, rest: &str) -> Result<SessionId, SessionError> {
         let input =
             flow_input(flow, rest).map_err(|why| SessionError::new(SessionErrorCode::InvalidInput, why))?;
         let options = StartOptions {
@@ -131,19 +123,23 @@ impl Server {
             cwd: Some(chat.cwd.clone()),
             ..StartOptions::default()
         };
-        chat.sessions.launcher().start(&flow.id, &input, &options).await.map(Some)
+        chat.sessions.launcher().start(&flow.id, &input, &options).await
     }
 
-    /// Starts the only flow there is.
+    /// Starts the only flow there is with a text that is no command.
     async fn start_only(
         &self,
         chat: &Chat,
         flows: &[RegisteredFlow],
         text: &str,
-    ) -> Result<Option<SessionId>, SessionError> {
+    ) -> Result<SessionId, SessionError> {
+        if let Some((name, _)) = command(text) {
+            let message = format!("There is no flow `{name}`.");
+            return Err(SessionError::new(SessionErrorCode::UnknownFlow, message).with_hint(listed(flows)));
+        }
         let runnable: Vec<_> = flows.iter().filter(|flow| flow.graph.is_some()).collect();
         match runnable.as_slice() {
-            [one] => self.start(chat, flows, &one.id, text).await,
+            [one] => self.start(chat, one, text).await,
             _ => Err(SessionError::new(SessionErrorCode::UnknownFlow, listed(flows))),
         }
     }
@@ -157,6 +153,12 @@ impl Server {
         answered: &mut Option<PromptId>,
     ) -> Result<Continued, SessionError> {
         let entry = chat.sessions.entry(&run.session).await?;
+        if let Some(by) = &entry.continued_by {
+            // It has begun just now, or cannot be read; to start the flow once more would repeat its work.
+            let message = format!("Session `{by}` continues this one.");
+            let hint = format!("send the text again; `inspan show {by}` shows that session");
+            return Err(SessionError::new(SessionErrorCode::SessionContinued, message).with_hint(hint));
+        }
         if DisplayStatus::of(&entry).has_ended() {
             return Ok(Continued::Over);
         }
@@ -168,10 +170,34 @@ impl Server {
             send(&chat.sessions, &run.session, text.to_owned()).await?;
             return Ok(Continued::Same);
         }
+        if entry.digest.paused_by == Some(PauseCause::Budget) {
+            let holdup = chat.sessions.output(&run.session).await?.holdup.unwrap_or_default();
+            let message = format!("The session {holdup}");
+            return Err(SessionError::new(SessionErrorCode::NotRunning, message));
+        }
         let options = ResumeOptions { message: Some(text.to_owned()), ..ResumeOptions::default() };
         let session = chat.sessions.launcher().resume(&run.session, &options).await?;
         Ok(Continued::of(run, session))
     }
+}
+
+/// Refuses a command while the session of the conversation needs the person or runs: nothing here would show it any more.
+async fn check_free(chat: &Chat, run: &CurrentSession, flow: &RegisteredFlow) -> Result<(), SessionError> {
+    let id = &run.session;
+    let entry = match chat.sessions.entry(id).await {
+        Ok(entry) if !DisplayStatus::of(&entry).has_ended() => entry,
+        // One that cannot be read is no reason to start nothing.
+        _ => return Ok(()),
+    };
+    let open = chat.sessions.questions(std::slice::from_ref(&entry));
+    let (does, first) = match open.iter().find(|open| !open.is_late) {
+        Some(open) => (format!("waits for you: {}", question_text(&open.prompt)), "answer it"),
+        None if is_driven(&entry) => ("runs".to_owned(), "wait for its end"),
+        None => return Ok(()),
+    };
+    let message = format!("`/{}` starts a flow, and session `{id}` of this conversation {does}", flow.id);
+    let hint = format!("{first}, end it with `inspan stop {id}`, or start the flow in another conversation");
+    Err(SessionError::new(SessionErrorCode::InvalidInput, message).with_hint(hint))
 }
 
 /// The result of a text that was typed to a session.

@@ -49,7 +49,7 @@ impl ServeArgs {
 /// Which flows are offered.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct FlowFolderArgs {
-    /// Folder of flows, or a flow file (repeatable); the working folder if absent
+    /// Folder of flows, or a flow file (repeatable); if absent, the working folder, or with `acp` the project that is open
     #[arg(long = "flows", value_name = "DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) flows: Vec<PathBuf>,
 }

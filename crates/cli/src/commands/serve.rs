@@ -252,7 +252,7 @@ fn check_private(_: &std::fs::File, _: &Path) -> Result<(), Failure> {
 fn refused(address: SocketAddr, error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::AddrInUse => Failure::usage(format!("{address} is in use")).with_hint(
-            "another `inspan serve` may be running; choose another port, or `--port 0` for a free one",
+            "another server of Inspan may be running; choose another port, or port 0 for a free one",
         ),
         io::ErrorKind::PermissionDenied => {
             Failure::usage(format!("{address} is not allowed")).with_hint("choose a port above 1023")

@@ -5,7 +5,7 @@ use inspan_protocol::{AgentError, ErrorCode, ErrorKind, NodeStatus, Outcome};
 
 use super::tree::Canvas;
 use super::tree::tree;
-use inspan_view::{ExceededBudget, Line, NodeRow, SessionView, Tone, inside, look, safe::harmless};
+use inspan_view::{Line, NodeRow, SessionView, Tone, inside, look, safe::harmless};
 
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
 const LONGEST: usize = 200;
@@ -111,12 +111,7 @@ fn warnings(state: &SessionView) -> Vec<Line> {
     let ended = state.ended.map(|ended| ended.outcome);
     // The error of a session that a budget has ended names it.
     let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded) || rests(state));
-    let mut lines: Vec<Line> = budgets
-        .map(|ExceededBudget { place, limit, .. }| match place {
-            Some(place) => warning(&format!("{place} exceeded its budget: {limit}")),
-            None => warning(&format!("the flow exceeded its budget: {limit}")),
-        })
-        .collect();
+    let mut lines: Vec<Line> = budgets.map(|budget| warning(&budget.text())).collect();
     let mut denials = false;
     each_row(&state.rows, "", &mut |place, row| {
         if row.denied.is_empty() {

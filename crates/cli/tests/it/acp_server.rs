@@ -11,6 +11,8 @@ use crate::mcp_server::GREET;
 use crate::processes::until;
 use crate::program::{INSPAN, folder_with, home, inspan};
 
+mod between_turns;
+
 const TALK: &str = r#"
 flow: { name: talk }
 nodes:
@@ -200,6 +202,8 @@ fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_promp
         assert!(shown.last().unwrap().starts_with("agent_message_chunk: This waits for you:"), "{shown:?}");
         let session = format!("{id}-{number}");
         assert_eq!(inspan(folder, &["reply", &session, "--choice", "hello"]).code, Some(0), "{answer}");
+        // It is shown also without a turn.
+        while !client.next().to_string().contains("Flow `greet` ended well.") {}
     }
     let call = prompt(&mut client, &id, "/greet");
     let question = asked(&mut client);
@@ -283,7 +287,8 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
     fs::write(folder.join("go"), "").unwrap();
     let resumed = inspan(folder, &["resume", &session]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    // What happened in the shell is shown with the next turn, or when the conversation is loaded.
+    // What happens in the shell is shown, and once more when the conversation is loaded.
+    while !client.next().to_string().contains("Flow `gated` ended well.") {}
     let (_, replayed) =
         client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
     let shown = short(&updates(&replayed));
@@ -355,6 +360,8 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     assert_eq!(ids, [&json!("shell"), &json!(id)]);
     let (elsewhere, _) = client.call("session/list", &json!({ "cwd": "/nowhere" }));
     assert_eq!(elsewhere, json!({ "sessions": [] }));
+    let (beyond, _) = client.call("session/list", &json!({ "cursor": u64::MAX.to_string() }));
+    assert_eq!(beyond, json!({ "sessions": [] }));
     let of = |id: &str| json!({ "sessionId": id, "cwd": folder, "mcpServers": [] });
     let (_, replayed) = client.call("session/load", &of(&id));
     let shown: Vec<_> =

@@ -349,7 +349,33 @@ fn a_call_answers_with_the_id_when_its_time_is_up_and_a_session_is_stopped() {
     assert!(text(&running).contains("Call `session_wait`"), "{running}");
     let id = session(&running);
     let stopped = tool(&mut client, "session_stop", &json!({ "session": id, "reason": "enough" }));
-    assert_eq!(stopped["structuredContent"]["status"], json!("stopped"));
+    // It did what was asked.
+    assert_eq!(
+        (&stopped["structuredContent"]["status"], &stopped["isError"]),
+        (&json!("stopped"), &json!(false))
+    );
+}
+
+#[test]
+fn a_budget_that_is_used_up_is_named_with_the_command_that_raises_it() {
+    const SPENDS: &str = "
+flow: { name: spends, policy: { budget: { tokens: 10 } } }
+nodes:
+  - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 17 } } }]] } } }
+  - { id: b, type: echo.agent, dependsOn: [a], input: { prompt: x } }
+";
+    let folder = folder_with(&[("spends.yaml", SPENDS)]);
+    let mut client = client(folder.path(), &json!({}));
+    let paused = tool(&mut client, "spends", &json!({}));
+    let id = session(&paused);
+    let why = format!(
+        "session `{id}` of flow `spends` is paused: the flow exceeded its budget: 10 tokens (17 spent). To raise the budget and \
+         continue: `inspan resume {id} --budget tokens=N`"
+    );
+    assert_eq!(text(&paused), why);
+    let status = tool(&mut client, "session_status", &json!({ "session": id }))["structuredContent"].take();
+    let said = [&status["message"], &status["limitToRaise"], &status["pausedBy"]];
+    assert_eq!(said, [&json!(why), &json!("tokens"), &json!("budget")]);
 }
 
 #[test]
@@ -473,4 +499,20 @@ fn a_task_is_a_session() {
     client.call("tasks/cancel", &of(&task["taskId"]));
     status(&mut client, &task["taskId"], "cancelled");
     assert_eq!(client.refused("tasks/get", &of(&json!("nobody"))).0, -32602);
+}
+
+#[test]
+fn the_task_of_a_client_without_forms_is_complete_once_its_session_asks() {
+    let folder = folder_with(&[("greet.yaml", GREET)]);
+    let meta = meta(&json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } }));
+    let mut client = RpcClient::start(folder.path(), &["mcp"]);
+    let (task, _) = client.call("tools/call", &json!({ "name": "greet", "arguments": {}, "_meta": meta }));
+    let mut asked = Value::Null;
+    until("the task is complete", || {
+        asked = client.call("tasks/get", &json!({ "taskId": task["taskId"], "_meta": meta })).0;
+        asked["status"] == json!("completed")
+    });
+    let result = &asked["result"];
+    assert_eq!(result["structuredContent"]["questions"][0]["id"], json!("how.1"));
+    assert!(text(result).contains("answer with `session_reply`"), "{result}");
 }

@@ -225,16 +225,10 @@ impl SessionView {
                 self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
-            Event::BudgetExceeded { limit, budget, frame } => {
-                let of_frame = |node: &str| match frame {
-                    Some(frame) => format!("{node}[{frame}]"),
-                    None => node.to_owned(),
-                };
-                let place = task.map(|path| of_frame(label(path)));
-                // It is reported again whenever the session is resumed.
-                self.budgets.retain(|known| (&known.place, &known.to_raise) != (&place, budget));
-                let (to_raise, limit) = (budget.clone(), limit.clone());
-                self.budgets.push(ExceededBudget { place, to_raise, limit });
+            Event::BudgetExceeded { .. } => {
+                if let Some(budget) = ExceededBudget::of(envelope) {
+                    budget.report_in(&mut self.budgets);
+                }
             }
             // What ran before this attempt is gone.
             Event::TaskStart { .. } => self.by_run.retain(|_, run| Some(&run.path) != task),

@@ -86,7 +86,7 @@ pub(super) fn confirm(
     }
     let file = args.file.display();
     Err(Failure::usage(format!("{why}; nothing was started")).with_hint(format!(
-        "`--yes` runs it without asking, `inspan run {file} --plan` shows the forecast node by node"
+        "`inspan run {file} --yes` runs it without asking, `inspan run {file} --plan` shows the forecast node by node"
     )))
 }
 

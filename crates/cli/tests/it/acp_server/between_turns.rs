@@ -1,0 +1,144 @@
+//! What an editor sees and may type while no turn is in progress: sessions that a shell continues, refused messages, texts that
+//! begin with `/`, a budget that is used up.
+
+use super::*;
+
+/// It asks once there is a file `go`.
+const SHIP: &str = r#"
+flow: { name: ship }
+nodes:
+  - { id: gate, type: exec, input: { argv: [sh, -c, "while [ ! -e go ]; do sleep 0.02; done; echo passed"] } }
+  - { id: ask, type: human.input, dependsOn: [gate], input: { prompt: "Ship it?", choices: ["yes", "no"] } }
+"#;
+
+const PATH: &str = r#"
+flow: { name: my flow, outputs: { path: "{{ path.content }}" } }
+nodes:
+  - { id: path, type: human.input, input: { prompt: "Which path?" } }
+"#;
+
+const SPENDS: &str = "
+flow: { name: spends, policy: { budget: { tokens: 10 } } }
+nodes:
+  - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 17 } } }]] } } }
+  - { id: b, type: scripted.agent, dependsOn: [a], input: { prompt: x, options: { turns: [[{ text: b }]] } } }
+";
+
+const SHIPPED: &str = "agent_message_chunk: Flow `ship` ended well.";
+
+/// What is shown until this is.
+fn shown_until(client: &mut RpcClient, wanted: &str) -> Vec<String> {
+    let mut seen = Vec::new();
+    while !seen.iter().any(|line: &String| line.contains(wanted)) {
+        seen.extend(short(&updates(&[client.next()])));
+    }
+    seen
+}
+
+fn load(client: &mut RpcClient, folder: &Path, session: &str) -> Vec<String> {
+    let params = json!({ "sessionId": session, "cwd": folder, "mcpServers": [] });
+    short(&updates(&client.call("session/load", &params).1))
+}
+
+fn ids_of(listed: &Value, key: &str) -> Vec<Value> {
+    listed.as_array().unwrap().iter().map(|known| known[key].clone()).collect()
+}
+
+#[test]
+fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
+    let folder = folder_with(&[("ship.yaml", SHIP)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let call = prompt(&mut client, &id, "/ship");
+    until("the session runs", || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\""));
+    client.notify("session/cancel", &json!({ "sessionId": id }));
+    client.answer(call);
+    fs::write(folder.join("ship.yaml"), SHIP.replace("Ship it?", "Ship it now?")).unwrap();
+    fs::write(folder.join("go"), "").unwrap();
+    let resumed = inspan(folder, &["resume", &format!("{id}-1"), "--edited", "--detach"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    // It is shown, without the command that was typed before, and what it asks is asked here.
+    let mut seen = Vec::new();
+    let question = loop {
+        match client.next() {
+            question if question.get("id").is_some() => break question,
+            other => seen.push(other),
+        }
+    };
+    let is_typed = |line: &&String| line.starts_with("user_message_chunk");
+    assert_eq!(short(&updates(&seen)).iter().find(is_typed), None);
+    assert_eq!(question["params"]["toolCall"]["title"], json!("[ask] Ship it now?"));
+    let (stop, said) = turn(&mut client, &id, "yes");
+    assert_eq!(stop, json!("end_turn"));
+    assert_eq!(short(&said).last().unwrap(), SHIPPED);
+    // Nothing was started for the answer, and the two are one conversation.
+    let sessions = inspan(folder, &["ps", "--all", "--json"]).json();
+    assert_eq!(ids_of(&sessions, "state"), [json!("success"), json!("continued")]);
+    let (listed, _) = client.call("session/list", &json!({ "cwd": folder }));
+    assert_eq!(ids_of(&listed["sessions"], "sessionId"), [json!(id)]);
+    let loaded = load(&mut client, folder, &id);
+    assert!(
+        loaded.contains(&SHIPPED.to_owned()) && loaded.iter().filter(is_typed).count() == 1,
+        "{loaded:?}"
+    );
+}
+
+#[test]
+fn after_a_message_that_is_refused_a_conversation_is_still_watched() {
+    let folder = folder_with(&[("ship.yaml", SHIP)]);
+    let folder = folder.path();
+    let started = inspan(folder, &["run", "ship.yaml", "--detach", "--session-id", "shell"]);
+    assert_eq!(started.code, Some(0), "{}", started.stderr);
+    let mut client = greeted(folder, &json!({}));
+    load(&mut client, folder, "shell");
+    let (_, said) = turn(&mut client, "shell", "hello");
+    assert!(short(&said).last().unwrap().contains("listens"), "{said:?}");
+    let (_, said) = turn(&mut client, "shell", "/ship");
+    let runs = "agent_message_chunk: `/ship` starts a flow, and session `shell` of this conversation runs";
+    assert!(short(&said).last().unwrap().starts_with(runs), "{said:?}");
+    fs::write(folder.join("go"), "").unwrap();
+    let question = asked(&mut client);
+    let chosen = json!({ "outcome": { "outcome": "selected", "optionId": "yes" } });
+    client.send(json!({ "id": question["id"], "result": chosen }));
+    shown_until(&mut client, SHIPPED);
+}
+
+#[test]
+fn a_text_that_begins_as_a_command_is_an_answer_unless_it_is_one() {
+    let folder = folder_with(&[("path.yaml", PATH), ("talk.yaml", TALK)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    // A conversation that is open and empty can be loaded, and is still open.
+    assert_eq!(load(&mut client, folder, &id), Vec::<String>::new());
+    turn(&mut client, &id, "/my-flow");
+    let (_, said) = turn(&mut client, &id, "/talk oxen");
+    let refused = format!("`/talk` starts a flow, and session `{id}-1` of this conversation waits for you");
+    assert!(short(&said).last().unwrap().contains(&refused), "{said:?}");
+    let (_, said) = turn(&mut client, &id, "/tmp/cache");
+    let ended = "agent_message_chunk: Flow `my flow` ended well.\n\n/tmp/cache";
+    assert_eq!(short(&said).last().unwrap(), ended);
+    let loaded = load(&mut client, folder, &id);
+    assert!(loaded.contains(&"user_message_chunk: /my-flow".to_owned()), "{loaded:?}");
+    // The session can also be opened by its own id.
+    assert!(load(&mut client, folder, &format!("{id}-1")).contains(&ended.to_owned()));
+}
+
+#[test]
+fn a_budget_that_is_used_up_is_named_with_the_command_that_raises_it() {
+    let folder = folder_with(&[("spends.yaml", SPENDS)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let raise = format!("`inspan resume {id}-1 --budget tokens=N`");
+    let paused = format!(
+        "agent_message_chunk: The session is paused: the flow exceeded its budget: 10 tokens (17 spent). To raise the budget \
+         and continue: {raise}"
+    );
+    // A message cannot raise it, and so it starts no process.
+    for text in ["/spends", "go on"] {
+        let (_, said) = turn(&mut client, &id, text);
+        assert_eq!(short(&said).last(), Some(&paused), "{text}");
+    }
+    let raised = inspan(folder, &["resume", &format!("{id}-1"), "--budget", "tokens=100"]);
+    assert_eq!(raised.code, Some(0), "{}", raised.stderr);
+    shown_until(&mut client, "Flow `spends` ended well.");
+}
