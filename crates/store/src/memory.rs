@@ -198,15 +198,14 @@ impl RunStore for MemoryStore {
         if let Some(by) = continuation(&self.sessions(), session) {
             return Err(StoreError::Continued { session: session.clone(), by });
         }
-        let taken = self.change(session, |stored| {
+        self.change(session, |stored| {
             if let Some(owner) = &stored.owner {
                 return Err(StoreError::Held { session: session.clone(), owner: Box::new(owner.clone()) });
             }
             stored.epoch += 1;
             stored.owner = Some(owner.clone());
             Ok(Lease { session: session.clone(), epoch: stored.epoch })
-        });
-        taken
+        })
     }
 
     async fn renew(&self, lease: &Lease, _: Timestamp) -> Result<(), StoreError> {
@@ -214,13 +213,12 @@ impl RunStore for MemoryStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
-        let released = self.change(&lease.session, |stored| {
+        self.change(&lease.session, |stored| {
             if stored.epoch == lease.epoch {
                 stored.owner = None;
             }
             Ok(())
-        });
-        released
+        })
     }
 
     async fn append(&self, lease: &Lease, batch: Batch<'_>) -> Result<(), StoreError> {
@@ -234,12 +232,11 @@ impl RunStore for MemoryStore {
         select: Select,
         most: usize,
     ) -> Result<Vec<Arc<Envelope>>, StoreError> {
-        let read = self.with(session, |stored| {
+        self.with(session, |stored| {
             let start = from.saturating_sub(stored.record.first_seq()) as usize;
             let events = stored.log.get(start..).unwrap_or_default().iter();
             Ok(events.filter(|event| select.takes(event)).take(most).cloned().collect())
-        });
-        read
+        })
     }
 
     async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError> {
@@ -293,28 +290,25 @@ impl RunStore for MemoryStore {
     }
 
     async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
-        let read = self.with(session, |stored| {
+        self.with(session, |stored| {
             let number = stored.keys.get(key);
             let mut posted = stored.posted.iter().map(|(posted, _)| posted);
             Ok(number.and_then(|number| posted.find(|posted| posted.number == *number)).cloned())
-        });
-        read
+        })
     }
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
-        let read = self.with(session, |stored| {
+        self.with(session, |stored| {
             let open = stored.posted.iter().filter(|(_, answer)| answer.is_none());
             Ok(open.map(|(command, _)| command.clone()).collect())
-        });
-        read
+        })
     }
 
     async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {
-        let read = self.with(session, |stored| {
+        self.with(session, |stored| {
             let posted = stored.posted.iter().find(|(command, _)| command.number == number);
             Ok(posted.and_then(|(_, answer)| answer.clone()))
-        });
-        read
+        })
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -330,20 +324,18 @@ impl RunStore for MemoryStore {
 #[async_trait]
 impl BlobStore for MemoryStore {
     async fn put(&self, session: &SessionId, blob: &Blob) -> Result<(), StoreError> {
-        let put = self.with(session, |stored| {
+        self.with(session, |stored| {
             stored.blobs.entry(blob.hash().to_owned()).or_insert_with(|| blob.clone());
             Ok(())
-        });
-        put
+        })
     }
 
     async fn get(&self, session: &SessionId, reference: &BlobRef) -> Result<Blob, StoreError> {
-        let found = self.with(session, |stored| {
+        self.with(session, |stored| {
             let found = stored.blobs.get(&reference.hash).filter(|blob| reference.is_of(blob.json()));
             let missing = || StoreError::NoBlob { session: session.clone(), hash: reference.hash.clone() };
             found.cloned().ok_or_else(missing)
-        });
-        found
+        })
     }
 }
 
