@@ -109,18 +109,17 @@ impl NodeContext {
     }
 
     /// Whether the agent of the interrupted attempt has said or done anything, so that its vendor has the prompt. Without a
-    /// log that is not known, and taken for granted.
-    pub(crate) async fn has_answered(&self) -> Result<bool, AgentError> {
-        let (Some((store, session)), Some(cut)) = (self.ground.log(), &self.interrupted) else {
-            return Ok(true);
-        };
+    /// log, or if that cannot be read, it is taken for granted.
+    pub(crate) async fn has_answered(&self) -> bool {
+        let (Some((store, session)), Some(cut)) = (self.ground.log(), &self.interrupted) else { return true };
         let (session, path, since) = match &cut.before {
             Some((session, path)) => (session, path, Timestamp::default()),
             None => (session, &self.path, cut.since.unwrap_or_default()),
         };
         let is_answer =
             |event: &Envelope| event.context.task.as_ref() == Some(path) && is_answer(&event.event);
-        Ok(first_after_start(store, session, path, since, is_answer).await?.is_some())
+        let answer = first_after_start(store, session, path, since, is_answer).await;
+        answer.map_or(true, |answer| answer.is_some())
     }
 
     /// The variables by which a program of this attempt joins the session's trace, unless tracing is off.

@@ -82,7 +82,7 @@ async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) 
     let prompt = input.get("prompt").and_then(Value::as_str);
     let message = match prompt {
         // It was cut short before its vendor said anything, and maybe before the vendor had the prompt.
-        Some(prompt) if !context.has_answered().await? => match message {
+        Some(prompt) if !context.has_answered().await => match message {
             CONTINUE => prompt.to_owned(),
             message => format!("{prompt}\n\n{message}"),
         },

@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
-    Changed, FlowRunner, Lease, Resume, RunError, RunStore, SnapshotError, StoreError, WhenWaiting,
+    Changed, FlowRunner, Lease, Parent, ParentKind, Resume, Reusable, RunError, RunStore, Select,
+    SnapshotError, StoreError, WhenWaiting,
     testing::{Do, TalkProvider},
 };
 
@@ -428,27 +429,40 @@ async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_aga
     for (says, message, sent) in
         [(false, None, "c: two"), (true, None, "c: continue"), (false, Some("hurry"), "c: two\n\nhurry")]
     {
-        for dies in [false, true] {
+        for how in ["pauses", "dies", "is edited"] {
             let play = TalkProvider::new(move |_, call| match call {
                 2 if says => vec![Do::Name("c"), Do::Say("…"), Do::Work(60_000)],
                 2 => vec![Do::Name("c"), Do::Work(60_000)],
                 _ => vec![Do::Name("c"), Do::Say("ok"), Do::End("done", Some(0.1), 1)],
             });
             let stage = Stage::new(text, &play);
-            if dies {
+            if how == "pauses" {
+                pause_after(stage.builder().build(), 1_000).await;
+            } else {
                 let running = spawn(stage.builder().build());
                 pass(1_000).await;
                 running.abort();
                 assert!(running.await.unwrap_err().is_cancelled());
                 stage.store.inner.release(&Lease { session: session(), epoch: 1 }).await.unwrap();
-            } else {
-                pause_after(stage.builder().build(), 1_000).await;
             }
-            let resume = Resume { message: message.map(str::to_owned), ..Resume::default() };
-            let result = stage.open().await.resume(resume).await.unwrap();
-            stage.check().await;
-            assert_eq!(result.outcome, Outcome::Success);
-            assert_eq!(play.calls(), ["one", "c: two", sent]);
+            let result = if how == "is edited" {
+                // Another session takes over, which has no message for it.
+                let log = stage.store.inner.read(&session(), 1, Select::All).await.unwrap();
+                let run = crate::Run::new(stage.graph.clone(), &session(), Map::new(), None);
+                let left = Arc::new(Reusable::of(run, &log, u64::MAX));
+                let seq = log.len() as u64;
+                let parent = Parent { session: session(), seq, kind: ParentKind::Resume, again: None };
+                let next = stage.builder().session_id("t".into()).reusing(left, parent).build();
+                next.run(Map::new()).await.unwrap()
+            } else {
+                let resume = Resume { message: message.map(str::to_owned), ..Resume::default() };
+                let result = stage.open().await.resume(resume).await.unwrap();
+                stage.check().await;
+                result
+            };
+            assert_eq!(result.outcome, Outcome::Success, "{how}");
+            let sent = if how == "is edited" { sent.trim_end_matches("\n\nhurry") } else { sent };
+            assert_eq!(play.calls(), ["one", "c: two", sent], "{how}");
         }
     }
 }
