@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{Ran, flow_folder, folder_with, inspan, program, shell},
+    program::{Ran, flow_folder, folder_with, inspan, program},
 };
 
 /// Each step leaves a line in a file, so that what ran twice is seen.
@@ -489,114 +489,6 @@ nodes:
     begin("rest");
     let rest = inspan(folder, &["reply", "rest", "p", "--choice", "no", "--no-input"]);
     assert_eq!((rest.code, did(folder)), (Some(0), vec!["told".to_owned()]), "{}", rest.stderr);
-}
-
-/// A node that leaves a file, one that fails until there is another file, and one that needs the first file.
-const FILES: &str = "\
-name: files
-nodes:
-  - { id: leave, type: exec, input: { argv: [sh, -c, 'echo left >> did; echo report'], stdoutFile: '{{ flow.artifacts }}/report' } }
-  - { id: copy, type: exec, dependsOn: [leave], input: { argv: [sh, -c, 'echo copied >> did; cat $1', sh, '{{ leave.stdoutFile }}'] } }
-  - { id: check, type: exec, dependsOn: [copy], input: { argv: [test, -f, ok] } }
-  - { id: read, type: exec, dependsOn: [check], input: { argv: [sh, -c, 'cat $INSPAN_ARTIFACTS/report $1', sh, '{{ leave.stdoutFile }}'] } }
-  - { id: where, type: exec, dependsOn: [check], input: { argv: [echo, '{{ leave.stdoutFile }}'] } }
-";
-
-#[test]
-fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
-    let folder = folder_with(&[("flow.yaml", FILES)]);
-    let folder = folder.path();
-    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
-    let planned = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
-    assert_eq!(planned["nodes"][0]["fate"], json!("reused"), "{planned}");
-    fs::write(folder.join("ok"), "").unwrap();
-    // A worktree, as git leaves it.
-    let all = folder.join(".home/sessions.artifacts");
-    let known = folder.join("repository/.git/worktrees/side");
-    fs::create_dir_all(&known).unwrap();
-    fs::create_dir(all.join("s/side")).unwrap();
-    fs::write(all.join("s/side/.git"), format!("gitdir: {}\n", known.display())).unwrap();
-    fs::write(known.join("gitdir"), format!("{}\n", all.join("s/side/.git").display())).unwrap();
-    let resumed = inspan(folder, &["resume", "s", "--session-id", "t", "--json"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    assert_eq!(resumed.json()["outputs"]["read"]["stdout"], json!("report\nreport\n"));
-    let named = |ran: &Ran, session: &str| {
-        let named = ran.json()["outputs"]["where"]["stdout"].to_string();
-        assert!(named.contains(&format!("/sessions.artifacts/{session}/report")), "{named}");
-    };
-    named(&resumed, "t");
-    // The files are those of the session that goes on; the old one has a link to them.
-    assert!(fs::symlink_metadata(all.join("s")).unwrap().is_symlink());
-    let told = fs::read_to_string(known.join("gitdir")).unwrap();
-    assert_eq!(told, format!("{}\n", all.join("t/side/.git").display()));
-    assert_eq!(inspan(folder, &["store", "gc", "s"]).code, Some(0));
-    assert!(all.join("s/report").exists() && all.join("t/report").exists());
-    fs::create_dir(all.join("t/in")).unwrap();
-    for session in ["t", "s"] {
-        let link = all.join("t/in").join(session);
-        std::os::unix::fs::symlink(all.join(session).join("report"), link).unwrap();
-    }
-    let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]);
-    assert_eq!(forked.code, Some(0), "{}", forked.stderr);
-    named(&forked, "u");
-    assert!(all.join("u/report").exists() && !all.join("u/side").exists());
-    // Also one that was made when the folder had the name of the older session.
-    for session in ["t", "s"] {
-        assert_eq!(fs::read_link(all.join("u/in").join(session)).unwrap(), Path::new("../report"));
-    }
-    assert!(forked.stderr.contains("t/side is not copied"), "{}", forked.stderr);
-    assert_eq!(did(folder), ["left", "copied"]);
-}
-
-#[test]
-fn a_deleted_session_leaves_its_files_to_the_one_that_it_continues() {
-    let folder = folder_with(&[("flow.yaml", FILES)]);
-    let folder = folder.path();
-    for arguments in [&["run", "flow.yaml"][..], &["resume", "a"], &["resume", "b"]] {
-        let id = ["a", "b", "c"][usize::from(arguments[1] != "flow.yaml") + usize::from(arguments[1] == "b")];
-        let failed = inspan(folder, &[arguments, &["--session-id", id, "--no-input"]].concat());
-        assert_eq!(failed.code, Some(1), "{}", failed.stderr);
-    }
-    let all = folder.join(".home/sessions.artifacts");
-    let is_link = |id: &str| fs::symlink_metadata(all.join(id)).ok().map(|about| about.is_symlink());
-    assert_eq!(["a", "b", "c"].map(is_link), [Some(true), Some(true), Some(false)]);
-    // Each link leads to the files at once, and so survives the one between.
-    assert_eq!(inspan(folder, &["store", "gc", "b"]).code, Some(0));
-    assert!(all.join("a/report").exists());
-    assert_eq!(inspan(folder, &["store", "gc", "c"]).code, Some(0));
-    assert_eq!(["a", "b", "c"].map(is_link), [Some(false), Some(true), Some(true)]);
-    assert!(all.join("a/report").exists() && all.join("c/report").exists());
-    assert_eq!(inspan(folder, &["store", "gc", "a"]).code, Some(0));
-    assert_eq!(["a", "b", "c"].map(is_link), [None; 3]);
-}
-
-#[test]
-fn git_finds_a_worktree_where_it_was_made_as_long_as_a_session_has_it() {
-    let flow = "\
-flow: { name: trees }
-nodes:
-  - id: trees
-    type: exec
-    input:
-      cwd: '{{ flow.artifacts }}'
-      argv: [sh, -ce, 'git init -q clone; cd clone; git -c user.name=o -c user.email=o@o commit -q --allow-empty -m one; git worktree add -q ../tree']
-  - { id: check, type: exec, dependsOn: [trees], input: { argv: [test, -f, ok] } }
-";
-    let folder = flow_folder(flow);
-    let folder = folder.path();
-    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
-    fs::write(folder.join("ok"), "").unwrap();
-    let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    let deleted = inspan(folder, &["store", "gc", "s"]);
-    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
-    let all = folder.join(".home/sessions.artifacts");
-    let status = || shell(&all.join("t/tree"), "git worktree prune && git status").output().unwrap();
-    assert!(status().status.success(), "{:?}", status());
-    // Another session of that name has a folder of its own.
-    fs::remove_file(folder.join("ok")).unwrap();
-    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
-    assert!(!fs::symlink_metadata(all.join("s")).unwrap().is_symlink() && all.join("t/tree").exists());
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod budgets;
 mod cleanup;
 mod conversations;
 mod fallback;
+mod frame_budgets;
 mod frames;
 mod loops;
 mod people;

@@ -1,0 +1,166 @@
+//! Budgets of bodies, and of nodes within them: over the items of a list, attempts and sessions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, Outcome};
+
+use super::{
+    budgets::{drive, foreach, names, outcome, turns},
+    sim::{AttemptStep, Sim, story},
+};
+use crate::{
+    schedule::{AttemptEnd, Reusable, Run, StartNode},
+    testing::graph,
+};
+
+/// Agents that fail, after a turn of 10 tokens.
+fn fails(_: &StartNode, _: &Run) -> Vec<AttemptStep> {
+    let error = AgentError::new(ErrorCode::NodeFailed, "no");
+    vec![
+        AttemptStep::Begin,
+        AttemptStep::Usage(Some(0.5), 10),
+        AttemptStep::Complete,
+        AttemptStep::End(AttemptEnd::Error(error)),
+    ]
+}
+
+#[test]
+fn a_budget_within_a_body_counts_what_sessions_before_have_spent_on_its_item() {
+    let own = "budget: { tokens: 25, onExceeded: fail }";
+    for text in [foreach("", "", own), foreach("", &format!("policy: {{ {own} }}"), "")] {
+        let graph = graph(&text);
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(fails);
+        let mut turns = vec![names(&sim, "agent:usage")];
+        for _ in 0..3 {
+            let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
+            let before = match turns.len() {
+                1 => Run::new(graph.clone(), &"s".into(), graph.input.clone(), None),
+                _ => Run::new(graph.clone(), &"t".into(), graph.input.clone(), None),
+            };
+            let mut left = Reusable::of(before, &log, u64::MAX);
+            left.run_again(NodePath::new("each"));
+            sim = Sim::reusing(&graph, left);
+            sim.drive(fails);
+            sim.check();
+            turns.push(names(&sim, "agent:usage"));
+        }
+        // Three turns for each of two items, and one of `last` each time.
+        assert_eq!(turns, [3, 3, 3, 1], "{text}\n{}", story(&sim.log));
+    }
+    // An item that replaces another has a budget for itself.
+    let graph_of = |items: &str| graph(&foreach("", "", own).replace("[a, b]", items));
+    let first = {
+        let mut sim = Sim::new(&graph_of("[a, b]"), &[]);
+        sim.drive(turns(3, Some(0.5)));
+        sim
+    };
+    let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
+    let before = Run::new(first.run.graph().clone(), &"s".into(), serde_json::Map::new(), None);
+    let mut second = Sim::reusing(&graph_of("[b, c]"), Reusable::of(before, &log, u64::MAX));
+    second.drive(turns(1, Some(0.5)));
+    let carried: Vec<_> = second
+        .log
+        .iter()
+        .filter_map(|envelope| match &envelope.event {
+            Event::FrameStart { index, carried, .. } => {
+                Some((*index, carried.as_ref().map(|sum| sum.spent.tokens)))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(carried, [(0, Some(30)), (1, None)], "{}", story(&second.log));
+}
+
+#[test]
+fn another_attempt_of_a_foreach_counts_what_its_items_have_spent() {
+    let retry = "retry: { maxAttempts: 5, on: any }";
+    let own = "budget: { tokens: 25, onExceeded: fail }";
+    let text = foreach(retry, "", own).replace("continue", "fail");
+    let sim = drive(&text, fails);
+    sim.check();
+    assert_eq!(names(&sim, "agent:usage"), 3, "{}", story(&sim.log));
+    let mut again = Sim::new(sim.run.graph(), &sim.log[..sim.log.len() / 2]);
+    again.resume(None, &BTreeMap::new());
+    again.drive(fails);
+    again.check();
+}
+
+#[test]
+fn a_session_that_a_budget_ended_names_the_limit_to_raise() {
+    let fails = "budget: { tokens: 15, onExceeded: fail }";
+    let rows = [
+        (foreach("", "", "").replace("name: f", &format!("name: f, policy: {{ {fails} }}")), "tokens"),
+        (foreach("", "", fails), "each/ask.tokens"),
+        (foreach("", &format!("policy: {{ {fails} }}"), ""), "each/.tokens"),
+    ];
+    for (text, limit) in rows {
+        let sim = drive(&text.replace("onItemError: continue, ", ""), turns(4, None));
+        let ended = (outcome(&sim), sim.run.state().limit_to_raise());
+        assert_eq!(ended, (Outcome::BudgetExceeded, Some(limit)), "{}", story(&sim.log));
+    }
+    // Also where the items that it let run no more are failures that the foreach goes on after.
+    for goes_on in ["continue", "stop"] {
+        let text = foreach("budget: { tokens: 5, onExceeded: fail }", "", "").replace("continue", goes_on);
+        let sim = drive(&text, turns(1, None));
+        let ended = (outcome(&sim), sim.run.state().limit_to_raise());
+        assert_eq!(ended, (Outcome::BudgetExceeded, Some("each.tokens")), "{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn a_frame_fails_whose_budget_is_used_up_though_what_it_runs_goes_on() {
+    let small = "policy: { budget: { tokens: 15, onExceeded: fail } }";
+    // The node that runs frames, and what comes of it.
+    let each =
+        "type: control.foreach, input: { items: [1, 2], as: part, maxConcurrency: 1, onItemError: continue }";
+    let looped = "type: control.loop, input: { maxIterations: 2 }";
+    let rows = [
+        (each, "", small, vec!["item 0 of `outer`", "item 1 of `outer`"]),
+        (looped, "", small, vec!["pass 1 of `outer`"]),
+        (each, small, "", vec!["node `outer`"]),
+        (looped, small, "", vec!["node `outer`"]),
+    ];
+    let handled = ", policy: { continueOnError: true }";
+    let inner_each = "type: control.foreach, input: { items: [a, b, c], maxConcurrency: 1, onItemError: continue }, body: { nodes: [{ id: ask, type: talk.agent, input: { prompt: go } }] }";
+    let inner = [
+        inner_each.to_owned(),
+        inner_each.replace("maxConcurrency: 1, ", ""),
+        inner_each.replace("onItemError: continue", "onItemError: stop"),
+        format!(
+            "type: control.loop, input: {{ maxIterations: 3 }}, body: {{ nodes: [{{ id: ask, type: talk.agent, input: {{ prompt: go }} }}] }}{handled}"
+        ),
+    ];
+    for (kind, own, of_body, owners) in rows {
+        for inner in &inner {
+            let text = format!(
+                "flow: {{ name: f, policy: {{ failFast: false }} }}\nnodes:\n  - id: outer\n    {}\n{}    body:\n{}      nodes: [{{ id: inner, {inner} }}]\n",
+                kind.replace(", input", "\n    input"),
+                if own.is_empty() { String::new() } else { format!("    {own}\n") },
+                if of_body.is_empty() { String::new() } else { format!("      {of_body}\n") },
+            );
+            for count in [1, 3] {
+                let sim = drive(&text, turns(count, None));
+                sim.check();
+                let failed = sim.log.iter().filter_map(|at| match &at.event {
+                    Event::FrameFailed { error, .. } if at.context.task.as_ref()?.as_str() == "outer" => {
+                        Some(error.message.clone())
+                    }
+                    _ => None,
+                });
+                let used_up =
+                    |owner: &&str| format!("the budget of {owner} is used up: 15 tokens (20 spent)");
+                let failed: Vec<String> = failed.collect();
+                assert_eq!(names(&sim, "frame:ending"), failed.len(), "{}", story(&sim.log));
+                let failed: BTreeSet<String> = failed.into_iter().collect();
+                let expected: BTreeSet<String> = owners.iter().map(used_up).collect();
+                assert_eq!(failed, expected, "{text}\n{}", story(&sim.log));
+                let reported = if own.is_empty() { owners.len() } else { 1 };
+                assert_eq!(names(&sim, "budget:exceeded"), reported, "{}", story(&sim.log));
+            }
+        }
+    }
+}
