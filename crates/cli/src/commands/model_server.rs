@@ -26,8 +26,8 @@ use inspan_view::safe::harmless;
 /// Requests that may wait to be written down; beyond that the server waits for the disk.
 const QUEUE: usize = 256;
 
-/// The value for a key: any works, but clients want one.
-const ANY_KEY: &str = "scripted";
+/// The value for a key: any works, but clients want one. It is in no name of a model, since what is a key is taken out of outputs.
+const ANY_KEY: &str = "any-key-works";
 
 /// Serves until a signal comes, which is its regular end.
 pub(super) fn run(args: &ModelServerArgs, invocation: &Invocation) -> Result<Exit, Failure> {
