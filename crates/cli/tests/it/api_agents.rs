@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{Ran, flow_folder, paths_below, program, ran},
+    program::{Ran, flow_folder, inspan, paths_below, program, ran},
 };
 
 /// What the checks have to know about one vendor.
@@ -215,17 +215,16 @@ nodes:
         for (name, code, expected) in roles {
             let server = server([stalls.clone(), Turn::text("Back.")]);
             let folder = flow_folder(&flow);
-            let arguments = ["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"];
+            let arguments = ["run", "flow.yaml", "--session-id", "s"];
             let mut child = api.command(folder.path(), &server, &arguments).spawn().unwrap();
             let soon = Duration::from_secs(30);
             let stalled = |ending: ExchangeState| {
                 move |seen: &[RecordedRequest]| seen.first().is_some_and(|one| one.ending == ending)
             };
             server.wait_until(soon, stalled(ExchangeState::Stalled)).unwrap();
-            // What the server has sent is not yet what the flow has received.
-            until("the flow heard something", || {
-                fs::read_to_string(folder.path().join("events.jsonl"))
-                    .is_ok_and(|events| events.contains("agent:text"))
+            // What the server has sent is not yet what the flow has received and stored.
+            until("the flow has stored what it heard", || {
+                inspan(folder.path(), &["logs", "s", "--json"]).stdout.contains("agent:text")
             });
             signal(&child, name);
             assert_eq!(child.wait().unwrap().code(), code, "{provider} {name}");
