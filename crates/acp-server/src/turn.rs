@@ -47,7 +47,7 @@ pub(crate) async fn show(
     let mut follower = chat.sessions.follow(&run.session, run.next);
     let mut pausing: Option<Instant> = None;
     turn.show_questions(run);
-    while turn.end.is_none() {
+    while !turn.is_over {
         tokio::select! {
             biased;
             () = cancelled.cancelled(), if pausing.is_none() => {
@@ -124,7 +124,7 @@ struct Showing<'a> {
     shown: FuturesUnordered<Shown>,
     /// The question that the person has just answered. A process may have to begin before that takes effect.
     answered: Option<PromptId>,
-    end: Option<()>,
+    is_over: bool,
 }
 
 impl<'a> Showing<'a> {
@@ -137,7 +137,7 @@ impl<'a> Showing<'a> {
             asked: HashMap::new(),
             shown: FuturesUnordered::new(),
             answered: None,
-            end: None,
+            is_over: false,
         }
     }
 
@@ -154,11 +154,11 @@ impl<'a> Showing<'a> {
                     self.show_questions(run);
                 }
             }
-            Followed::Ended(_) => self.end = Some(()),
+            Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
                 if let Some(rests) = self.rests(DisplayStatus::of(&entry), run).await? {
                     update(self.client, self.chat, says(&rests)).await;
-                    self.end = Some(());
+                    self.is_over = true;
                 }
             }
         }
@@ -277,7 +277,7 @@ impl<'a> Showing<'a> {
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
         update(self.client, self.chat, says(&text)).await;
         run.has_told = true;
-        self.end = Some(());
+        self.is_over = true;
     }
 
     /// Pauses the session; what keeps it from pausing is shown.
@@ -285,7 +285,7 @@ impl<'a> Showing<'a> {
         let reason = Some("cancelled in the editor".to_owned());
         let paused = self.chat.sessions.apply(&run.session, &SessionCommand::Pause { reason }, None).await;
         if let Err(error) = paused {
-            self.end = Some(());
+            self.is_over = true;
             // It is idle already, or it ended just now.
             if matches!(error.code, SessionErrorCode::NotRunning | SessionErrorCode::SessionEnded) {
                 return;
