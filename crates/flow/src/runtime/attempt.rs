@@ -114,6 +114,8 @@ pub struct LocalGround {
     pub cancel: CancellationToken,
     /// Where the session's log is stored, if it is.
     pub log: Option<(Arc<dyn RunStore>, SessionId)>,
+    /// Whether what an agent says is in that log within milliseconds, also if the process dies.
+    pub is_log_prompt: bool,
 }
 
 impl Ground for LocalGround {
@@ -127,6 +129,10 @@ impl Ground for LocalGround {
 
     fn cancel(&self) -> &CancellationToken {
         &self.cancel
+    }
+
+    fn is_log_prompt(&self) -> bool {
+        self.is_log_prompt
     }
 
     fn log(&self) -> Option<(&dyn RunStore, &SessionId)> {
@@ -156,6 +162,11 @@ pub trait Ground: Send + Sync {
 
     /// Cancelled when the attempt is to end, also because this process may not run it any longer.
     fn cancel(&self) -> &CancellationToken;
+
+    /// Whether the log has what an agent says within milliseconds. If not, a log without it says nothing about the agent.
+    fn is_log_prompt(&self) -> bool {
+        false
+    }
 
     /// The log of the session, if it is stored: an interrupted attempt reads in it what came before it began again.
     fn log(&self) -> Option<(&dyn RunStore, &SessionId)> {
