@@ -112,7 +112,7 @@ impl NodeContext {
     /// log, or if that cannot be read, it is taken for granted.
     pub(crate) async fn has_answered(&self) -> bool {
         let (Some((store, session)), Some(cut)) = (self.ground.log(), &self.interrupted) else { return true };
-        if !self.ground.is_log_prompt() {
+        if !self.ground.is_log_current() {
             return true;
         }
         let (session, path, since) = match &cut.before {

@@ -1,8 +1,8 @@
 //! Values that are too large for a log: which they are, what replaces them, and where they are stored.
 
-use async_trait::async_trait;
 use std::{collections::BTreeMap, ops::Range};
 
+use async_trait::async_trait;
 use inspan_protocol::SessionId;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -292,18 +292,14 @@ impl SessionEntry {
         is_over && !self.digest.unpriced_turns.is_empty()
     }
 
-    fn is_unpriced(&self) -> bool {
-        self.digest.unpriced || self.has_cut_turns()
-    }
-
     /// What it cost in US dollars, unless some of it is unknown.
     pub fn known_cost(&self) -> Option<f64> {
-        (!self.is_unpriced()).then_some(self.digest.cost_usd)
+        self.digest.known_cost().filter(|_| !self.has_cut_turns())
     }
 
     /// What is known of a cost that is not known as a whole.
     pub fn known_part(&self) -> Option<f64> {
-        (self.is_unpriced() && self.digest.cost_usd > 0.0).then_some(self.digest.cost_usd)
+        Some(self.digest.cost_usd).filter(|known| self.known_cost().is_none() && *known > 0.0)
     }
 
     /// The entry of a session of which nothing can be read but its id.

@@ -1,11 +1,11 @@
 //! A store in memory: for tests, for embedding, and for runs that need no storage.
 
-use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use async_trait::async_trait;
 use futures::{
     StreamExt,
     stream::{self, BoxStream},

@@ -20,9 +20,9 @@ mod transfer;
 mod verify;
 mod writer;
 
-use async_trait::async_trait;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
+use async_trait::async_trait;
 use futures::stream::BoxStream;
 use inspan_flow_core::is_fact;
 use inspan_protocol::{Command, Envelope, SessionId, Timestamp};

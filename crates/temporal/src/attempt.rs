@@ -180,7 +180,7 @@ impl AttemptRunner {
                 surroundings: Arc::clone(&hosted.context),
                 cancel: cancel.clone(),
                 log: Some((store, session.clone())),
-                is_log_prompt: false,
+                is_log_current: false,
             });
             let done =
                 run_attempt(Arc::clone(&hosted.nodes), spec.clone(), Progress::default(), ground).await;

@@ -115,7 +115,7 @@ pub struct LocalGround {
     /// Where the session's log is stored, if it is.
     pub log: Option<(Arc<dyn RunStore>, SessionId)>,
     /// Whether what an agent says is in that log within milliseconds, also if the process dies.
-    pub is_log_prompt: bool,
+    pub is_log_current: bool,
 }
 
 impl Ground for LocalGround {
@@ -131,8 +131,8 @@ impl Ground for LocalGround {
         &self.cancel
     }
 
-    fn is_log_prompt(&self) -> bool {
-        self.is_log_prompt
+    fn is_log_current(&self) -> bool {
+        self.is_log_current
     }
 
     fn log(&self) -> Option<(&dyn RunStore, &SessionId)> {
@@ -164,7 +164,7 @@ pub trait Ground: Send + Sync {
     fn cancel(&self) -> &CancellationToken;
 
     /// Whether the log has what an agent says within milliseconds. If not, a log without it says nothing about the agent.
-    fn is_log_prompt(&self) -> bool {
+    fn is_log_current(&self) -> bool {
         false
     }
 

@@ -285,7 +285,7 @@ impl Driver {
         let held = self.writer.as_ref().map(|writer| writer.held.clone());
         let log = held.as_ref().map(|held| (held.store.clone(), held.lease.session.clone()));
         let ground =
-            Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone(), log, is_log_prompt: true });
+            Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone(), log, is_log_current: true });
         let attempt = (spec.node, spec.attempt);
         self.tokens.insert(attempt, cancel);
         let run = run_attempt(self.nodes.clone(), spec, Progress::default(), ground);

@@ -1,8 +1,8 @@
 //! The rows of large values, which belong to a session and are found by their hash.
 
-use async_trait::async_trait;
 use std::{collections::BTreeSet, ops::ControlFlow};
 
+use async_trait::async_trait;
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
