@@ -154,12 +154,13 @@ impl Browser {
                 return Ok(());
             }
             if self.deadline.is_over() {
-                let seen = self.eval("document.body.innerText.slice(0, 3000)").unwrap_or_default();
-                bail!(
-                    "never: {what}\nerrors: {:?}\nthe page: {}",
-                    self.errors,
-                    seen.as_str().unwrap_or_default()
-                );
+                // What it shows says why, and takes a moment more.
+                self.deadline = Deadline::after(Duration::from_secs(5));
+                let seen = match self.eval("document.body.innerText.slice(0, 3000)") {
+                    Ok(seen) => seen.as_str().unwrap_or_default().to_owned(),
+                    Err(error) => format!("cannot be read: {error:#}"),
+                };
+                bail!("never: {what}\nerrors: {:?}\nthe page: {seen}", self.errors);
             }
             pause(Duration::from_millis(30));
         }

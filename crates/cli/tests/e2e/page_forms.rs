@@ -97,18 +97,26 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.press("Start waits")?;
     let id = session(&mut browser)?;
     let whole = server.view(&format!("/s/{id}/graph"));
-    browser.sees("Right?")?;
-    browser.fill(".ask textarea", "half an answer")?;
-    browser.open(&server.view(&format!("/s/{id}/graph?node=right")))?;
-    browser.until("the other question alone", "document.querySelectorAll('.ask textarea').length === 1")?;
-    browser.fill(".ask textarea", "another half")?;
+    browser.until("both questions", "document.querySelectorAll('.ask textarea').length === 2")?;
+    for (node, half) in [("left", "half an answer"), ("right", "another half")] {
+        browser.open(&server.view(&format!("/s/{id}/graph?node={node}")))?;
+        browser.until(
+            "its question alone",
+            &format!(
+                "document.querySelectorAll('.ask textarea').length === 1 && \
+                 document.querySelector('.ask').innerText.toLowerCase().includes('{node}?')"
+            ),
+        )?;
+        browser.fill(".ask textarea", half)?;
+    }
     browser.open(&server.view("/flows"))?;
     browser.until("the flows", "document.querySelector('.flow')")?;
     browser.eval("Date.now = ((real) => () => real() + 600_000)(Date.now)")?;
     browser.open(&whole)?;
     browser.until(
         "both drafts",
-        "[...document.querySelectorAll('.ask textarea')].map((one) => one.value).join() === 'half an answer,another half'",
+        // Whichever was asked first.
+        "[...document.querySelectorAll('.ask textarea')].map((one) => one.value).sort().join() === 'another half,half an answer'",
     )?;
     pause(Duration::from_millis(1500));
     browser.sees("Fails in ")?;

@@ -1,6 +1,5 @@
 //! Small agents in place of real ones, written for the shell.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -143,8 +142,12 @@ async fn an_agent_is_greeted_and_no_session_opened() {
     let folder = tempfile::tempdir().unwrap();
     let met_with = async |script: &str| {
         let program = folder.path().join("agent");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        // A process of its own writes it: what another thread starts meanwhile would keep our file open, and a file
+        // that is open for writing cannot be executed.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\"; chmod 700 \"$0\"";
+        let written =
+            std::process::Command::new("/bin/sh").args(["-c", write]).arg(&program).arg(script).status();
+        assert!(written.unwrap().success());
         let home = folder.path().display().to_string();
         let program = program.display().to_string();
         let environment = [("INSPAN_GEMINI", program.as_str()), ("HOME", &home), ("PATH", "/usr/bin:/bin")];
