@@ -120,7 +120,12 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     )?;
     pause(Duration::from_millis(1500));
     browser.sees("Fails in ")?;
+    // The other question has no deadline: no process stays for it.
+    browser.open(&server.view(&format!("/s/{id}/graph?node=left")))?;
+    browser.until("its question alone", "document.querySelectorAll('.ask').length === 1")?;
     browser.press("Send answer")?;
+    browser.until("it is answered", "!document.querySelector('.ask')")?;
+    browser.open(&whole)?;
     browser.until("one question is left", "document.querySelectorAll('.ask').length === 1")?;
     state(&mut browser, "waiting")?;
     sandbox.run(&["store", "gc", &id])?.expect_code(0)?;
