@@ -298,7 +298,7 @@ cases! {
     temporal_pools: NONE, 60, temporal::pools;
     temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
     temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
-    temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
+    temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 90, temporal::agents_resumed;
     temporal_long_outage: CLAUDE, 60, temporal::long_outage;
     temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
     traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);

@@ -26,11 +26,11 @@ pub(super) const AT_WORK: Duration = Duration::from_secs(25);
 const SESSIONS: usize = 3;
 const AGENTS: usize = 3;
 /// How long the sessions that still run after the last kill may take.
-const REST: Duration = Duration::from_secs(60);
+const REST: Duration = Duration::from_secs(90);
 
 /// How many seconds the sweep may take.
 pub(in super::super) fn agents_limit() -> u64 {
-    if is_full() { 1_800 } else { 90 }
+    if is_full() { 1_800 } else { 180 }
 }
 
 /// What was said in a request, whichever vendor it is for.
@@ -76,7 +76,7 @@ pub(super) fn at_work(
     session: &str,
     [talk, named]: [usize; 2],
 ) -> anyhow::Result<()> {
-    eventually(SOON, "the log has the conversations", || {
+    eventually(AT_WORK, "the log has the conversations", || {
         Ok(conversations(&cluster.log(session)?).values().map(Vec::len).sum::<usize>() >= named)
     })?;
     // The agents before them have ended by now, so it is these that talk.
