@@ -285,14 +285,14 @@ cases! {
     traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
     traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
     traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
-    temporal_same_as_here: NONE, 40, temporal::same_as_here;
+    temporal_same_as_here: NONE, 60, temporal::same_as_here;
     temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
     temporal_stopped: NONE, 40, temporal::stopped;
     temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
     temporal_large_output: NONE, 40, temporal::large_output;
     temporal_encrypted: NONE, 40, temporal::encrypted;
-    temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
-    temporal_server_killed: NONE, 60, temporal::server_killed;
+    temporal_bucket: NONE, 90, temporal::same_in_a_bucket;
+    temporal_server_killed: NONE, 90, temporal::server_killed;
     temporal_no_server: NONE, 60, temporal::no_server;
     temporal_no_worker: NONE, 90, temporal::no_worker;
     temporal_pools: NONE, 60, temporal::pools;

@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use super::{
     super::checks::{agent_node, conversation, main_requests, same, scenario, talks_slowly},
     cluster::{Cluster, kill},
-    commands::SOON,
     kills::{Numbers, attempts, is_full, kill_some},
 };
 
