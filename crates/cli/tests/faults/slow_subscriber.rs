@@ -24,7 +24,7 @@ pub(super) const READER: Promise = Promise {
 
 /// The best of so many runs is compared; while it is too bad more are made, since a busy machine only makes it worse.
 const LEAST: usize = 2;
-const MOST: usize = 10;
+const MOST: usize = 25;
 const SLOWER: f64 = 1.05;
 /// Megabytes.
 const MORE: u64 = 32;
