@@ -31,6 +31,15 @@ fn never_fires(link: &Link<'_>, body: &Resolved<'_>) -> Option<Problem> {
     let from = name(body.spec, link.from);
     let continues = source.policy.as_ref().is_some_and(|policy| policy.on_failure == OnFailure::Continue);
     match link.on {
+        EdgeOn::Failure | EdgeOn::Any | EdgeOn::Skipped if link.is_loop() => {
+            let message = "an edge that closes a loop fires after a success alone";
+            let help = format!(
+                "remove `on`; to go round after a failure, give {from} `policy: {{ continueOnError: true }}` and write \
+                 `when: \"{}.failed\"`",
+                from.trim_matches('`')
+            );
+            Some(Problem::error(Code::NeverFires, link.span, message).help(help))
+        }
         EdgeOn::Failure if continues => {
             let message = format!("{from} has `continueOnError`, so its edges fire as after a success");
             let help = format!(
@@ -38,10 +47,6 @@ fn never_fires(link: &Link<'_>, body: &Resolved<'_>) -> Option<Problem> {
                 from.trim_matches('`')
             );
             Some(Problem::error(Code::NeverFires, link.span, message).help(help))
-        }
-        EdgeOn::Skipped if link.is_loop() => {
-            let message = "an edge that closes a loop does not fire when its source was skipped";
-            Some(Problem::error(Code::NeverFires, link.span, message))
         }
         EdgeOn::Skipped if source.when.is_none() && body.links.leading_to(link.from).next().is_none() => {
             let message = format!(
