@@ -327,6 +327,7 @@ impl Facts {
         }
         if status == EdgeStatus::Fired {
             state.nodes[from].tainted = false;
+            self.untaint_what_follows(graph, frame, from);
             return;
         }
         let mut handlers = body.edges_on(from, EdgeOn::Failure).map(|edge| state.edges[edge].status);
@@ -334,6 +335,30 @@ impl Facts {
             && let Some(error) = state.nodes[from].error.clone()
         {
             self.fail_frame(graph, frame, &error);
+        }
+    }
+
+    /// An edge that leaves a loop is resolved after the others of its node, so a failure may be handled after nodes
+    /// were kept from running by it.
+    fn untaint_what_follows(&mut self, graph: &Graph, frame: FrameIx, from: NodeIx) {
+        let body = self.body(graph, frame);
+        let state = &mut self.frames[frame];
+        let mut open = vec![from];
+        while let Some(ix) = open.pop() {
+            for &edge in &body.node(ix).outgoing {
+                let to = body.edge(edge).to;
+                let node = &state.nodes[to];
+                let is_skipped = node.status == NodeStatus::Skipped;
+                let waits = node.status == NodeStatus::Pending && node.attempt == 0;
+                if !node.tainted || !(waits || is_skipped) {
+                    continue;
+                }
+                state.count_edges(body, to);
+                if is_skipped && !state.nodes[to].tainted {
+                    open.push(to);
+                }
+                self.touched.push(state.task(to));
+            }
         }
     }
 }

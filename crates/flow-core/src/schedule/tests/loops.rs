@@ -154,6 +154,28 @@ edges:
     assert_eq!(resumed.run.state().session.outcome, Some(Outcome::Success));
 }
 
+#[test]
+fn what_follows_the_handler_of_a_failure_in_a_loop_runs() {
+    let sim = run(r#"
+name: rescued
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: review, type: control.noop }
+  - { id: seen, type: control.noop }
+  - { id: rescue, type: control.noop }
+  - { id: report, type: control.noop }
+edges:
+  - { from: bad, to: review }
+  - { from: review, to: bad, when: "frame.pass < 2", maxIterations: 3 }
+  - { from: review, to: seen }
+  - { from: seen, to: report }
+  - { from: bad, to: rescue, on: failure }
+  - { from: rescue, to: report }
+"#);
+    assert_eq!(course(&sim.log), ["bad", "-review", "-seen", "rescue", "report"]);
+    assert_eq!(sim.run.state().session.outcome, Some(Outcome::Success));
+}
+
 /// The graph of a flow, unless its loops overlap beyond sense; every other problem is a fault of the test.
 fn compiled(text: &str) -> Option<Arc<Graph>> {
     let loaded = loaded(text);
