@@ -27,6 +27,9 @@ pub(super) struct ReusableTask {
     /// Its last failure, if no other attempt followed.
     #[serde(default)]
     pub(super) error: Option<AgentError>,
+    /// Its last failure, if it was to be tried again and no other attempt followed.
+    #[serde(default)]
+    pub(super) retrying: Option<AgentError>,
     /// The policy that it failed under.
     #[serde(default)]
     pub(super) policy: String,
@@ -78,6 +81,7 @@ impl ReusableTask {
             failed: false,
             worked: false,
             error: None,
+            retrying: None,
             policy: String::new(),
             is_handled: false,
             cost_usd: None,
@@ -102,7 +106,8 @@ impl ReusableTask {
             Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
             Event::TaskFailed { error, will_retry, .. } => {
                 self.failed = true;
-                self.error = (!will_retry).then(|| error.clone());
+                let error = Some(error.clone());
+                (self.error, self.retrying) = if *will_retry { (None, error) } else { (error, None) };
             }
             Event::TaskCancelled { never_began, .. } => self.never_began = *never_began,
             Event::TaskAgent { .. } => {

@@ -389,8 +389,9 @@ impl Run {
         if tried > task.fallbacks.len() {
             return None;
         }
-        let goes_on = !task.failed
-            || (task.worked && task.error.as_ref().is_some_and(|error| error.code.leaves_conversation()));
+        let last = task.error.as_ref().or(task.retrying.as_ref());
+        let goes_on =
+            !task.failed || (task.worked && last.is_some_and(|error| error.code.leaves_conversation()));
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());

@@ -1,6 +1,6 @@
 //! Work of an earlier session: what is reused, what runs again, and that the plan says what then happens.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, SessionId, Timestamp};
 use serde_json::json;
@@ -467,6 +467,33 @@ fn bad_fails(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
             vec![AttemptStep::End(AttemptEnd::Error(error))]
         }
         _ => talk(start, run),
+    }
+}
+
+#[test]
+fn an_agent_that_was_to_be_tried_again_goes_on_in_the_next_session() {
+    let node = |id: &str, more: &str| {
+        format!("  - {{ id: {id}, type: talk.agent, input: {{ prompt: go }}{more} }}\n")
+    };
+    let retry = ", policy: { retry: { maxAttempts: 3, backoff: 60s, on: any } }";
+    let graph = graph(&format!("flow: {{ name: f }}\nnodes:\n{}{}", node("a", retry), node("b", "")));
+    for (code, expected) in [(ErrorCode::Network, "a Resumes"), (ErrorCode::ConfigInvalid, "a Runs(Failed)")]
+    {
+        let fails = |code| AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "it fails")));
+        let late = Timestamp::default() + Duration::from_secs(9);
+        let acts = |start: &StartNode, run: &Run| match start.path.as_str() {
+            "a" => {
+                let works = talk(start, run).into_iter().take(3);
+                works.chain([AttemptStep::Turn, AttemptStep::Complete, fails(code)]).collect()
+            }
+            _ => vec![AttemptStep::Until(late), fails(ErrorCode::NodeFailed)],
+        };
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(acts);
+        sim.check();
+        assert_eq!(sim.starts("a").len(), 1, "{}", story(&sim.log));
+        let plan = planned(&graph, &reusable(&sim, usize::MAX));
+        assert!(plan.contains(&expected.to_owned()), "{code:?}: {plan:?}");
     }
 }
 
