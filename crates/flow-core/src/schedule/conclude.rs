@@ -140,7 +140,7 @@ impl Run {
             && self.died_too_often(node).is_none()
     }
 
-    fn take_cancelled(&mut self, node: TaskRef, attempt: u32) -> Option<CancelCause> {
+    pub(super) fn take_cancelled(&mut self, node: TaskRef, attempt: u32) -> Option<CancelCause> {
         let place = self.cancelled.iter().position(|&(task, n, _)| task == node && n == attempt)?;
         Some(self.cancelled.swap_remove(place).2)
     }

@@ -110,11 +110,14 @@ impl Run {
 
     /// What is published when the process of one attempt is gone: the end of its agent's run that was not stored, and
     /// the interruption. Nothing if a newer attempt has replaced it.
-    pub(crate) fn lose(&self, node: TaskRef, attempt: u32) -> Vec<Action> {
+    pub(crate) fn lose(&mut self, node: TaskRef, attempt: u32) -> Vec<Action> {
         let state = self.facts.node(node);
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return Vec::new();
         }
+        // Its number is used again in the next pass.
+        self.take_cancelled(node, attempt);
+        let state = self.facts.node(node);
         let task = Some(self.facts.path(&self.graph, node));
         let task_id = self.facts.spec(&self.graph, node).id.clone();
         let interrupted = Event::TaskInterrupted { task_id, attempt };

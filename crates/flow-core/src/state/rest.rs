@@ -181,7 +181,9 @@ impl Facts {
             let more = node.more.as_ref();
             // It waits for a limit, or the process died before it was started.
             let has_message = node.interrupted && more.is_some_and(|more| more.resume.is_some());
-            has_message || (node.has_named() && self.is_cut(*task))
+            // What is ending does not go on.
+            let goes_on = node.cleans_up || !self.is_ending(task.frame);
+            goes_on && (has_message || (node.has_named() && self.is_cut(*task)))
         };
         self.tasks().filter(continues).map(|(task, _)| self.path(graph, task)).collect()
     }

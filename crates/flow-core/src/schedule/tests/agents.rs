@@ -460,3 +460,69 @@ fn a_lost_attempt_is_reported_and_started_again() {
     );
     assert_eq!(sim.starts("talk").len(), 2);
 }
+
+#[test]
+fn a_cancellation_that_was_lost_does_not_stand_for_one_of_a_later_pass() {
+    let graph = graph(
+        r#"
+name: late
+nodes:
+  - { id: code, type: talk.agent, input: { prompt: x }, policy: { timeout: 20m } }
+  - { id: test, type: control.noop }
+edges:
+  - { from: code, to: test }
+  - { from: test, to: code, when: "frame.pass < 2", maxIterations: 3 }
+"#,
+    );
+    let hour = Timestamp::default() + Duration::from_secs(3_600);
+    // The first attempt of each pass takes too long.
+    let acts = |start: &StartNode, run: &Run| match (start.path.node(), start.attempt) {
+        ("code", 1) => vec![AttemptStep::Until(hour), done()],
+        ("code", _) => vec![done()],
+        _ => world(start, run),
+    };
+    let mut sim = Sim::new(&graph, &[]);
+    while sim.run.cancelled.is_empty() {
+        assert!(!sim.step(&acts), "{}", story(&sim.log));
+    }
+    sim.lose_one();
+    sim.drive(acts);
+    assert_eq!(sim.starts("code").len(), 3, "{}", story(&sim.log));
+    assert!(story(&sim.log).contains("task:failed code#2"), "{}", story(&sim.log));
+}
+
+#[test]
+fn an_agent_of_a_frame_that_ends_gets_no_message() {
+    let graph = graph(
+        "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2] }
+    body:
+      nodes:
+        - { id: work, type: talk.agent, input: { prompt: x } }
+        - { id: ok, type: control.noop, dependsOn: [work] }
+",
+    );
+    let hour = Timestamp::default() + Duration::from_secs(3_600);
+    let acts = |start: &StartNode, _: &Run| match start.path.as_str() {
+        "each[1]/work" => {
+            vec![AttemptStep::Begin, AttemptStep::Name("c".to_owned()), AttemptStep::Until(hour), done()]
+        }
+        "each[0]/ok" => {
+            let late = Timestamp::default() + Duration::from_secs(5);
+            let error = AgentError::new(ErrorCode::NodeFailed, "it fails");
+            vec![AttemptStep::Until(late), AttemptStep::End(AttemptEnd::Error(error))]
+        }
+        _ => vec![done()],
+    };
+    let mut sim = Sim::new(&graph, &[]);
+    while !sim.log.iter().any(|envelope| matches!(envelope.event, Event::AgentSession { .. })) {
+        sim.step(&acts);
+    }
+    assert_eq!(sim.run.interrupted_agents(), [NodePath::new("each[1]/work")]);
+    sim.until_event("frame:ending", acts);
+    assert!(sim.run.interrupted_agents().is_empty());
+}
