@@ -395,7 +395,8 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a 
     closest(wrong, names).map(|name| format!("did you mean `{name}`?"))
 }
 
-fn closest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The name that was probably meant: the one that differs least, if any differs little enough.
+pub fn closest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let folded = wrong.to_lowercase();
     let allowed = match wrong.chars().count() {
         0..=2 => 0,

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
-use inspan_flow::parse_time;
+use inspan_flow::{closest, parse_time};
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, Usage, plain_words};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
@@ -288,7 +288,7 @@ impl ErrorAnswer {
         let code = || ErrorCode::ALL.iter().copied().find(|code| plain(code.as_str()) == wanted);
         word.or_else(code).ok_or_else(|| {
             let names = WORDS.iter().map(|(word, _)| *word).chain(ErrorCode::ALL.iter().map(|code| code.as_str()));
-            let hint = nearest(&self.error, names).map_or_else(
+            let hint = closest(&self.error, names).map_or_else(
                 || "use `limit`, `timeout`, `denied`, `overloaded`, `network`, `auth`, `process` or an error code".into(),
                 |name| format!("did you mean `{name}`?"),
             );
@@ -405,27 +405,10 @@ pub(crate) fn with_suggestion(message: &str) -> String {
 
 /// That a name is unknown, and which one may have been meant.
 pub(crate) fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
-    match nearest(wrong, known.iter().copied()) {
+    match closest(wrong, known.iter().copied()) {
         Some(name) => format!("{what} `{wrong}`: did you mean `{name}`?"),
         None => format!("{what} `{wrong}`: valid are {}", known.join(", ")),
     }
-}
-
-/// The name that was probably meant.
-pub(crate) fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wrong = wrong.to_lowercase();
-    let most = match wrong.chars().count() {
-        0..=2 => 0,
-        3..=5 => 1,
-        length => length / 3,
-    };
-    let distance = |name: &str| strsim::damerau_levenshtein(&wrong, &name.to_lowercase());
-    names
-        .into_iter()
-        .map(|name| (distance(name), name))
-        .filter(|(far, _)| *far <= most)
-        .min()
-        .map(|(_, name)| name)
 }
 
 /// The answers of a node: one for every attempt, or a list with one for each.

@@ -6,13 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use inspan_flow::{Body, BodyIx, Graph, NodeKind, NodeRegistry};
+use inspan_flow::{Body, BodyIx, Graph, NodeKind, NodeRegistry, closest};
 use inspan_protocol::Timestamp;
 use serde_json::{Map, Value};
 use serde_saphyr::{Location, Spanned};
 
 use crate::{
-    answer::{AnswerKind, AttemptAnswer, ErrorAnswer, nearest},
+    answer::{AnswerKind, AttemptAnswer, ErrorAnswer},
     expect::Expect,
     file::{CaseSpec, FaultSpec, FileProblem, Replies, TestFile},
     pattern::{Pattern, place_in_file},
@@ -301,7 +301,7 @@ impl Check<'_> {
         {
             return;
         }
-        let hint = match nearest(&place, nodes.iter().map(|(known, _)| known.as_str())) {
+        let hint = match closest(&place, nodes.iter().map(|(known, _)| known.as_str())) {
             Some(name) => format!("did you mean `{name}`?"),
             None => {
                 let names: Vec<&str> = nodes.iter().map(|(known, _)| known.as_str()).take(12).collect();

@@ -1,12 +1,12 @@
 //! What one value must be: equal, containing, fitting a schema or a regular expression, or absent; and how two texts
 //! differ, for people.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use inspan_flow::is_equal;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use similar::TextDiff;
 
 use crate::answer::with_suggestion;
@@ -199,15 +199,9 @@ pub(crate) fn lines(value: &Value) -> String {
 
 /// The same value with its fields in the order of the alphabet.
 fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields: BTreeMap<_, _> =
-                fields.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
-            Value::Object(fields.into_iter().collect::<Map<_, _>>())
-        }
-        Value::Array(items) => items.iter().map(sorted).collect(),
-        other => other.clone(),
-    }
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value
 }
 
 /// The longest value in a sentence, in bytes.

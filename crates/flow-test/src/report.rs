@@ -80,11 +80,6 @@ impl Report {
         (passed, self.cases().count() - passed)
     }
 
-    /// How long all sessions took in the time of the tests.
-    pub fn session_time(&self) -> Duration {
-        self.cases().map(|case| case.session).sum()
-    }
-
     /// Whether every file could be used and every case passed.
     pub fn passed(&self) -> bool {
         self.problems.is_empty() && self.cases().all(|case| case.passed)

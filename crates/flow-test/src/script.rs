@@ -11,15 +11,14 @@ use std::{
 };
 
 use inspan_engine::{Hub, RecordedCall, Replayer};
+use inspan_flow::closest;
 use inspan_protocol::{
     AgentError, DynProvider, Envelope, ErrorCode, Event, ExecutionContext, NodePath, Timestamp,
 };
 use serde_json::Value;
 
 use crate::{
-    answer::{
-        AgentAnswer, AnswerKind, AnsweredTurn, AttemptAnswer, ErrorAnswer, Period, ToolAnswer, nearest,
-    },
+    answer::{AgentAnswer, AnswerKind, AnsweredTurn, AttemptAnswer, ErrorAnswer, Period, ToolAnswer},
     cases::{Case, Fault},
     expect::FailedExpectation,
     matcher::lines,
@@ -321,7 +320,7 @@ impl Attempt {
     /// No key and no recording is for this attempt.
     pub(crate) fn unanswered(&self, input: &Value) -> AgentError {
         let keys = self.script.answers.iter().map(|(key, _)| key.as_str());
-        let hint = match nearest(self.path.as_str(), keys) {
+        let hint = match closest(self.path.as_str(), keys) {
             Some(key) => format!("the nearest key is `{key}`"),
             None => format!("add `answers: {{ {}: … }}`", without_pass(&self.path)),
         };

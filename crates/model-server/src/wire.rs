@@ -63,16 +63,9 @@ pub(crate) trait Wire: Send + Sync {
 
 /// The same value with sorted keys, so that the bytes do not depend on which map a build of `serde_json` uses.
 pub fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<(String, Value)> =
-                map.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
-            entries.sort_by(|(left, _), (right, _)| left.cmp(right));
-            Value::Object(entries.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
-        other => other.clone(),
-    }
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value
 }
 
 /// Whether the client wants events as they come or one whole body.

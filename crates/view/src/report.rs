@@ -125,10 +125,10 @@ impl Report {
 
     /// As Markdown.
     pub fn markdown(&self) -> String {
-        let mut out = format!("# {}\n\n", cell(&self.title));
+        let mut out = format!("# {}\n\n", safe::markdown(&self.title));
         for (name, fact) in &self.facts {
             // Writing to a string cannot fail.
-            let _ = writeln!(out, "- **{name}**: {}", cell(fact));
+            let _ = writeln!(out, "- **{name}**: {}", safe::markdown(fact));
         }
         for (title, part) in &self.parts {
             let _ = write!(out, "\n## {title}\n\n");
@@ -136,7 +136,7 @@ impl Report {
                 ReportPart::Table(head, rows) => {
                     let _ = writeln!(out, "| {} |\n|{}", head.join(" | "), " --- |".repeat(head.len()));
                     for row in rows {
-                        let cells: Vec<String> = row.iter().map(|text| cell(text)).collect();
+                        let cells: Vec<String> = row.iter().map(|text| safe::markdown(text)).collect();
                         let _ = writeln!(out, "| {} |", cells.join(" | "));
                     }
                 }
@@ -234,18 +234,6 @@ fn value(value: &Value) -> String {
         text.push('…');
     }
     safe::text(&text).into_owned()
-}
-
-/// A text in one line of Markdown, in which nothing of it is markup.
-fn cell(text: &str) -> String {
-    let mut out = String::new();
-    for c in safe::clean(text).chars() {
-        if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '!' | '&' | '~') {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
 }
 
 /// How often a character follows itself at most.

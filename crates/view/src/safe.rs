@@ -48,6 +48,18 @@ pub fn clean(text: &str) -> String {
     out
 }
 
+/// One line of Markdown, in which nothing of the text is markup.
+pub fn markdown(text: &str) -> String {
+    let mut out = String::new();
+    for c in clean(text).chars() {
+        if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '!' | '&' | '~') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
 /// The whole text, with every unsafe character written out as `\u{1b}`: for what a person has to consent to, where
 /// nothing may be left out. Line breaks stay, a tab is four spaces.
 pub fn spelled_out(text: &str) -> String {

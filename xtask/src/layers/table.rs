@@ -253,7 +253,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde-saphyr",
             "serde_json",
             "similar",
-            "strsim",
             "thiserror",
             "tokio",
             "tokio-util",

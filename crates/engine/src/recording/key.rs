@@ -156,15 +156,9 @@ fn keep(fields: &Map<String, Value>, allowed: &[&str]) -> Map<String, Value> {
 
 /// The same value with its fields in the order of the alphabet, whatever order the build has.
 fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields: BTreeMap<_, _> =
-                fields.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
-            Value::Object(fields.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
-        other => other.clone(),
-    }
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value
 }
 
 fn marker(value: &Value) -> Value {

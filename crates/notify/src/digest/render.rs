@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use inspan_view::{format, safe::clean};
+use inspan_view::{
+    format,
+    safe::{clean, markdown},
+};
 
 use super::{Digest, DigestSession, Money};
 
@@ -78,18 +81,10 @@ struct Page {
 impl Page {
     /// Text that is not ours, so that it formats nothing.
     fn safe(&self, text: &str) -> String {
-        let text = clean(text);
-        if self.form == DigestForm::Text {
-            return text;
+        match self.form {
+            DigestForm::Text => clean(text),
+            DigestForm::Markdown => markdown(text),
         }
-        let mut out = String::with_capacity(text.len());
-        for c in text.chars() {
-            if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '#' | '|' | '!') {
-                out.push('\\');
-            }
-            out.push(c);
-        }
-        out
     }
 
     fn put(&mut self, line: &str) {
