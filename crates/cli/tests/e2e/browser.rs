@@ -89,7 +89,7 @@ impl Browser {
     }
 
     /// Calls a method and returns its result. What the page reports meanwhile is remembered.
-    fn call(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
+    pub(super) fn call(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": params });
         if !self.session.is_empty() {

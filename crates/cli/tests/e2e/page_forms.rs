@@ -45,6 +45,11 @@ pub(super) fn forms(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
     sandbox.write("flows/given.yaml", GIVEN)?;
     sandbox.write("flows/fits.yaml", FITS)?;
+    // A field keeps the focus, however much is written.
+    form(&server, &mut browser, "ship")?;
+    browser.fill("input[name=change]", &"long ".repeat(12))?;
+    browser.call("Input.insertText", json!({ "text": "longer" }))?;
+    browser.until("one field has it all", "document.activeElement.value.endsWith('long longer')")?;
     form(&server, &mut browser, "given")?;
     browser.until(
         "the exact number",

@@ -1,6 +1,6 @@
 // Flows of the registered folders, and the form that starts one.
 
-import { html, useEffect, useState } from './dom.js';
+import { html, useEffect, useRef, useState } from './dom.js';
 import { duration, money, plural } from './format.js';
 import { Form, drafts, empty, useDraft } from './form.js';
 import { title } from './lists.js';
@@ -64,20 +64,23 @@ function Start({ flow }) {
   const [value, setValue] = useDraft(kept, '', () => empty(flow.input ?? {}));
   const [budget, setBudget] = useDraft(kept, ' ', () => '');
   const [state, setState] = useState({ busy: false, error: '' });
-  const [once, setOnce] = useState(key);
+  // What is sent again, since no answer came, starts nothing a second time.
+  const sent = useRef({ body: '', once: '' });
   const start = async (/** @type {any} */ event) => {
     event.preventDefault();
     setState({ busy: true, error: '' });
+    const body = JSON.stringify([value, budget]);
+    if (sent.current.body !== body) sent.current = { body, once: key() };
     try {
       const options = budget ? { budget: { usd: Number(budget) } } : {};
-      const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options, key: once });
+      const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options, key: sent.current.once });
       kept.clear();
       note('Started');
       go(href(['s', sessionId, 'graph']));
     } catch (error) {
       const { message, hint } = (error);
       setState({ busy: false, error: [message, hint].filter(Boolean).join(' ') });
-      setOnce(key());
+      if (error.status >= 400 && error.status < 500) sent.current.body = '';
     }
   };
   return html`<form class="card start" onSubmit=${start}>

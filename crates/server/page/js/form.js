@@ -64,6 +64,8 @@ export function Form({ schema, kept, value, onChange }) {
 /** @param {{ name: string, schema: Loose, kept: Map<string, any>, value: any, isNeeded: boolean, onChange: (value: any) => void }} _ */
 function Field({ name, schema, kept, value, isNeeded, onChange }) {
   const [id] = useState(() => `field-${(fieldId += 1)}`);
+  // Known from the start: another element would lose the focus while somebody writes.
+  const [isLong] = useState(() => /\n|.{61}/.test(text(value ?? '')) || (schema?.maxLength ?? 0) > 200);
   const type = kind(schema);
   const label = html`<span>${schema?.title ?? name}${isNeeded ? html`<b class="needed" title="needed" aria-hidden="true"> *</b>` : ''}</span>`;
   const help = schema?.description && html`<small id=${`${id}-help`}>${schema.description}</small>`;
@@ -82,12 +84,10 @@ function Field({ name, schema, kept, value, isNeeded, onChange }) {
         ${(value === undefined || (!isNeeded && schema.default === undefined)) && html`<option value="">—</option>`}
         ${schema.enum.map((/** @type {Loose} */ one) => html`<option value=${JSON.stringify(one)}>${word(one)}</option>`)}
       </select>${help}</label>`;
-    case 'string': {
-      const isLong = /\n|.{61}/.test(text(value ?? '')) || (schema.maxLength ?? 0) > 200;
+    case 'string':
       return html`<label class="field">${label}${isLong
         ? html`<textarea rows="4" ...${props} value=${value ?? ''} onInput=${onInput}></textarea>`
         : html`<input type="text" ...${props} minlength=${schema.minLength} value=${value ?? ''} onInput=${onInput} />`}${help}</label>`;
-    }
     default:
       return html`<${Written} kept=${kept} label=${label} help=${help} type=${type} schema=${schema} props=${props} value=${value} onChange=${set} />`;
   }

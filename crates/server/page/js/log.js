@@ -54,7 +54,10 @@ function usePages(id, filter, last) {
       if (found.length < PAGE) mine.asked.delete(page);
       setError(null);
     } catch (failure) {
-      mine.asked.delete(page);
+      setTimeout(() => {
+        mine.asked.delete(page);
+        show();
+      }, 2000);
       setError(failure);
     }
     show();
@@ -104,6 +107,8 @@ export function Log({ session }) {
   const open = wanted ? Number(wanted) : 0;
   const isLast = !session.at.value && !open && !pages.isFiltered;
   const [, setRange] = useState('');
+  const [typed, setTyped] = useState(types);
+  useEffect(() => setTyped(types), [types]);
   const range = useRef({ from: 0, to: 60 });
   useEffect(() => {
     pages.want(range.current.from, range.current.to);
@@ -120,7 +125,8 @@ export function Log({ session }) {
   };
   return html`<div class="log">
     <div class="tools">
-      <input type="search" class="filter" data-filter value=${types} placeholder="Filter by type: agent:*  /" aria-label="Filter by type, such as agent:*" list="families"
+      <input type="search" class="filter" data-filter value=${typed} placeholder="Filter by type: agent:*  /" aria-label="Filter by type, such as agent:*" list="families"
+        onInput=${(event) => setTyped(event.target.value)}
         onChange=${(event) => setQuery({ types: event.target.value.trim() || undefined, event: undefined })} />
       <div class="chips" role="group" aria-label="Families of events">
         ${FAMILIES.map((family) => html`<button type="button" class="chip" aria-pressed=${types.split(',').includes(`${family}:*`)} onClick=${() => chooseTypes(family)}>${family}</button>`)}

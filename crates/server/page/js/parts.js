@@ -182,6 +182,8 @@ export function Rows({ total, height, row, label, show, onRange, stick, role = '
     if (top < box.scrollTop) box.scrollTop = Math.max(0, top - height);
     else if (top + height > box.scrollTop + box.clientHeight) box.scrollTop = top + 2 * height - box.clientHeight;
   };
+  // Who has scrolled up reads there.
+  const atEnd = useRef(true);
   const last = useRef(bring);
   last.current = bring;
   const place = () => {
@@ -194,7 +196,7 @@ export function Rows({ total, height, row, label, show, onRange, stick, role = '
   };
   useLayoutEffect(() => {
     const box = ref.current;
-    if (stick && box) box.scrollTop = box.scrollHeight;
+    if (stick && atEnd.current && box) box.scrollTop = box.scrollHeight;
     place();
   }, [total, stick]);
   useEffect(() => {
@@ -208,7 +210,10 @@ export function Rows({ total, height, row, label, show, onRange, stick, role = '
   useLayoutEffect(bring, [show]);
   const rows = [];
   for (let at = range.from; at < Math.min(range.to, total); at += 1) rows.push(row(at));
-  return html`<div class=${cls('rows', rest.class)} ref=${ref} onScroll=${place} tabindex="0" role=${role} aria-label=${label}>
+  return html`<div class=${cls('rows', rest.class)} ref=${ref} onScroll=${({ target: box }) => {
+    atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 2 * height;
+    place();
+  }} tabindex="0" role=${role} aria-label=${label}>
     <div class="rows-all" style=${{ height: `${total * height}px` }} role="presentation">
       <div class="rows-seen" style=${{ transform: `translateY(${range.from * height}px)` }} role="presentation">${rows}</div>
     </div>
