@@ -265,7 +265,7 @@ impl Run {
         };
         ReuseDecision::Runs(match self.differs(start.node, task, start) {
             Some(why) => why,
-            None if task.failed => ReuseReason::Failed,
+            None if task.error.is_some() => ReuseReason::Failed,
             None => ReuseReason::Unfinished,
         })
     }

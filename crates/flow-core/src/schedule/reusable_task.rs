@@ -20,16 +20,15 @@ pub(super) struct ReusableTask {
     /// The end of its last turn in that.
     #[serde(default)]
     pub(super) turn_id: Option<TurnId>,
-    pub(super) failed: bool,
     /// Whether a request of its agent was answered.
     #[serde(default)]
     pub(super) worked: bool,
     /// Its last failure, if no other attempt followed.
     #[serde(default)]
     pub(super) error: Option<AgentError>,
-    /// Its last failure, if it was to be tried again and no other attempt followed.
+    /// Whether it was to be tried again after that.
     #[serde(default)]
-    pub(super) retrying: Option<AgentError>,
+    pub(super) will_retry: bool,
     /// The policy that it failed under.
     #[serde(default)]
     pub(super) policy: String,
@@ -78,10 +77,9 @@ impl ReusableTask {
             output: None,
             conversation: None,
             turn_id: None,
-            failed: false,
             worked: false,
             error: None,
-            retrying: None,
+            will_retry: false,
             policy: String::new(),
             is_handled: false,
             cost_usd: None,
@@ -105,9 +103,7 @@ impl ReusableTask {
         match event {
             Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
             Event::TaskFailed { error, will_retry, .. } => {
-                self.failed = true;
-                let error = Some(error.clone());
-                (self.error, self.retrying) = if *will_retry { (None, error) } else { (error, None) };
+                (self.error, self.will_retry) = (Some(error.clone()), *will_retry);
             }
             Event::TaskCancelled { never_began, .. } => self.never_began = *never_began,
             Event::TaskAgent { .. } => {
@@ -123,6 +119,11 @@ impl ReusableTask {
             Event::AgentUsage { turn_id, .. } => self.turn_id = turn_id.clone(),
             _ => {}
         }
+    }
+
+    /// Its last failure, unless it was to be tried again.
+    pub(super) fn final_error(&self) -> Option<&AgentError> {
+        self.error.as_ref().filter(|_| !self.will_retry)
     }
 
     /// The turn that ends with this event.

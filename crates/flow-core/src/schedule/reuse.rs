@@ -141,7 +141,6 @@ impl Reusable {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let task = ReusableTask {
                         output: error.is_none().then(|| result.clone()),
-                        failed: error.is_some(),
                         error: error.clone(),
                         conversation: session_id.clone(),
                         turn_id: turn_id.clone(),
@@ -208,8 +207,9 @@ impl Reusable {
     /// it was.
     fn went_on_after(&self, path: &NodePath) -> bool {
         self.tasks.get(path).is_some_and(|task| {
-            let is_owners =
-                || task.error.is_some() && path.owner().is_some_and(|owner| self.went_on_after(&owner));
+            let is_owners = || {
+                task.final_error().is_some() && path.owner().is_some_and(|owner| self.went_on_after(&owner))
+            };
             task.is_handled || is_owners()
         })
     }
@@ -265,7 +265,7 @@ impl Reusable {
 
     /// Whether a task began there and did not end.
     fn is_cut(&self, path: &NodePath) -> bool {
-        self.task(path).is_some_and(|task| task.output.is_none() && !task.failed && !task.never_began)
+        self.task(path).is_some_and(|task| task.output.is_none() && task.error.is_none() && !task.never_began)
     }
 
     /// Whether a task was done, or failed and the session went on after that.
@@ -317,7 +317,7 @@ impl Reusable {
         for task in self.tasks.values_mut().filter(|task| task.output.is_none()) {
             task.worked = false;
             // A failure that was handled is taken over with its conversation.
-            task.conversation.take_if(|_| !task.failed);
+            task.conversation.take_if(|_| task.error.is_none());
         }
     }
 }
@@ -377,7 +377,7 @@ impl Run {
                 && self.stays_handled(at, error)
                 && (self.same_flow || task.policy == policy_words(self, at))
         };
-        let failure = task.error.as_ref().filter(is_final);
+        let failure = task.final_error().filter(is_final);
         let tried = self.facts.node(at).choice.as_ref().map_or(0, |choice| choice.tried.len());
         if let Some(event) = task.fallbacks.get(tried) {
             // What the agents before it did is done, also if the last one failed.
@@ -389,9 +389,7 @@ impl Run {
         if tried > task.fallbacks.len() {
             return None;
         }
-        let last = task.error.as_ref().or(task.retrying.as_ref());
-        let goes_on =
-            !task.failed || (task.worked && last.is_some_and(|error| error.code.leaves_conversation()));
+        let goes_on = task.error.as_ref().is_none_or(|error| task.worked && error.code.leaves_conversation());
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
