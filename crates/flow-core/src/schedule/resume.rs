@@ -115,14 +115,14 @@ impl Run {
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return Vec::new();
         }
-        // Its number is used again in the next pass.
-        self.take_cancelled(node, attempt);
-        let state = self.facts.node(node);
         let task = Some(self.facts.path(&self.graph, node));
         let task_id = self.facts.spec(&self.graph, node).id.clone();
         let interrupted = Event::TaskInterrupted { task_id, attempt };
         let events = state.run().map(unseen_end).into_iter().chain([interrupted]);
-        events.map(|event| Action::Emit { task: task.clone(), event }).collect()
+        let actions = events.map(|event| Action::Emit { task: task.clone(), event }).collect();
+        // The number of the attempt is used again in the next pass.
+        self.take_cancelled(node, attempt);
+        actions
     }
 
     /// What is left of the interrupted attempt.

@@ -30,22 +30,19 @@ fn never_fires(link: &Link<'_>, body: &Resolved<'_>) -> Option<Problem> {
     let source = body.nodes[link.from.0 as usize].spec;
     let from = name(body.spec, link.from);
     let continues = source.policy.as_ref().is_some_and(|policy| policy.on_failure == OnFailure::Continue);
+    let has_failed = format!("`when: \"{}.failed\"`", from.trim_matches('`'));
     match link.on {
         EdgeOn::Failure | EdgeOn::Any | EdgeOn::Skipped if link.is_loop() => {
             let message = "an edge that closes a loop fires after a success alone";
             let help = format!(
                 "remove `on`; to go round after a failure, give {from} `policy: {{ continueOnError: true }}` and write \
-                 `when: \"{}.failed\"`",
-                from.trim_matches('`')
+                 {has_failed}"
             );
             Some(Problem::error(Code::NeverFires, link.span, message).help(help))
         }
         EdgeOn::Failure if continues => {
             let message = format!("{from} has `continueOnError`, so its edges fire as after a success");
-            let help = format!(
-                "remove `continueOnError`, or write `when: \"{}.failed\"` instead of `on`",
-                from.trim_matches('`')
-            );
+            let help = format!("remove `continueOnError`, or write {has_failed} instead of `on`");
             Some(Problem::error(Code::NeverFires, link.span, message).help(help))
         }
         EdgeOn::Skipped if source.when.is_none() && body.links.leading_to(link.from).next().is_none() => {
