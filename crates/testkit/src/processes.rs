@@ -2,10 +2,12 @@
 //! their environment (Linux only) that children inherit, and killed.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::time::{Deadline, pause};
@@ -48,6 +50,23 @@ pub fn cargo(folder: &Path) -> Command {
     }
     cargo.current_dir(folder);
     cargo
+}
+
+/// Writes an executable script. A separate process writes it: a file that is open for writing cannot be executed, and a
+/// process that another thread starts meanwhile would keep ours open.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_program(path: &Path, text: &str) -> anyhow::Result<()> {
+    let written = Command::new("/bin/sh")
+        .args(["-c", "printf %s \"$1\" > \"$0\""])
+        .arg(path)
+        .arg(text)
+        .status()
+        .context("failed to start /bin/sh")?;
+    ensure!(written.success(), "failed to write {}", path.display());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
 }
 
 /// How long a process may run on after the process that started it has ended.

@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::agents::{Agent, write_settings};
-use crate::processes::{MARK, interruptible, kill_marked, marked, none_left};
+use crate::processes::{MARK, interruptible, kill_marked, marked, none_left, write_program};
 use crate::time::{Deadline, Stopwatch, pause};
 
 /// The API keys of every sandbox; no artefact may contain one of them.
@@ -183,20 +182,12 @@ impl Sandbox {
         std::fs::write(self.path(name), text).with_context(|| format!("failed to write {name}"))
     }
 
-    /// Writes an executable script in the working directory. A separate process writes it: a file that is open for
-    /// writing cannot be executed, and a process that another thread starts meanwhile would keep ours open.
+    /// As [`write_program`], in the working directory.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn script(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let written = Command::new("/bin/sh")
-            .args(["-c", "printf %s \"$1\" > \"$0\""])
-            .arg(self.path(name))
-            .arg(text)
-            .status()?;
-        ensure!(written.success(), "failed to write {name}");
-        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o755))?;
-        Ok(())
+        write_program(&self.path(name), text)
     }
 
     /// `inspan` with these arguments, in this sandbox.

@@ -16,7 +16,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use inspan_testkit::check_golden;
+use inspan_testkit::{check_golden, write_program};
 use serde_json::Value;
 
 use crate::{
@@ -201,7 +201,7 @@ esac
 #[cfg(target_os = "linux")]
 #[test]
 fn commands_do_what_the_documents_say() {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
     let blocks = blocks();
     for (index, block) in
         blocks.iter().enumerate().filter(|(_, block)| block.kind == "sh" && block.more.is_empty())
@@ -210,8 +210,7 @@ fn commands_do_what_the_documents_say() {
         let bin = sandbox.path().join("bin");
         fs::create_dir(&bin).unwrap();
         symlink(INSPAN, bin.join("inspan")).unwrap();
-        fs::write(bin.join("cargo"), cargo()).unwrap();
-        fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&bin.join("cargo"), &cargo()).unwrap();
         let work = match lesson(block) {
             Some(lesson) => {
                 let work = sandbox.path().join("work");

@@ -2,6 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
+use inspan_testkit::write_program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -42,14 +43,14 @@ fn repository(example: &str, code: &str) -> TempDir {
     let repo = folder.path().join("repo");
     fs::create_dir_all(folder.path().join("bin")).unwrap();
     for (name, script) in PROGRAMS {
-        executable(&folder.path().join("bin").join(name), script);
+        write_program(&folder.path().join("bin").join(name), script).unwrap();
     }
     for name in ["a.md", "ü b.md"] {
         fs::create_dir_all(repo.join("tickets")).unwrap();
         fs::write(repo.join("tickets").join(name), name).unwrap();
     }
     fs::create_dir(repo.join("scripts")).unwrap();
-    executable(&repo.join("scripts/free-ports"), PROGRAMS[4].1);
+    write_program(&repo.join("scripts/free-ports"), PROGRAMS[4].1).unwrap();
     git(folder.path(), "init -q -b main");
     for (name, value) in [("user.name", "t"), ("user.email", "t@t")] {
         git(folder.path(), &format!("config {name} {value}"));
@@ -64,11 +65,6 @@ fn repository(example: &str, code: &str) -> TempDir {
     }
     git(folder.path(), "update-ref refs/remotes/origin/main main");
     folder
-}
-
-fn executable(path: &Path, script: &str) {
-    fs::write(path, script).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Git in the repository: what it prints.
@@ -228,7 +224,7 @@ fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
 fn hook(folder: &Path, name: &str) {
     let hook = folder.join("repo/.git/hooks").join(name);
     let wait = "[ -e $HOME/reached ] && exit\ntouch $HOME/reached\nsleep 60\n";
-    executable(&hook, &format!("#!/bin/sh\nHOME={}\n{wait}", folder.display()));
+    write_program(&hook, &format!("#!/bin/sh\nHOME={}\n{wait}", folder.display())).unwrap();
 }
 
 /// Runs an example, and kills it in the hook.
@@ -333,7 +329,7 @@ fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
         let folder = folder.path();
         let repo = folder.join("repo");
         let mv = "#!/bin/sh\n/bin/mv \"$@\" && mkdir $HOME/moved 2>/dev/null && kill -9 $PPID\nexit 0\n";
-        executable(&folder.join("bin/mv"), mv);
+        write_program(&folder.join("bin/mv"), mv).unwrap();
         fs::write(repo.join("list"), "- [ ] 1\r\n- [ ] 2\r\n- [x] 0\r\n- [ ] 2\r\n").unwrap();
         fs::set_permissions(repo.join("list"), fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink("list", repo.join("link")).unwrap();

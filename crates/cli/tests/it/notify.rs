@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
-use inspan_testkit::check_golden;
+use inspan_testkit::{check_golden, write_program};
 use serde_json::{Value, json};
 
 use crate::program::{Ran, folder_with, inspan, program, ran};
@@ -536,7 +536,6 @@ fn ntfy_gets_a_message_without_buttons_that_lead_nowhere() {
 #[cfg(unix)]
 #[test]
 fn a_command_reads_the_message_and_the_desktop_shows_it() {
-    use std::os::unix::fs::PermissionsExt;
     let settings = "
 [channels.script]
 type = \"command\"
@@ -550,8 +549,8 @@ type = \"desktop\"
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let program = bin.join("notify-send");
-    fs::write(&program, "#!/bin/sh\nfor word; do printf '%s\\n' \"$word\"; done > desktop.txt\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, "#!/bin/sh\nfor word; do printf '%s\\n' \"$word\"; done > desktop.txt\n")
+        .unwrap();
     let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).env("OTHER_TOKEN", "other-token-12345");
     let asked = ran(folder.path(), &mut command);

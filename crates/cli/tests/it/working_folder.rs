@@ -1,12 +1,8 @@
 //! The folder that a node works in, on everything that starts a program.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
-    path::Path,
-};
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
+use inspan_testkit::write_program;
 use serde_json::{Value, json};
 
 use crate::program::{flow_folder, program, ran};
@@ -32,8 +28,7 @@ const SAYS: &str = "pwd -P; env | grep '^GIT_' | sort";
 fn flow(folder: &Path, cwd: &str) -> String {
     let agents = PROGRAMS.map(|(provider, option)| {
         let stub = folder.join(format!("{provider}.sh"));
-        fs::write(&stub, format!("#!/bin/sh\n{{ {SAYS}; }} > \"$0.said\"\nexit 3\n")).unwrap();
-        fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&stub, &format!("#!/bin/sh\n{{ {SAYS}; }} > \"$0.said\"\nexit 3\n")).unwrap();
         json!({
             "id": provider, "type": format!("{provider}.agent"),
             "input": { "prompt": "x", "options": { option: stub, "cwd": cwd } },

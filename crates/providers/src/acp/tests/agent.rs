@@ -142,12 +142,7 @@ async fn an_agent_is_greeted_and_no_session_opened() {
     let folder = tempfile::tempdir().unwrap();
     let met_with = async |script: &str| {
         let program = folder.path().join("agent");
-        // A process of its own writes it: what another thread starts meanwhile would keep our file open, and a file
-        // that is open for writing cannot be executed.
-        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\"; chmod 700 \"$0\"";
-        let written =
-            std::process::Command::new("/bin/sh").args(["-c", write]).arg(&program).arg(script).status();
-        assert!(written.unwrap().success());
+        inspan_testkit::write_program(&program, &format!("#!/bin/sh\n{script}\n")).unwrap();
         let home = folder.path().display().to_string();
         let program = program.display().to_string();
         let environment = [("INSPAN_GEMINI", program.as_str()), ("HOME", &home), ("PATH", "/usr/bin:/bin")];
