@@ -168,6 +168,9 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** Whether what scrolls is at its end, or almost. @param {HTMLElement} box */
+export const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+
 /**
  * Many rows of one height, of which only those in sight exist.
  * @param {Loose} _
@@ -182,7 +185,7 @@ export function Rows({ total, height, row, label, show, onRange, stick, role = '
     if (top < box.scrollTop) box.scrollTop = Math.max(0, top - height);
     else if (top + height > box.scrollTop + box.clientHeight) box.scrollTop = top + 2 * height - box.clientHeight;
   };
-  // Who has scrolled up reads there.
+  // Who has scrolled up reads there, until the rows are followed anew.
   const atEnd = useRef(true);
   const last = useRef(bring);
   last.current = bring;
@@ -210,8 +213,8 @@ export function Rows({ total, height, row, label, show, onRange, stick, role = '
   useLayoutEffect(bring, [show]);
   const rows = [];
   for (let at = range.from; at < Math.min(range.to, total); at += 1) rows.push(row(at));
-  return html`<div class=${cls('rows', rest.class)} ref=${ref} onScroll=${({ target: box }) => {
-    atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 2 * height;
+  return html`<div class=${cls('rows', rest.class)} ref=${ref} onScroll=${({ target }) => {
+    atEnd.current = !stick || isAtEnd(target);
     place();
   }} tabindex="0" role=${role} aria-label=${label}>
     <div class="rows-all" style=${{ height: `${total * height}px` }} role="presentation">

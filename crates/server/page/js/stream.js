@@ -3,7 +3,7 @@
 import { cls, html, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
 import { clockMs, count, duration, money, plain, text } from './format.js';
 import { Markdown } from './markdown.js';
-import { Diff, Empty, Failure, Folded, Loading } from './parts.js';
+import { Diff, Empty, Failure, Folded, Loading, isAtEnd } from './parts.js';
 import { href, route, setQuery } from './route.js';
 import { base, useReturn } from './session.js';
 import { file, get } from './source.js';
@@ -174,9 +174,8 @@ export function Stream({ session, path, isRunning, prompts = [] }) {
   const open = new Set(prompts.map((one) => items.findLast((item) => item.prompt?.promptId === one.promptId)));
   const before = items[0]?.index ?? 0;
   return html`<div class="stream" ref=${ref} tabindex="0" role="log" aria-label=${`What happened in ${path}`} aria-live="off"
-      onScroll=${() => {
-        const box = ref.current;
-        atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+      onScroll=${({ target }) => {
+        atEnd.current = isAtEnd(target);
       }}>
     ${attempts.length > 1 && html`<label class="inline"><span>Show</span><select value=${route.value.query.attempt ?? ''} onChange=${(event) => setQuery({ attempt: event.target.value || undefined })}>
       <option value="">all attempts</option>${attempts.map((one) => html`<option value=${`${one.pass}.${one.attempt}`}>${attempts.at(-1)?.pass === 1 ? '' : `pass ${one.pass}, `}attempt ${one.attempt}</option>`)}
