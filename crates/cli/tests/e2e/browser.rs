@@ -89,7 +89,7 @@ impl Browser {
     }
 
     /// Calls a method and returns its result. What the page reports meanwhile is remembered.
-    pub(super) fn call(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
+    fn call(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": params });
         if !self.session.is_empty() {
@@ -188,6 +188,11 @@ impl Browser {
         let field = format!("document.querySelector({})", json!(selector));
         self.until(&format!("the field {selector}"), &field)?;
         self.eval(&format!("{field}.focus(), {field}.select?.()"))?;
+        self.write(text)
+    }
+
+    /// Writes into whatever has the focus.
+    pub(super) fn write(&mut self, text: &str) -> anyhow::Result<()> {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 

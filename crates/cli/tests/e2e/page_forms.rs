@@ -48,7 +48,7 @@ pub(super) fn forms(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     // A field keeps the focus, however much is written.
     form(&server, &mut browser, "ship")?;
     browser.fill("input[name=change]", &"long ".repeat(12))?;
-    browser.call("Input.insertText", json!({ "text": "longer" }))?;
+    browser.write("longer")?;
     browser.until("one field has it all", "document.activeElement.value.endsWith('long longer')")?;
     form(&server, &mut browser, "given")?;
     browser.until(
@@ -103,7 +103,7 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let id = session(&mut browser)?;
     let whole = server.view(&format!("/s/{id}/graph"));
     browser.until("both questions", "document.querySelectorAll('.ask textarea').length === 2")?;
-    for (node, half) in [("left", "half an answer"), ("right", "another half")] {
+    let beside = |node: &str, browser: &mut Browser| {
         browser.open(&server.view(&format!("/s/{id}/graph?node={node}")))?;
         browser.until(
             "its question alone",
@@ -111,7 +111,10 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
                 "document.querySelectorAll('.ask textarea').length === 1 && \
                  document.querySelector('.ask').innerText.toLowerCase().includes('{node}?')"
             ),
-        )?;
+        )
+    };
+    for (node, half) in [("left", "half an answer"), ("right", "another half")] {
+        beside(node, &mut browser)?;
         browser.fill(".ask textarea", half)?;
     }
     browser.open(&server.view("/flows"))?;
@@ -126,8 +129,7 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     pause(Duration::from_millis(1500));
     browser.sees("Fails in ")?;
     // The other question has no deadline: no process stays for it.
-    browser.open(&server.view(&format!("/s/{id}/graph?node=left")))?;
-    browser.until("its question alone", "document.querySelectorAll('.ask').length === 1")?;
+    beside("left", &mut browser)?;
     browser.press("Send answer")?;
     browser.until("it is answered", "!document.querySelector('.ask')")?;
     browser.open(&whole)?;
