@@ -35,14 +35,14 @@ mod transition;
 mod view;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
-    SessionStatus, Spending, Timestamp,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, FrameSpending, NodePath, NodeStatus,
+    Outcome, Prompt, SessionStatus, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -161,6 +161,9 @@ pub struct Facts {
     pub(crate) budget_reported: bool,
     /// What an earlier session had spent that this one continues.
     pub(crate) carried: Option<Spending>,
+    /// What was spent in frames that have ended and may run again, by what the paths of their nodes begin with.
+    #[serde(default)]
+    pub(crate) spent_in: BTreeMap<String, FrameSpending>,
     /// Budgets that were raised since the session began.
     pub(crate) raised: BudgetRaise,
     /// Set from the request to pause until the session is resumed.
@@ -217,6 +220,7 @@ impl Facts {
             reported_tokens: 0,
             budget_reported: false,
             carried: None,
+            spent_in: BTreeMap::new(),
             raised: BudgetRaise::default(),
             pausing: None,
             ending: None,

@@ -197,9 +197,6 @@ pub struct FramesSnapshot {
     pub max_concurrency: Option<u32>,
     /// The frames that have ended, in the order of their indices.
     pub ended: Vec<EndedFrameSnapshot>,
-    /// What was spent in frames that failed or were cancelled, by their indices: it counts when they run again.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub spent: BTreeMap<u32, FrameSpending>,
     /// Whether the `until` of a loop holds.
     #[serde(skip_serializing_if = "is_default")]
     pub done: bool,
@@ -349,6 +346,9 @@ pub struct RunSnapshot {
     pub pending_prompts: Vec<Prompt>,
     /// What was spent.
     pub spent: SessionSpending,
+    /// What was spent in frames that have ended and may run again, by what the paths of their nodes begin with: `scan[4]/`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub spent_in: BTreeMap<String, FrameSpending>,
     /// Budgets that were raised since the session began.
     #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
     pub raised: BudgetRaise,

@@ -22,7 +22,7 @@ use crate::{
     expr::Scope,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
-    state::{CONTINUE, Facts, NotRaised},
+    state::{CONTINUE, Facts, NotRaised, frame_prefix},
 };
 
 /// What an earlier session has left.
@@ -434,8 +434,9 @@ impl Run {
     /// What the earlier session spent in a frame that begins now for the first time.
     pub(super) fn spent_before(&self, owner: TaskRef, index: u32) -> Option<FrameSpending> {
         let reusable = self.reusable.as_ref().filter(|reusable| !reusable.spent_in.is_empty())?;
-        let begun = self.facts.node(owner).frames.as_ref().is_some_and(|set| set.end(index).is_some());
-        if begun {
+        let kind = &self.facts.spec(&self.graph, owner).frames.as_deref()?.kind;
+        let now = frame_prefix(&self.facts.path(&self.graph, owner), kind, index);
+        if self.facts.spent_in.contains_key(&now) {
             return None;
         }
         let prefix = self.prefix_before(reusable, owner, index, ItemMatch::Same)?;

@@ -73,6 +73,31 @@ impl Facts {
         })
     }
 
+    /// A frame of a node has ended. What was spent in it counts when it runs again: a complete one does only if what is
+    /// around it runs again.
+    pub(super) fn note_spent(
+        &mut self,
+        graph: &Graph,
+        owner: TaskRef,
+        frame: &FrameState,
+        is_complete: bool,
+    ) {
+        if is_complete && owner.frame == FrameIx::FLOW {
+            self.forget_spent_in(&frame.prefix);
+        } else if !frame.spent.is_zero() {
+            self.spent_in.insert(frame.prefix.clone(), frame.spending(graph.body(frame.body)));
+        }
+    }
+
+    /// Nothing whose path begins so runs again.
+    pub(super) fn forget_spent_in(&mut self, prefix: &str) {
+        let all = self.spent_in.range(prefix.to_owned()..).map(|(path, _)| path);
+        let within: Vec<_> = all.take_while(|path| path.starts_with(prefix)).cloned().collect();
+        for path in within {
+            self.spent_in.remove(&path);
+        }
+    }
+
     /// An attempt has ended, and nothing is reserved for it any more.
     pub(super) fn release(&mut self, task: TaskRef) {
         self.releases += u64::from(self.reserving.remove(&task));

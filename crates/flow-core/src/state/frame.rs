@@ -375,9 +375,6 @@ impl Facts {
             frame.attempts_before = frame.attempts_before.max(*attempts);
         }
         frame.locals = Arc::new(set.locals(frames, index, &parent));
-        if let Some(before) = set.spent.remove(&index).as_ref().or(carried) {
-            frame.carry(graph.body(frames.body), before);
-        }
         for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
             node.conversation.clone_from(known);
         }
@@ -385,6 +382,9 @@ impl Facts {
         set.skip_begun();
         self.touched.extend(frame.tasks().map(|(task, _)| task));
         self.touched.push(owner);
+        if let Some(before) = self.spent_in.remove(&frame.prefix).as_ref().or(carried) {
+            frame.carry(graph.body(frames.body), before);
+        }
         self.frames.push(frame);
     }
 
@@ -431,7 +431,6 @@ impl Facts {
     ) {
         let Some(id) = self.open_frame_of(graph, owner, index) else { return };
         let Some(frame) = self.frames.close(id) else { return };
-        let spent = (!frame.spent.is_zero()).then(|| frame.spending(graph.body(frame.body)));
         let attempts = frame.nodes.iter().map(|node| node.attempt).max().unwrap_or_default();
         let attempts = attempts.max(frame.most_attempts).max(frame.attempts_before);
         self.progress += 1;
@@ -439,8 +438,10 @@ impl Facts {
         if let Some(owner) = frame.owner {
             let is_loop = |frames: &Frames| matches!(frames.kind, FramesKind::Loop { .. });
             let is_loop = self.spec(graph, owner).frames.as_deref().is_some_and(is_loop);
+            let end = end(attempts);
+            self.note_spent(graph, owner, &frame, matches!(end, FrameEnd::Complete(_)));
             if let Some(set) = self.node_mut(owner).frames.as_deref_mut() {
-                set.close(index, end(attempts), spent);
+                set.close(index, end);
                 set.done = ends_loop;
                 if is_loop {
                     set.conversations = frame.nodes.iter().map(|node| node.conversation.clone()).collect();

@@ -109,6 +109,7 @@ impl Facts {
                 most_tokens: self.most_tokens,
                 carried: self.carried,
             },
+            spent_in: self.spent_in.clone(),
             raised: self.raised.clone(),
             used_ms: self.used().as_millis() as u64,
             failure: self.failure().cloned(),
@@ -131,6 +132,7 @@ impl Facts {
         state.most_tokens = snapshot.spent.most_tokens;
         state.turn_reported = snapshot.spent.tokens > 0;
         state.carried = snapshot.spent.carried;
+        state.spent_in.clone_from(&snapshot.spent_in);
         state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);
         state.frames[FrameIx::FLOW].failure.clone_from(&snapshot.failure);
@@ -299,7 +301,6 @@ impl FrameSet {
             keys: self.keys.clone(),
             max_concurrency: self.max_concurrency,
             ended: ended.collect(),
-            spent: self.spent.clone(),
             done: self.done,
             agent_sessions: self
                 .conversations
@@ -325,7 +326,7 @@ impl FrameSet {
                 (None, None, true) => FrameEnd::Again(end.attempts),
                 (None, None, false) => FrameEnd::Cancelled(end.attempts),
             };
-            set.close(end.index, loaded, saved.spent.get(&end.index).cloned());
+            set.close(end.index, loaded);
         }
         set.skip_begun();
         set

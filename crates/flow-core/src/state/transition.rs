@@ -159,8 +159,9 @@ impl Facts {
             more.taken.clear();
             more.waiting.clear();
         }
-        if node.has_ended() {
-            node.frames = None;
+        if node.has_ended() && node.frames.take().is_some() && task.frame == FrameIx::FLOW {
+            let path = self.path(graph, task);
+            ["/", "["].iter().for_each(|next| self.forget_spent_in(&format!("{path}{next}")));
         }
         self.touched.push(task);
         let spec = self.spec(graph, task);

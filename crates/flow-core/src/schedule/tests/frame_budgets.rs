@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, Outcome};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, Outcome};
 
 use super::{
     budgets::{drive, foreach, names, outcome, turns},
@@ -87,6 +87,53 @@ fn another_attempt_of_a_foreach_counts_what_its_items_have_spent() {
     again.resume(None, &BTreeMap::new());
     again.drive(fails);
     again.check();
+}
+
+#[test]
+fn another_attempt_counts_what_was_spent_in_frames_within_its_frames() {
+    let small = "policy: { budget: { tokens: 25, onExceeded: fail } }";
+    let loops = "type: control.loop, input: { maxIterations: 1, onExhausted: continue }";
+    let each = "type: control.foreach, input: { items: [x], onItemError: fail }";
+    let ask = "id: ask, type: talk.agent, input: { prompt: go }";
+    // A budget of the inner frame, and one of a node in it; a step after the inner frame, which was complete, fails.
+    let mut rows = Vec::new();
+    for inner in [loops, each] {
+        rows.push((format!("{inner}, body: {{ {small}, nodes: [{{ {ask} }}] }}"), false));
+        rows.push((format!("{inner}, body: {{ nodes: [{{ {ask}, {small} }}] }}"), false));
+        rows.push((format!("{inner}, body: {{ {small}, nodes: [{{ {ask} }}] }}"), true));
+    }
+    for (inner, is_complete) in rows {
+        for outer in [loops, each] {
+            let retry = "policy: { retry: { maxAttempts: 9, on: any } }";
+            let text = format!(
+                "flow: {{ name: f }}\nnodes:\n  - id: outer\n    {}\n    {retry}\n    body:\n      nodes:\n        - {{ id: inner, {inner} }}\n        - {{ id: after, type: talk.agent, input: {{ prompt: go }}, dependsOn: [inner] }}\n",
+                outer.replace(", input", "\n    input").replace("[x]", "[x], as: part"),
+            );
+            let world = |start: &StartNode, run: &Run| {
+                let is_ask = run.facts.path(&run.graph, start.node).as_str().ends_with("ask");
+                if is_complete && is_ask { turns(1, None)(start, run) } else { fails(start, run) }
+            };
+            let asked = |sim: &Sim| {
+                let of_ask = |at: &&Envelope| {
+                    at.context.task.as_ref().is_some_and(|path| path.as_str().ends_with("ask"))
+                };
+                sim.log.iter().filter(of_ask).filter(|at| at.event.name() == "agent:usage").count()
+            };
+            let sim = drive(&text, world);
+            sim.check();
+            assert_eq!(asked(&sim), 3, "{text}\n{}", story(&sim.log));
+            // Also where the session goes on in another process, or from a snapshot, before the second attempt.
+            let graph = sim.run.graph();
+            let first = sim.log.iter().position(|at| at.event.name() == "frame:failed").unwrap() + 1;
+            let half = Sim::new(graph, &sim.log[..first]);
+            let mut resumed = Sim::resumed(graph, &sim.log[..first], None);
+            let mut restored = Sim::restored(graph, &half.run.snapshot(&graph.input), half.now);
+            for (sim, before) in [(&mut resumed, 0), (&mut restored, 1)] {
+                sim.drive(world);
+                assert_eq!(before + asked(sim), 3, "{text}\n{}", story(&sim.log));
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{AgentError, ErrorCode, FrameSpending};
+use inspan_protocol::{AgentError, ErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -35,9 +35,6 @@ pub(crate) struct FrameSet {
     pub(crate) done: bool,
     /// The conversations of the agents of the last pass of a loop.
     pub(crate) conversations: Vec<Option<Conversation>>,
-    /// What was spent in frames that failed or were cancelled: it counts when they run again.
-    #[serde(default)]
-    pub(crate) spent: BTreeMap<u32, FrameSpending>,
 }
 
 /// What is to be decided about the frames of a node.
@@ -150,11 +147,8 @@ impl FrameSet {
         }
     }
 
-    pub(in crate::state) fn close(&mut self, index: u32, end: FrameEnd, spent: Option<FrameSpending>) {
+    pub(in crate::state) fn close(&mut self, index: u32, end: FrameEnd) {
         self.open.remove(&index);
-        if let Some(spent) = spent.filter(|_| !matches!(end, FrameEnd::Complete(_))) {
-            self.spent.insert(index, spent);
-        }
         let place = index as usize;
         if self.ended.len() <= place {
             self.ended.resize(place + 1, None);
