@@ -183,7 +183,7 @@ impl Command {
     /// Whether this is the process in the background that `--detach` began.
     pub(crate) fn is_in_background(&self) -> bool {
         match self {
-            Self::Run(args) => args.detached,
+            Self::Run(args) => args.mode.detached,
             Self::Resume(args) => args.going.detached,
             Self::Fork(args) => args.going.detached,
             Self::Session(SessionCommand::Reply(args)) => args.going.detached,
@@ -308,9 +308,6 @@ pub(crate) struct RunArgs {
     /// ID of the session
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
-    /// Hash of the request that has a key
-    #[arg(long, hide = true)]
-    pub(crate) request: Option<String>,
     /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own, `NODE/.usd=1` that of its body
     #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
@@ -332,23 +329,9 @@ pub(crate) struct RunArgs {
     /// Run without asking, also if the forecast is above `confirmAbove`
     #[arg(long, short = 'y', help_heading = "Running")]
     pub(crate) yes: bool,
-    /// Never ask: questions get their default answer, permissions are denied; where only a person can answer the run
-    /// exits with code 3, and `inspan reply` continues it
-    #[arg(long, help_heading = "Running")]
-    pub(crate) no_input: bool,
-
-    /// Run in the background and print the session ID
-    #[arg(long, conflicts_with = "no_wait", help_heading = "Running")]
-    pub(crate) detach: bool,
-    /// Exit with code 3 or 75 instead of waiting for a person or a usage limit
-    #[arg(long, help_heading = "Running")]
-    pub(crate) no_wait: bool,
     /// Serve the page of this run for as long as it lasts, and open it if a person is there
     #[arg(long, conflicts_with_all = ["detach", "no_store"], help_heading = "Running")]
     pub(crate) web: bool,
-    /// Marks the background process
-    #[arg(long, hide = true)]
-    pub(crate) detached: bool,
     /// Store nothing: the session cannot be resumed or seen by other commands
     #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
     pub(crate) no_store: bool,
@@ -363,9 +346,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PACE", requires = "replay", help_heading = "Recordings")]
     pub(crate) pace: Option<ReplayPace>,
 
-    /// Write every event as a JSON line to FILE; `-` is stdout
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
-    pub(crate) events: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) mode: RunModeArgs,
 }
 
 /// How fast recordings are played.

@@ -2,11 +2,9 @@
 //! a separate crate that depends on `inspan` alone, as `CONTRIBUTING.md` describes it, runs in a flow.
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
+
+use inspan_testkit::example;
 
 /// The dependencies of the separate crate. The lock of the workspace decides their versions.
 const DEPENDENCIES: &str = r#"
@@ -27,17 +25,11 @@ fn examples() -> Vec<String> {
     names
 }
 
-/// Cargo puts the examples beside the folder of this test.
-fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().and_then(Path::parent).unwrap().join("examples").join(name)
-}
-
 #[test]
 fn every_example_runs() {
     let mut all = String::new();
     for name in examples() {
-        let program = program(&name);
+        let program = example(&name).unwrap();
         assert!(program.exists(), "`cargo test -p inspan` builds the examples, `--test` alone does not");
         let output = Command::new(&program).env_clear().output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -106,6 +106,34 @@ pub fn called(line: &str) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| command_line(*pid) == line).collect()
+}
+
+/// Whether a process runs. One that has ended and was not reaped does not.
+#[must_use]
+pub fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+/// The processes that run of the servers of [`crate::MCP_SERVER`] that were started in a folder.
+///
+/// # Panics
+/// None was.
+#[must_use]
+pub fn running_servers(folder: &Path) -> Vec<u32> {
+    let pids = std::fs::read_to_string(folder.join("herd.pids")).unwrap_or_default();
+    assert!(!pids.is_empty(), "no server was started in {}", folder.display());
+    pids.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| is_running(*pid)).collect()
+}
+
+/// Where cargo puts the examples: beside the folder of the test that runs.
+///
+/// # Errors
+/// The path of this program is not known.
+pub fn example(name: &str) -> anyhow::Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let folder = test.parent().and_then(Path::parent).context("a test is in a folder of cargo's")?;
+    Ok(folder.join("examples").join(name))
 }
 
 /// Fails if a process of this mark is still running after a second, and kills it.

@@ -102,13 +102,14 @@ pub(crate) struct ResumeArgs {
     pub(crate) going: RunModeArgs,
 }
 
-/// How a resumed session is run.
+/// How a session is run.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RunModeArgs {
-    /// Never ask: questions get their default answer, permissions are denied
+    /// Never ask: questions get their default answer, permissions are denied; where only a person can answer, the session
+    /// exits with code 3, and `inspan reply` continues it
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,
-    /// Run in the background
+    /// Run in the background and print the session ID
     #[arg(long, conflicts_with = "no_wait", help_heading = "Running")]
     pub(crate) detach: bool,
     /// Exit with code 3 or 75 instead of waiting for a person or a usage limit

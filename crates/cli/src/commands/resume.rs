@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     flow,
-    session::{self, Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
+    session::{self, Ask, Begin, RunMode, Session, SessionSettings, detach},
 };
 use crate::{
     args::{BudgetChange, InputValue, ResumeArgs, RunModeArgs},
@@ -468,7 +468,7 @@ impl StoredSession {
             store: Some(self.store.clone()),
             settings: SessionSettings { request: going.request.clone(), ..self.settings.clone() },
             begin,
-            going: how(going, ask),
+            going: RunMode::of(going, ask),
         }
     }
 
@@ -506,21 +506,6 @@ impl Continuation {
         let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
         let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
         run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now())
-    }
-}
-
-/// How a session is run, from the arguments of the commands that resume one.
-fn how(args: &RunModeArgs, ask: Ask) -> RunMode {
-    RunMode {
-        wait: match (args.detached, args.no_wait) {
-            _ if args.detach => WaitMode::Nowhere,
-            (true, _) => WaitMode::Background,
-            (false, true) => WaitMode::Leave,
-            (false, false) => WaitMode::Here,
-        },
-        ask: if args.no_input { Ask::Never } else { ask },
-        events: args.events.clone(),
-        web: false,
     }
 }
 

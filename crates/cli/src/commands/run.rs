@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     all_providers, flow,
-    session::{self, Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
+    session::{self, Ask, Begin, RunMode, Session, SessionSettings, detach},
 };
 use crate::{
     args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
@@ -21,7 +21,7 @@ mod part;
 mod plan;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let file = flow::file(&args.file);
+    let (file, mode) = (flow::file(&args.file), &args.mode);
     let mut settings = settings(args, &file, invocation);
     let calls = settings.new_calls(&file, invocation.terminal.progress)?;
     let providers = session::providers(&calls);
@@ -45,7 +45,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         check_setup(&graph, &all_providers(), invocation)?;
         // The process in the background was confirmed by the one that began it.
         let limit = graph.flow().policy.confirm_above.or(defaults.confirm_above_usd());
-        if let Some(limit) = limit.filter(|_| !args.detached) {
+        if let Some(limit) = limit.filter(|_| !mode.detached) {
             let forecast = plan::of_run(&graph, &input, &part.not_run, invocation)?;
             plan::confirm(&forecast, limit, args, invocation)?;
         }
@@ -57,27 +57,13 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         let why = "`--no-store` runs a session here, and a cluster runs what is stored";
         return Err(Failure::usage(why).with_hint("leave it out, or add `--engine local`"));
     }
-    if args.detach && invocation.engine.is_none() {
-        return detach::run(id, args.events.as_deref(), invocation);
+    if mode.detach && invocation.engine.is_none() {
+        return detach::run(id, mode.events.as_deref(), invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let begin = Begin::New { id, input: given, reusing: part.reusing };
-    Session { graph, nodes, providers, calls, store, settings, begin, going: run_mode(args) }
-        .watch(invocation)
-}
-
-fn run_mode(args: &RunArgs) -> RunMode {
-    RunMode {
-        wait: match (args.detached, args.no_wait) {
-            _ if args.detach => WaitMode::Nowhere,
-            (true, _) => WaitMode::Background,
-            (false, true) => WaitMode::Leave,
-            (false, false) => WaitMode::Here,
-        },
-        ask: if args.no_input { Ask::Never } else { Ask::Terminal },
-        events: args.events.clone(),
-        web: args.web,
-    }
+    let going = RunMode { web: args.web, ..RunMode::of(mode, Ask::Terminal) };
+    Session { graph, nodes, providers, calls, store, settings, begin, going }.watch(invocation)
 }
 
 /// What is given as input is stored as it is given, since a session that is resumed needs it.
@@ -102,7 +88,7 @@ fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSett
         pace: args.pace,
         max_concurrency: args.max_concurrency.map(NonZeroU32::get),
         given: Vec::new(),
-        request: args.request.clone(),
+        request: args.mode.request.clone(),
     }
 }
 

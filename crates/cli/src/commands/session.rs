@@ -22,6 +22,7 @@ use tempfile::TempDir;
 use super::notify::{Notices, Notifications};
 use super::serve::Server;
 use crate::{
+    args::RunModeArgs,
     artifacts,
     engine::Engine,
     exit::Exit,
@@ -67,6 +68,20 @@ pub(super) struct RunMode {
     pub(super) events: Option<PathBuf>,
     /// Whether it has a page for as long as it runs.
     pub(super) web: bool,
+}
+
+impl RunMode {
+    /// As the arguments of a command say; `ask` counts unless they forbid to ask.
+    pub(super) fn of(args: &RunModeArgs, ask: Ask) -> Self {
+        let wait = match (args.detached, args.no_wait) {
+            _ if args.detach => WaitMode::Nowhere,
+            (true, _) => WaitMode::Background,
+            (false, true) => WaitMode::Leave,
+            (false, false) => WaitMode::Here,
+        };
+        let ask = if args.no_input { Ask::Never } else { ask };
+        Self { wait, ask, events: args.events.clone(), web: false }
+    }
 }
 
 /// What is done where the session can only wait.

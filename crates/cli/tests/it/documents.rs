@@ -16,7 +16,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use inspan_testkit::{check_golden, write_program};
+use inspan_testkit::{check_golden, example, write_program};
 use serde_json::Value;
 
 use crate::{
@@ -179,11 +179,9 @@ fn lesson(block: &FencedBlock) -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
-/// Replaces cargo where a document runs the program from its source, or an example of the package `inspan`. Cargo
-/// puts the examples beside the folder of this test, if it builds the tests of that package too.
+/// Replaces cargo where a document runs the program from its source, or an example of the package `inspan`.
 fn cargo() -> String {
-    let test = std::env::current_exe().unwrap();
-    let examples = test.parent().and_then(Path::parent).unwrap().join("examples");
+    let examples = example("").unwrap();
     format!(
         "#!/bin/sh
 case \"$*\" in

@@ -7,6 +7,8 @@ use std::{
     process::Command,
 };
 
+use inspan_testkit::example;
+
 /// Every document that shows Rust.
 pub(crate) const DOCUMENTS: [&str; 10] = [
     "README.md",
@@ -21,15 +23,9 @@ pub(crate) const DOCUMENTS: [&str; 10] = [
     "docs/testing.md",
 ];
 
-/// Cargo puts the examples beside the folder of this test.
-fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().and_then(Path::parent).unwrap().join("examples").join(name)
-}
-
 #[test]
 fn a_program_shows_a_session_as_the_command_line_does() {
-    let output = Command::new(program("console")).env_clear().output().unwrap();
+    let output = Command::new(example("console").unwrap()).env_clear().output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     let shows = |what: &str| errors.lines().any(|line| line.contains(what));
     let shown = ["yoke started", "pair", "yoke succeeded"].map(shows);

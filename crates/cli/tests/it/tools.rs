@@ -15,7 +15,7 @@ use std::{
 use inspan_flow::{FlowRunner, Loaded, builtin_nodes, compile};
 use inspan_model_server::{Block, ModelServer, Turn};
 use inspan_protocol::{FnTool, HostTools, Outcome, ToolOutput};
-use inspan_testkit::MCP_SERVER;
+use inspan_testkit::{MCP_SERVER, running_servers};
 use serde_json::{Map, json};
 
 use crate::{
@@ -71,15 +71,6 @@ fn answers(server: &ModelServer, request: usize) -> Vec<String> {
     results.map(|block| block["content"][0]["text"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Waits until no process of the server is left; there was one at least.
-fn nobody_left(folder: &Path) {
-    let pids = fs::read_to_string(folder.join("herd.pids")).unwrap();
-    let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    until("no process is left", || {
-        !pids.lines().any(|pid| stat(pid).is_some_and(|stat| !stat.contains(") Z ")))
-    });
-}
-
 #[test]
 fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
     let both = Turn {
@@ -100,7 +91,7 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
     assert_eq!((count("agent:tool:start"), count("agent:tool:complete")), (2, 2));
     let shown = format!("{}{}{:?}{}", ran.stdout, ran.stderr, server.requests(), written(folder.path()));
     assert!(shown.contains("One.") && !shown.contains(PLANTED), "{shown}");
-    nobody_left(folder.path());
+    until("no process of the server is left", || running_servers(folder.path()).is_empty());
 }
 
 #[test]
@@ -113,7 +104,7 @@ fn what_nobody_allows_is_denied_and_reported() {
     assert_eq!(result["outputs"]["a"]["permissionDenials"][0]["toolName"], "mcp__herd__count");
     assert!(answers(&server, 1)[0].contains("denied"), "{:?}", answers(&server, 1));
     assert!(!folder.path().join("herd.log").exists());
-    nobody_left(folder.path());
+    until("no process of the server is left", || running_servers(folder.path()).is_empty());
 }
 
 #[test]
@@ -129,13 +120,13 @@ fn a_flow_that_was_killed_or_stopped_within_a_tool_does_not_run_it_again() {
         until("its child is noted", || fs::read_to_string(&pids).is_ok_and(|pids| pids.lines().count() == 2));
         signal(&child, name);
         child.wait().unwrap();
-        nobody_left(folder.path());
+        until("no process of the server is left", || running_servers(folder.path()).is_empty());
         let ran = run(folder.path(), &server, &["resume", "s", "--json"]);
         assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
         let answered = answers(&server, 1);
         assert!(answered.len() == 1 && answered[0].starts_with(message), "{name}: {answered:?}");
         assert_eq!(fs::read_to_string(&log).unwrap().matches("hang").count(), 1, "{name}");
-        nobody_left(folder.path());
+        until("no process of the server is left", || running_servers(folder.path()).is_empty());
     }
 }
 

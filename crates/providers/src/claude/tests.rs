@@ -51,13 +51,14 @@ mod faults {
 
     use futures::StreamExt;
     use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+    use inspan_testkit::is_running;
     use serde_json::{Value, json};
 
     use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
     use crate::output::TurnOutput;
     use crate::program::ProgramProvider;
     use crate::program::pool::Limits;
-    use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, runs, wait_until};
+    use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until};
     use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
 
     /// Answers the greeting, then reads the prompt.
@@ -233,8 +234,12 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
             );
         }
         let pids = fake.pids();
-        wait_until(|| !runs(pids[0])).await;
-        assert_eq!([runs(pids[1]), runs(pids[2])], [true, true], "the one that was used longest ago goes");
+        wait_until(|| !is_running(pids[0])).await;
+        assert_eq!(
+            [is_running(pids[1]), is_running(pids[2])],
+            [true, true],
+            "the one that was used longest ago goes"
+        );
         let resume = |session: &inspan_protocol::ProviderSessionId| ClaudeOptions {
             resume: Some(session.clone()),
             ..ClaudeOptions::default()
@@ -249,8 +254,12 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         .await
         .1
         .unwrap();
-        assert_eq!((fake.pids().len(), runs(pids[2])), (4, false), "other options take another process");
-        wait_until(|| fake.pids().iter().all(|pid| !runs(*pid))).await;
+        assert_eq!(
+            (fake.pids().len(), is_running(pids[2])),
+            (4, false),
+            "other options take another process"
+        );
+        wait_until(|| fake.pids().iter().all(|pid| !is_running(*pid))).await;
         run(&provider, resume(&sessions[2]), fake.context()).await.1.unwrap();
         assert_eq!(fake.pids().len(), 5, "a cold conversation takes a new process");
         provider.shutdown().await;
@@ -285,7 +294,7 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
             ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
         let mut second = provider.execute(input, fake.context());
         second.next().await.unwrap().unwrap();
-        assert_eq!((fake.pids().len(), runs(pid)), (2, false));
+        assert_eq!((fake.pids().len(), is_running(pid)), (2, false));
         drop(second);
         provider.shutdown().await;
         assert!(fake.running().is_empty());

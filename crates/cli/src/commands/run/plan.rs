@@ -81,7 +81,7 @@ pub(super) fn confirm(
     if args.yes {
         return Ok(());
     }
-    if agreed(invocation, args.no_input, &format!("{why}.\nRun it? [y/N] "))? {
+    if agreed(invocation, args.mode.no_input, &format!("{why}.\nRun it? [y/N] "))? {
         return Ok(());
     }
     let file = args.file.display();

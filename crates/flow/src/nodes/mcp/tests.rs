@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inspan_engine::{NodeCalls, Recorder, Replayer};
 use inspan_protocol::{AgentError, ErrorCode, Outcome};
-use inspan_testkit::MCP_SERVER;
+use inspan_testkit::{MCP_SERVER, running_servers};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -43,17 +43,13 @@ impl World {
 
     /// Waits until no process of a server is left; there was one at least.
     async fn nobody_left(&self) {
-        let pids = std::fs::read_to_string(self.folder.path().join("herd.pids")).unwrap_or_default();
-        assert!(!pids.is_empty());
-        let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-        let alive = || pids.lines().find(|pid| stat(pid).is_some_and(|stat| !stat.contains(") Z ")));
         for _ in 0..100 {
-            if alive().is_none() {
+            if running_servers(self.folder.path()).is_empty() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("the process {:?} is left", alive());
+        panic!("the process {:?} is left", running_servers(self.folder.path()));
     }
 }
 

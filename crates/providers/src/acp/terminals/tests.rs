@@ -1,5 +1,6 @@
 //! Commands that are run for an agent: what they print, how they end, and that none of them stays.
 
+use inspan_testkit::is_running;
 use serde_json::json;
 
 use super::*;
@@ -50,12 +51,6 @@ fn command(command: &str, args: &[&str]) -> CreateTerminal {
         cwd: None,
         output_byte_limit: None,
     }
-}
-
-/// Whether a process runs; one that has ended and was not collected by its parent does not.
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[tokio::test]
@@ -135,7 +130,7 @@ async fn no_command_outlives_its_session_and_there_are_never_too_many() {
     place.terminals.end().await;
     // What a killed shell leaves is killed as well, and goes as soon as the system comes to it.
     let until = tokio::time::Instant::now() + Duration::from_secs(5);
-    while pids.iter().any(|pid| runs(*pid)) {
+    while pids.iter().any(|pid| is_running(*pid)) {
         assert!(tokio::time::Instant::now() < until, "{pids:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
 use crate::output::TurnOutput;
+pub(super) use crate::program::tests::fake::wait_until;
 use crate::program::tests::fake::{self, FakeTurn};
-pub(super) use crate::program::tests::fake::{runs, wait_until};
 pub(super) use crate::tests::Person;
 
 /// Answers the greeting with these abilities, then opens a session; our next request has the id 3.

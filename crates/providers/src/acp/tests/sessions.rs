@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use inspan_protocol::{ErrorCode, Provider, ProviderSessionId, StreamEvent, ThinkingLevel};
+use inspan_testkit::is_running;
 use serde_json::{Value, json};
 
 use super::super::{AcpOptions, AcpProvider, preset};
-use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, runs, wait_until, warnings};
+use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, wait_until, warnings};
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
 
@@ -294,8 +295,8 @@ async fn processes_stay_warm_between_turns() {
     run(&provider, options(), fake.context()).await.1.unwrap();
     run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
     let pids = fake.pids();
-    assert_eq!((pids.len(), runs(pids[0])), (1, true), "the warm process serves the next turn");
-    wait_until(|| !runs(pids[0])).await;
+    assert_eq!((pids.len(), is_running(pids[0])), (1, true), "the warm process serves the next turn");
+    wait_until(|| !is_running(pids[0])).await;
     run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
     assert_eq!(fake.pids().len(), 2, "a cold conversation takes a new process");
     let other = AcpOptions { args: Some(vec!["--other".to_owned()]), ..resume("s-1") };

@@ -11,10 +11,11 @@ use inspan_protocol::{
     ErrorCode, ExecutionContext, FnTool, HostTools, Provider, ProviderItem, ProviderOutput, StopReason,
     StreamEvent, ToolOutput, Usage,
 };
-use inspan_testkit::MCP_SERVER;
+use inspan_testkit::{MCP_SERVER, running_servers};
 use serde_json::{Value, json};
 
 use super::harness::{FinishedTurn, Harness, Vendor, reported, scripted, session_of, spoken, text};
+use crate::program::tests::fake::wait_until;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -156,16 +157,7 @@ fn herd<V: Vendor>(server: &ModelServer) -> (Tools<V>, Value) {
 
 /// Waits until no process of the MCP server is left; there was one at least.
 async fn nobody_left<V: Vendor>(tools: &Tools<V>) {
-    let pids = std::fs::read_to_string(tools.harness.folder.path().join("herd.pids")).unwrap();
-    let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    let alive = || pids.lines().any(|pid| stat(pid).is_some_and(|stat| !stat.contains(") Z ")));
-    for _ in 0..100 {
-        if !alive() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("a process is left of {pids}");
+    wait_until(|| running_servers(tools.harness.folder.path()).is_empty()).await;
 }
 
 /// A model's message that calls these of the MCP server.

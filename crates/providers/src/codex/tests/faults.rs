@@ -8,12 +8,13 @@ use futures::future::BoxFuture;
 use inspan_protocol::{
     ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
+use inspan_testkit::is_running;
 use serde_json::{Value, json};
 
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until};
 use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
@@ -281,9 +282,9 @@ async fn a_warm_process_serves_the_same_launch_only() {
     let other = CodexOptions { model: Some("other".to_owned()), ..resume };
     assert_eq!(run(&provider, other, fake.context()).await.1.unwrap().code, "done");
     let pids = fake.pids();
-    assert_eq!((pids.len(), runs(pids[0])), (2, false));
+    assert_eq!((pids.len(), is_running(pids[0])), (2, false));
     provider.shutdown().await;
-    assert_eq!(pids.into_iter().filter(|pid| runs(*pid)).count(), 0);
+    assert_eq!(pids.into_iter().filter(|pid| is_running(*pid)).count(), 0);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use inspan_protocol::{
     AgentError, Environment, ErrorCode, ExecutionContext, Host, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, ProviderItem, StreamEvent,
 };
+use inspan_testkit::is_running;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -73,15 +74,8 @@ impl Fake {
 
     /// Those of them that run.
     pub(crate) fn running(&self) -> Vec<u32> {
-        self.pids().into_iter().filter(|pid| runs(*pid)).collect()
+        self.pids().into_iter().filter(|pid| is_running(*pid)).collect()
     }
-}
-
-/// Whether a process runs. Where orphans are not reaped, an ended one stays as a zombie.
-pub(crate) fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rfind(')').and_then(|at| stat[at + 2..].chars().next());
-    state.is_some_and(|state| state != 'Z')
 }
 
 /// The input of a turn with these options.

@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_protocol::{
     AgentError, Environment, ExecutionContext, Host, HostTools, PermissionDecision, StreamEvent,
 };
-use inspan_testkit::MCP_SERVER;
+use inspan_testkit::{MCP_SERVER, running_servers};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::super::{StopSignal, ToolCall, ToolResult, ToolSettings, ToolUpdate, Toolbox};
 use crate::output::PermissionDenial;
+use crate::program::tests::fake::wait_until;
 use crate::tests::Person;
 use inspan_transport::Close;
 use inspan_transport::{Broken, Http};
@@ -113,19 +113,7 @@ impl ToolHarness {
 
     /// Waits until no process of a server is left; there was one at least.
     pub(super) async fn nobody_left(&self) {
-        let pids = self.file("herd.pids");
-        assert!(!pids.is_empty());
-        let alive = || {
-            let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-            pids.lines().find(|pid| stat(pid).is_some_and(|stat| !stat.contains(") Z ")))
-        };
-        for _ in 0..100 {
-            if alive().is_none() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("the process {:?} is left", alive());
+        wait_until(|| running_servers(self.folder.path()).is_empty()).await;
     }
 }
 
