@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn an_error_of_a_session_keeps_its_code_hint_and_diagnostics() {
-        let error = SessionError::new(SessionErrorCode::UnknownSession, "no session ID starts with `x`")
-            .with_hint("look")
-            .with_diagnostics(vec![Value::Null]);
+        let mut error = SessionError::new(SessionErrorCode::UnknownSession, "no session ID starts with `x`")
+            .with_hint("look");
+        error.diagnostics = vec![Value::Null];
         let problem = serde_json::to_value(Problem::from(error)).unwrap();
         let expected = serde_json::json!({
             "type": "urn:inspan:problem:unknownSession", "title": "no session has this id", "status": 404,

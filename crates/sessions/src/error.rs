@@ -88,13 +88,6 @@ impl SessionError {
         self.hint = Some(hint.into());
         self
     }
-
-    /// With the problems of a flow.
-    #[must_use]
-    pub fn with_diagnostics(mut self, diagnostics: Vec<Value>) -> Self {
-        self.diagnostics = diagnostics;
-        self
-    }
 }
 
 impl From<StoreError> for SessionError {

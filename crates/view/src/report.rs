@@ -151,14 +151,14 @@ impl Report {
 
     /// As an HTML page that needs nothing else.
     pub fn html(&self) -> String {
-        let title = escaped(&self.title);
+        let title = safe::markup(&safe::text(&self.title));
         let mut out = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
              <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<dl>\n"
         );
         for (name, fact) in &self.facts {
-            let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(fact));
+            let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", safe::markup(&safe::text(fact)));
         }
         out.push_str("</dl>\n");
         for (title, part) in &self.parts {
@@ -172,13 +172,13 @@ impl Report {
                     let head = row("th", &mut head.iter().map(|title| (*title).to_owned()));
                     let rows: String = rows
                         .iter()
-                        .map(|cells| row("td", &mut cells.iter().map(|text| escaped(text))))
+                        .map(|cells| row("td", &mut cells.iter().map(|text| safe::markup(&safe::text(text)))))
                         .collect();
                     let _ =
                         write!(out, "<table>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n");
                 }
                 ReportPart::Code(text) => {
-                    let _ = writeln!(out, "<pre>{}</pre>", escaped(text));
+                    let _ = writeln!(out, "<pre>{}</pre>", safe::markup(&safe::text(text)));
                 }
             }
         }
@@ -239,21 +239,6 @@ fn value(value: &Value) -> String {
 /// How often a character follows itself at most.
 fn longest_run(text: &str, wanted: char) -> usize {
     text.split(|c| c != wanted).map(str::len).max().unwrap_or(0)
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in safe::text(text).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

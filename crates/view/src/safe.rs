@@ -48,6 +48,24 @@ pub fn clean(text: &str) -> String {
     out
 }
 
+/// Text in HTML and XML, in an element and in an attribute.
+pub fn markup(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // XML has no place for these, not even as numbers.
+            '\u{fffe}' | '\u{ffff}' => {}
+            c if c.is_control() && !matches!(c, '\n' | '\t') => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// One line of Markdown, in which nothing of the text is markup.
 pub fn markdown(text: &str) -> String {
     let mut out = String::new();

@@ -1,7 +1,6 @@
 //! Processes that misbehave, as small shell programs. They run in real time, so each waits for what it needs and for
 //! nothing else.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -238,8 +237,7 @@ async fn an_inner_mark_keeps_the_outer_one() {
 async fn a_program_that_cannot_be_started_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
-    std::fs::write(&text, "echo install me first\n").unwrap();
-    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    inspan_testkit::write_program(&text, "echo install me first\n").unwrap();
     let rows = [
         (Path::new("/nowhere/at-all"), ErrorCode::Process, "No such file or directory (os error 2)"),
         (

@@ -6,7 +6,7 @@ use super::{
     Drawing, DrawnNode, Edge, Group, NodeShape,
     layout::{Arrow, Layout, Placed, Xy, layout},
 };
-use crate::{format::cut, look};
+use crate::{format::cut, look, safe::markup};
 
 /// Room around the whole picture, and within boxes.
 const MARGIN: f64 = 24.0;
@@ -97,15 +97,14 @@ pub fn svg(drawing: &Drawing) -> String {
         w = whole.x,
         h = whole.y,
         s = SMALL,
-        title = escaped(&titles.join(", ")),
+        title = markup(&titles.join(", ")),
         style = style(),
         tips = ["tip", "tip-off"].map(tip).concat(),
     );
     for (at, title) in titles.iter().enumerate() {
         let class = if at == 0 { "id" } else { "note" };
         let y = MARGIN + LINE * at as f64 + SMALL;
-        let _ =
-            writeln!(out, "<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y:.1}\">{}</text>", escaped(title));
+        let _ = writeln!(out, "<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y:.1}\">{}</text>", markup(title));
     }
     let left = MARGIN.max((whole.x - body.layout.size.x) / 2.0);
     paint(&mut out, &body, Xy { x: left, y: head });
@@ -252,7 +251,7 @@ fn paint_node(out: &mut String, measured: &MeasuredNode<'_>, corner: Xy) {
             "<g><title>{title}</title><rect class=\"box {class}{frames}\" x=\"{x:.1}\" y=\"{y:.1}\" ",
             "width=\"{w:.1}\" height=\"{h:.1}\" rx=\"{round}\"/>"
         ),
-        title = escaped(&whole.join("\n")),
+        title = markup(&whole.join("\n")),
         class = class,
         frames = frames,
         x = corner.x,
@@ -271,7 +270,7 @@ fn paint_node(out: &mut String, measured: &MeasuredNode<'_>, corner: Xy) {
         let _ = write!(
             out,
             "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            escaped(line)
+            markup(line)
         );
     }
     out.push_str("</g>\n");
@@ -309,12 +308,11 @@ fn paint_arrow(out: &mut String, edge: &Edge, label: Option<&str>, placed: &Plac
     if let (Some(label), Some(at), Some(whole)) = (label, placed.label, edge.label()) {
         let off = if edge.is_unused() { " off-label" } else { "" };
         let (x, y) = (origin.x + at.x, origin.y + at.y + SMALL / 3.0);
-        let title =
-            if whole == label { String::new() } else { format!("<title>{}</title>", escaped(&whole)) };
+        let title = if whole == label { String::new() } else { format!("<title>{}</title>", markup(&whole)) };
         let _ = writeln!(
             out,
             "<text class=\"label{off}\" x=\"{x:.1}\" y=\"{y:.1}\">{}{title}</text>",
-            escaped(label)
+            markup(label)
         );
     }
 }
@@ -332,22 +330,4 @@ fn width(text: &str, size: f64, is_bold: bool) -> f64 {
         c => 0.61 * console::measure_text_width(c.encode_utf8(&mut [0; 4])).max(1) as f64,
     };
     text.chars().map(letter).sum::<f64>() * size * if is_bold { 1.07 } else { 1.0 }
-}
-
-/// Text in XML, in an element and in an attribute.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            // XML has no place for these, not even as numbers.
-            '\u{fffe}' | '\u{ffff}' => {}
-            c if c.is_control() && c != '\n' => {}
-            c => out.push(c),
-        }
-    }
-    out
 }
