@@ -105,7 +105,7 @@ pub(crate) struct ResumeArgs {
 /// How a session is run.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RunModeArgs {
-    /// Never ask: questions get their default answer, permissions are denied; where only a person can answer, the session
+    /// Never ask: questions get their default answer, permissions are denied; where only a person can answer, the run
     /// exits with code 3, and `inspan reply` continues it
     #[arg(long, help_heading = "Running")]
     pub(crate) no_input: bool,
