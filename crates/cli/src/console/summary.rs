@@ -56,7 +56,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
             lines.push(help(hint));
         }
     };
-    let mut named = false;
+    let (mut named, mut is_said) = (false, false);
     let mut in_frames = 0;
     each_row(&state.rows, "", &mut |place, row| {
         let has_failed = row.status == NodeStatus::Failed;
@@ -75,6 +75,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
         if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
             say(&place, Some(row), None, error);
             named = true;
+            is_said |= state.error.as_ref().is_some_and(|of_flow| of_flow.message == error.message);
         }
         // The failure of a node that runs frames is that of one of them.
         !has_failed
@@ -84,7 +85,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
     });
     // Where the flow was to end for another reason, nodes may have failed beside it, such as those that clean up.
     let by_itself = matches!(outcome, Some(Outcome::TimedOut | Outcome::BudgetExceeded)) && !rests(state);
-    if let (true, true, Some(error)) = (bad, !named || by_itself, &state.error) {
+    if let (true, true, Some(error)) = (bad, !named || by_itself && !is_said, &state.error) {
         say("", None, None, error);
     }
     if in_frames > FAILURES {

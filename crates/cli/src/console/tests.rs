@@ -591,6 +591,22 @@ fn a_flow_whose_time_is_up_says_so_after_what_failed_while_it_ended() {
 }
 
 #[test]
+fn a_flow_that_the_budget_of_a_node_ended_says_so_once() {
+    let spent = "the budget of `plan` is used up: 10 tokens (12 spent)";
+    let error = AgentError::new(ErrorCode::BudgetExceeded, spent);
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() })
+        .at(5, "plan", start("plan", "claude.agent", 1))
+        .at(10, "plan", failed("plan", ErrorCode::BudgetExceeded, spent, false))
+        .at(11, "", Event::FlowEnding { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) })
+        .at(12, "", Event::PhaseFailed { name: "Run Flow".to_owned(), error })
+        .at(13, "", end(Outcome::BudgetExceeded, 13));
+    let text = plain(REVIEW, &tale);
+    let errors: Vec<_> = text.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(matches!(errors.as_slice(), [only] if only.contains("plan failed: the budget")), "{text}");
+}
+
+#[test]
 fn a_person_and_a_default_are_told_apart_and_nothing_is_reused_from_its_own_session() {
     let question = json!({ "type": "session:prompt", "promptId": "p", "prompt": "Go?", "kind": "input",
         "choices": ["yes", "no"], "default": "no" });
