@@ -376,6 +376,35 @@ fn a_refused_notification_is_given_up_and_blocks_no_other() {
     assert_eq!(receiver.seen().len(), before);
 }
 
+#[test]
+fn a_session_that_cannot_be_read_blocks_no_other() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    // The channel is known from here on.
+    run(folder.path(), &["run", "--no-input", "--session-id", "first"]);
+    for session in ["bad", "good"] {
+        inspan(folder.path(), &["run", "--no-input", "--session-id", session]);
+    }
+    let store = folder.path().join(".home/sessions.db");
+    let mut bytes = fs::read(&store).unwrap();
+    let phase = br#""sessionId":"bad","phase":"Run Flow""#;
+    let found: Vec<_> = (0..bytes.len() - phase.len()).filter(|at| bytes[*at..].starts_with(phase)).collect();
+    assert!(!found.is_empty());
+    found.iter().for_each(|at| bytes[at + phase.len() - 2] = b'x');
+    fs::write(&store, bytes).unwrap();
+    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    let told =
+        delivered.stderr.matches("the channel `ops` cannot read session `bad`, and tries it again").count();
+    assert_eq!((delivered.code, told), (Some(1), 1), "{}", delivered.stderr);
+    let sent: Vec<_> = receiver.seen().iter().map(|request| request.json()["session"].clone()).collect();
+    assert_eq!(sent, ["first", "good"]);
+    // Once it is deleted nothing is left to send.
+    let deleted = run(folder.path(), &["store", "gc", "bad"]);
+    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    assert_eq!((delivered.code, delivered.stderr.as_str()), (Some(0), ""));
+}
+
 const LIVES: &str = "
 name: lives
 nodes:

@@ -25,6 +25,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 /// How long it takes to look again at a session that another process delivers.
 const BUSY: Duration = Duration::from_secs(2);
+/// How long it takes to try a session again that cannot be read.
+const UNREADABLE: Duration = Duration::from_secs(60);
 /// The most notices of one delivery; more are delivered after it.
 const MOST: usize = 500;
 /// How often a delivery may be refused until it is given up.
@@ -85,6 +87,8 @@ enum DeliveryOutcome {
     Settled(DeliveryProgress),
     /// Another deliverer has it.
     Busy,
+    /// The session was deleted.
+    Gone,
     /// The channel is down: all that it is to send waits for its next attempt.
     Waits(Duration),
     /// The channel refuses this delivery: others do not wait for its next attempt.
@@ -130,6 +134,9 @@ impl Worker {
     /// Makes a session known; work begins if it has new events.
     pub(super) fn offer(&self, session: &SessionId, target: KnownSession) {
         let mut state = self.state();
+        if state.targets.get(session).is_some_and(|known| known.created_at != target.created_at) {
+            state.forget(session);
+        }
         let is_settled = state.settled.get(session).is_some_and(|settled| settled.covers(&target));
         state.targets.insert(session.clone(), target);
         drop(state);
@@ -189,6 +196,15 @@ impl Worker {
                         pause = pause.or_after(BUSY);
                         break;
                     }
+                    Ok(DeliveryOutcome::Gone) => {
+                        let mut state = self.state();
+                        // Another one may have its id by now.
+                        if state.targets.get(&session).is_some_and(|now| now.created_at == target.created_at)
+                        {
+                            state.forget(&session);
+                        }
+                        break;
+                    }
                     Ok(DeliveryOutcome::Refused(left)) => {
                         let mut state = self.state();
                         state.unsent.insert(session.clone());
@@ -200,8 +216,19 @@ impl Worker {
                         self.state().unsent.insert(session);
                         return Pause::Down(left);
                     }
-                    Err(fault) => {
-                        self.warn(&fault.to_string()).await;
+                    Err(WorkerFault::Store(error)) => {
+                        let is_first = self.state().unsent.insert(session.clone());
+                        if is_first {
+                            let name = &self.channel.name;
+                            (self.delivery.warn)(&format!(
+                                "the channel `{name}` cannot read session `{session}`, and tries it again: {error}"
+                            ));
+                        }
+                        pause = pause.or_after(UNREADABLE);
+                        break;
+                    }
+                    Err(WorkerFault::Ledger(error)) => {
+                        self.warn(&error.to_string()).await;
                         self.state().unsent.insert(session);
                         return Pause::Down(BUSY);
                     }
@@ -245,7 +272,14 @@ impl Worker {
             });
         }
         // Read before the events: what is appended meanwhile is for the next time.
-        let entry = store.entry(session).await?;
+        let entry = match store.entry(session).await {
+            Ok(entry) if entry.created_at == target.created_at => entry,
+            Ok(_) | Err(StoreError::UnknownSession(_)) => {
+                ledger.release(&key, &self.holder).await?;
+                return Ok(DeliveryOutcome::Gone);
+            }
+            Err(error) => return Err(error.into()),
+        };
         let last = entry.digest.last_seq;
         if cursor.next <= last {
             let (notices, end) = self.notices(session, &cursor, &entry).await?;
@@ -398,6 +432,13 @@ impl Worker {
 }
 
 impl WorkerState {
+    fn forget(&mut self, session: &SessionId) {
+        self.targets.remove(session);
+        self.settled.remove(session);
+        self.unsent.remove(session);
+        self.refused.remove(session);
+    }
+
     /// The sessions with events that are not settled.
     fn open(&self) -> Vec<(SessionId, KnownSession)> {
         let is_open = |(session, target): &(&SessionId, &KnownSession)| {
@@ -437,15 +478,6 @@ impl Pause {
         match self {
             Self::UntilNews => LONGEST_WAIT,
             Self::After(left) | Self::Down(left) => left.min(LONGEST_WAIT),
-        }
-    }
-}
-
-impl std::fmt::Display for WorkerFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Ledger(error) => error.fmt(f),
-            Self::Store(error) => error.fmt(f),
         }
     }
 }
