@@ -269,6 +269,15 @@ fn links_to(folder: &Path) -> Vec<PathBuf> {
     links.filter(|link| fs::read_link(link).is_ok_and(|to| to.file_name() == folder.file_name())).collect()
 }
 
+/// Says of a session that is about to be deleted that nobody needs its files then: if this process ends before it has removed
+/// them, [`orphans`] finds them.
+pub(crate) fn leave(file: &Path, session: &SessionId) {
+    if SessionId::checked(session.as_str()).is_ok() {
+        // Without a folder there are no files.
+        let _marked = File::create(beside(file, session, "unstored"));
+    }
+}
+
 /// Removes the folder of a session that was deleted, and what its process in the background wrote. Sessions that it
 /// continues have their files in the folder: one of them, and with it the others, keeps them.
 ///
@@ -280,22 +289,25 @@ pub(crate) async fn remove(file: &Path, store: &SqliteStore, session: &SessionId
         return Ok(());
     }
     unless_missing(fs::remove_file(background_log(file, session)))?;
-    unless_missing(fs::remove_file(beside(file, session, "unstored")))?;
     remove_folder(&beside(file, session, "part"))?;
-    let folder = of(file, session);
-    if is_link_to_files(&folder) {
+    remove_files(&of(file, session), store).await?;
+    unless_missing(fs::remove_file(beside(file, session, "unstored")))
+}
+
+async fn remove_files(folder: &Path, store: &SqliteStore) -> io::Result<()> {
+    if is_link_to_files(folder) {
         return Ok(());
     }
-    let links = links_to(&folder);
+    let links = links_to(folder);
     for heir in links.iter().filter(|_| folder.exists()) {
         let Some(id) = heir.file_name().and_then(|name| name.to_str()) else { continue };
         if is_known(store, &id.into()).await {
             fs::remove_file(heir)?;
-            rename(&folder, heir)?;
-            return symlink(heir, &folder);
+            rename(folder, heir)?;
+            return symlink(heir, folder);
         }
     }
-    remove_folder(&folder)?;
+    remove_folder(folder)?;
     links.iter().try_for_each(fs::remove_file)
 }
 
@@ -323,7 +335,7 @@ fn unless_missing(changed: io::Result<()>) -> io::Result<()> {
 }
 
 /// The sessions that have no use for their files, which were not changed since a moment: those that were not stored and have
-/// ended, and deleted ones whose copy was cut short. No other folder is certain to be nobody's.
+/// ended, and deleted ones whose files were left or whose copy was cut short. No other folder is certain to be nobody's.
 pub(crate) async fn orphans(file: &Path, store: &SqliteStore, before: Timestamp) -> Vec<SessionId> {
     let mut found = Vec::new();
     for entry in fs::read_dir(all(file)).into_iter().flatten().flatten() {

@@ -170,6 +170,7 @@ async fn delete(
         if is_dry {
             report_deleted("would be deleted", &id, None, invocation);
         } else {
+            artifacts::leave(path, &id);
             let gone = store.delete(&id, SystemClock.now()).await?;
             remove_artifacts(path, &store, &id).await;
             report_deleted("deleted", &id, Some(&gone), invocation);
@@ -208,6 +209,10 @@ async fn gc(
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
     let orphans = artifacts::orphans(path, &store, before).await;
+    if mode == Gc::Delete {
+        let ended = store.gc(before, Gc::Look, now).await?.sessions;
+        ended.iter().for_each(|ended| artifacts::leave(path, &ended.session));
+    }
     let report = store.gc(before, mode, now).await?;
     if mode == Gc::Delete {
         for id in report.sessions.iter().map(|gone| &gone.session).chain(&orphans) {

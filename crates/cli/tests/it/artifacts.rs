@@ -76,6 +76,28 @@ fn the_files_of_a_session_that_is_not_stored_go_once_it_has_ended() {
 }
 
 #[test]
+fn the_files_of_a_deleted_session_that_were_left_go_the_next_time() {
+    let folder = flow_folder(WORKS);
+    let folder = folder.path();
+    fs::write(folder.join("go"), "").unwrap();
+    let all = folder.join(".home/sessions.artifacts");
+    let background = folder.join(".home/background");
+    for (session, delete) in [("a", &["a"][..]), ("b", &["--older-than", "0s"])] {
+        let ran = inspan(folder, &["run", "flow.yaml", "--session-id", session]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        // What cannot be removed ends the removal, as a crash does.
+        let log = background.join(format!("{session}.log"));
+        fs::create_dir_all(&log).unwrap();
+        let deleted = inspan(folder, &[&["store", "gc"], delete].concat());
+        assert!(deleted.stderr.contains("cannot be removed"), "{}", deleted.report());
+        assert!(all.join(session).join("file").exists());
+        fs::remove_dir(log).unwrap();
+        inspan(folder, &["store", "gc", "--older-than", "0s"]);
+        assert!(names(&all).is_empty(), "{:?}", names(&all));
+    }
+}
+
+#[test]
 fn a_copy_that_fails_takes_no_space() {
     let folder = flow_folder(ASKS);
     let folder = folder.path();
