@@ -9,7 +9,7 @@ use std::time::Duration;
 
 mod wait;
 
-pub use wait::{http_date, retry_after};
+pub use wait::{duration, http_date, retry_after, wait_in};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, with_causes};
 use reqwest::header::HeaderMap;

@@ -6,7 +6,7 @@ mod lines;
 mod mcp;
 mod program;
 
-pub use http::{Answer, Broken, Clocks, Http, Request, http_date, retry_after};
+pub use http::{Answer, Broken, Clocks, Http, Request, duration, http_date, retry_after, wait_in};
 pub use lines::{LINE_LIMIT, Line, LineSplitter};
 pub use mcp::{Close, Connection, McpContext, McpResult, McpServer};
 pub use program::{ProgramQuery, directory, find, not_a_directory};

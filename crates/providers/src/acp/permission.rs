@@ -122,8 +122,12 @@ impl Granted {
         within(root, &wanted.path).is_ok_and(|path| self.files.contains(&path))
     }
 
-    /// Whether this command may be run without asking; once for each time that it was allowed.
-    pub(super) fn command(&mut self, wanted: &CreateTerminal) -> bool {
+    /// Whether this command may be run without asking; once for each time that it was allowed. Nobody has seen variables of
+    /// it or another folder.
+    pub(super) fn command(&mut self, wanted: &CreateTerminal, root: &Path) -> bool {
+        if !wanted.env.is_empty() || wanted.cwd.as_ref().is_some_and(|cwd| Path::new(cwd) != root) {
+            return false;
+        }
         let line = line(wanted);
         let Some(at) = self.commands.iter().position(|allowed| *allowed == line) else { return false };
         self.commands.remove(at);

@@ -106,20 +106,20 @@ impl AcpAgent {
                 Ok(())
             }
             WantedAction::WriteFile(wanted) => {
-                if self.granted.file(&wanted, &root) {
+                let (request, names) = about_file(&wanted);
+                if self.granted.file(&wanted, &root) && self.policy.rule(&names, &[]) != Ruled::Denied {
                     work(id, turn, move || write(&root, &wanted).map(|()| json!({})));
                 } else {
-                    let (request, names) = about_file(&wanted);
                     self.permit(id, PermissionTask::Write(wanted), request, &names, turn);
                 }
                 Ok(())
             }
             WantedAction::CreateTerminal(wanted) => {
-                if self.granted.command(&wanted) {
+                let (request, names) = about_command(&wanted, self.peer.process().redactor());
+                if self.policy.rule(&names, &[]) != Ruled::Denied && self.granted.command(&wanted, &root) {
                     let created = self.create_terminal(&wanted);
                     return self.answer_with(&id, created);
                 }
-                let (request, names) = about_command(&wanted, self.peer.process().redactor());
                 self.permit(id, PermissionTask::Run(wanted), request, &names, turn);
                 Ok(())
             }

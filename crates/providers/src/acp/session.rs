@@ -123,7 +123,10 @@ impl AcpAgent {
             Err(CallError::Refused(error)) => return Err(not_resumed(from, &error)),
             Err(error) => return Err(self.failed("session/fork", error).await),
         };
-        self.hold(opened)
+        let opened = self.hold(opened)?;
+        // Agents that copy the messages of the earlier session count what those cost.
+        self.decoder = AcpDecoder::of_resumed(self.session.clone());
+        Ok(opened)
     }
 
     /// Where a session takes place, and with which servers.

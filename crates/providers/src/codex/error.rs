@@ -1,11 +1,10 @@
 //! From the program's own words for how a turn failed, from what it answers to a request, and from how it exited, to an
 //! outcome or a typed error.
 
-use std::time::Duration;
-
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
+use inspan_transport::wait_in;
 use serde_json::Value;
 
 use super::decode::{CodexTurnEnd, Status};
@@ -85,7 +84,7 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     }
     if code == ErrorCode::RateLimited {
         out.resets_at = resets_at;
-        out.retry_after = retry_after(&error.message);
+        out.retry_after = wait_in(&error.message);
     }
     out
 }
@@ -182,24 +181,6 @@ fn vendor_error(message: &str) -> Option<Value> {
 fn vendor_text(message: &str) -> String {
     let inner = vendor_error(message).and_then(|error| error["message"].as_str().map(str::to_owned));
     inner.unwrap_or_else(|| message.to_owned())
-}
-
-/// The wait in `Please try again in 11.054s.` or `… in 350ms.`
-fn retry_after(message: &str) -> Option<Duration> {
-    let (_, rest) = message.split_once("try again in ")?;
-    let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
-    let unit = rest.get(number.len()..)?.trim_start();
-    let amount: f64 = number.trim_end_matches('.').parse().ok()?;
-    let seconds = if unit.starts_with("ms") {
-        amount / 1000.0
-    } else if unit.starts_with('s') {
-        amount
-    } else if unit.starts_with('m') {
-        amount * 60.0
-    } else {
-        return None;
-    };
-    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// The error for a request that the program refused.

@@ -200,8 +200,8 @@ impl<A: Agent> Pool<A> {
         let (us, warm_for) = (self.us.clone(), self.limits.warm_for);
         let closing = self.closing.clone();
         tokio::spawn(async move {
-            let over = closing.run_until_cancelled(sleep(warm_for)).await;
-            if let (Some(()), Some(pool)) = (over, us.upgrade()) {
+            let _over = closing.run_until_cancelled(sleep(warm_for)).await;
+            if let Some(pool) = us.upgrade() {
                 pool.cool(&id, since);
             }
         });
@@ -218,21 +218,10 @@ impl<A: Agent> Pool<A> {
         }
     }
 
-    /// Ends every session: warm ones at once, busy ones when their turns have been cancelled.
+    /// Waits until every session has ended: warm ones end at once, busy ones when their turns have been cancelled.
     pub(crate) async fn shut_down(&self) {
         self.closing.cancel();
         let until = Instant::now() + SHUTDOWN_LIMIT;
-        let warm: Vec<(ProviderSessionId, Instant)> = self
-            .slots()
-            .iter()
-            .filter_map(|(id, slot)| match slot {
-                Slot::Warm(warm) => Some((id.clone(), warm.since)),
-                Slot::Busy => None,
-            })
-            .collect();
-        for (id, since) in warm {
-            self.cool(&id, since);
-        }
         loop {
             let freed = self.freed.notified();
             if self.slots().is_empty() {

@@ -92,10 +92,19 @@ fn what_was_allowed_is_not_asked_about_again_and_nothing_else_is_allowed_by_it()
         cwd: None,
         output_byte_limit: None,
     };
-    assert!(!granted.command(&command("rm", &["-r", "b"])));
-    assert!(!granted.command(&command("cargo", &["test", "x"])));
-    assert!(granted.command(&command("cargo", &["test"])));
-    assert!(!granted.command(&command("cargo test", &[])), "an allowance serves once");
+    assert!(!granted.command(&command("rm", &["-r", "b"]), &root));
+    assert!(!granted.command(&command("cargo", &["test", "x"]), &root));
+    let elsewhere = CreateTerminal { cwd: Some(path("c")), ..command("cargo", &["test"]) };
+    let variable =
+        serde_json::from_value(json!({ "name": "NODE_OPTIONS", "value": "--require ./x.js" })).unwrap();
+    let changed = CreateTerminal { env: vec![variable], ..command("cargo", &["test"]) };
+    assert!(
+        !granted.command(&elsewhere, &root) && !granted.command(&changed, &root),
+        "nobody saw what differs"
+    );
+    let here = CreateTerminal { cwd: Some(root.display().to_string()), ..command("cargo", &["test"]) };
+    assert!(granted.command(&here, &root));
+    assert!(!granted.command(&command("cargo test", &[]), &root), "an allowance serves once");
 }
 
 #[test]

@@ -231,6 +231,26 @@ async fn a_command_that_was_allowed_is_not_asked_about_twice() {
 }
 
 #[tokio::test]
+async fn what_the_options_forbid_is_not_allowed_by_another_question() {
+    let fake = Fake::new(&asking(&[
+        question(
+            10,
+            json!({ "toolCallId": "t", "kind": "execute", "rawInput": { "command": "touch made" } }),
+        ),
+        request(11, "terminal/create", &json!({ "command": "touch", "args": ["made"] })),
+    ]));
+    let forbidden = AcpOptions { disallowed_tools: Some(vec!["terminal/create".to_owned()]), ..options() };
+    let (_, result) = once(forbidden, fake.asking(Person::allows(None))).await;
+    let denied = result.unwrap().permission_denials;
+    assert_eq!(answers(&fake)[0], selected("b"));
+    assert_eq!(
+        denied.iter().map(|denial| denial.tool_name.as_str()).collect::<Vec<_>>(),
+        ["terminal/create"]
+    );
+    assert!(!fake.work().join("made").exists());
+}
+
+#[tokio::test]
 async fn a_command_does_not_outlive_its_agent() {
     let fake = Fake::new(&asking(&[request(
         10,

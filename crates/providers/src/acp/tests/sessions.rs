@@ -45,6 +45,27 @@ async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
 }
 
 #[tokio::test]
+async fn the_cost_of_a_branch_is_its_own_or_unknown() {
+    let sum = |usd: f64| {
+        format!(
+            r#"say '{{"method":"session/update","params":{{"sessionId":"s-2","update":{{"sessionUpdate":"usage_update","cost":{{"amount":{usd},"currency":"USD"}}}}}}}}'"#
+        )
+    };
+    // The agent has copied what the earlier session cost.
+    let greeted = greet(r#"{"sessionCapabilities":{"fork":{}}}"#, r#"{"sessionId":"s-2"}"#);
+    let first = format!("hear; {}; say {END}", sum(5.1));
+    let second = format!("hear; {}; say {}", sum(5.35), END.replace("\"id\":3", "\"id\":4"));
+    let fake = Fake::new(&format!("{greeted}\n{first}\n{second}\ncat"));
+    let provider = AcpProvider::new();
+    let branch = AcpOptions { fork: Some(true), ..resume("s-1") };
+    let output = run(&provider, branch, fake.context()).await.1.unwrap();
+    assert_eq!((fake.methods()[1].as_str(), output.cost_usd), ("session/fork", None));
+    let output = run(&provider, resume("s-2"), fake.context()).await.1.unwrap();
+    assert_eq!(output.cost_usd, Some(0.25));
+    provider.shutdown().await;
+}
+
+#[tokio::test]
 async fn an_agent_that_offers_to_resume_and_does_not_know_how_is_asked_to_load() {
     let offers = r#"{"loadSession":true,"sessionCapabilities":{"resume":{}}}"#;
     let refuses = greet(offers, "null")
