@@ -115,7 +115,7 @@ pub struct ClaudeTurnEnd {
 pub struct ClaudeDecoder {
     lines: LineSplitter,
     line: u64,
-    totals: Totals,
+    pub(super) totals: Totals,
     session: Option<ProviderSessionId>,
     turn: ClaudeTurnState,
 }

@@ -10,7 +10,7 @@ use crate::output::plausible;
 
 /// The counters of the process at the end of the last turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
+pub(in crate::claude) struct Totals {
     usage: Usage,
     cost_usd: f64,
 }
