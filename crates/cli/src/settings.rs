@@ -105,6 +105,8 @@ impl Settings {
             (Some(folder), Some(cwd)) => Some(cwd.join(folder)),
             (folder, cwd) => folder.map(Path::to_owned).or_else(|| cwd.clone()),
         };
+        // The folders above one are those of where it is, whatever it was called.
+        let here = here.map(|here| here.canonicalize().unwrap_or(here));
         if let Some(file) = here.as_deref().and_then(project_file) {
             settings.read(file, project)?;
         }

@@ -114,6 +114,19 @@ fn flows_and_agents_take_their_defaults() {
     assert_eq!(own.code, Some(0), "{}", own.stderr);
     let texts = [&stranger, &own].map(|ran| ran.stdout.contains("from the settings"));
     assert_eq!(texts, [false, true]);
+    // The file of the project that the program is called in is not that of a flow elsewhere.
+    write(
+        folder.path(),
+        &[
+            ("called/.git/HEAD", ""),
+            (
+                "called/inspan.toml",
+                "[providers.scripted.options]\nturns = [[{ text = \"from elsewhere\" }]]\n",
+            ),
+        ],
+    );
+    let elsewhere = inspan(&folder.path().join("called"), &["run", "../flows/flow.yaml", "--json"]);
+    assert_eq!(outputs(&elsewhere)["a"]["text"], "from the settings");
     let none = inspan(folder.path(), &["agent", "x"]);
     assert_eq!((none.code, none.stderr.lines().next()), (Some(2), Some("error: no provider is named")));
 }
