@@ -215,8 +215,8 @@ impl Digest {
             money.tokens += sum.tokens;
             digest.add(&entry, sum, commands);
         }
-        digest.spent.flows =
-            flows.into_values().filter(|flow| flow.tokens > 0 || !flow.is_complete).collect();
+        let has_spent = |flow: &FlowMoney| flow.tokens > 0 || flow.usd > 0.0 || !flow.is_complete;
+        digest.spent.flows = flows.into_values().filter(has_spent).collect();
         digest.spent.flows.sort_by(|a, b| b.usd.total_cmp(&a.usd));
         for flow in &digest.spent.flows {
             digest.spent.usd += flow.usd;

@@ -63,12 +63,33 @@ impl Digest {
 
 /// What was spent, and whether that is all.
 fn money(money: &Money) -> String {
-    let tokens = format::count(money.tokens);
-    match (money.is_complete, money.tokens) {
-        (true, 0) => "nothing spent".to_owned(),
-        (true, _) => format!("{} for {tokens} tokens", format::dollars(money.usd)),
-        (false, _) => {
-            format!("more than {} for {tokens} tokens; not every price is known", format::dollars(money.usd))
+    let usd = format::dollars(money.usd);
+    // Not every agent counts its tokens.
+    let tokens = match money.tokens {
+        0 => String::new(),
+        tokens => format!(" for {} tokens", format::count(tokens)),
+    };
+    match money.is_complete {
+        true if money.usd == 0.0 && tokens.is_empty() => "nothing spent".to_owned(),
+        true => format!("{usd}{tokens}"),
+        false => format!("more than {usd}{tokens}; not every price is known"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_spent_is_said_with_what_is_known_of_it() {
+        let rows = [
+            ((0.0, true, 0), "nothing spent"),
+            ((1.25, true, 0), "$1.25"),
+            ((0.0, true, 98), "$0 for 98 tokens"),
+            ((1.25, false, 0), "more than $1.25; not every price is known"),
+        ];
+        for ((usd, is_complete, tokens), expected) in rows {
+            assert_eq!(money(&Money { usd, is_complete, tokens, flows: Vec::new() }), expected);
         }
     }
 }
