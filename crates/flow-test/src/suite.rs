@@ -59,6 +59,8 @@ pub struct Suite {
 pub struct Options {
     /// Only cases whose name, or whose file's path, contains one of these texts; all if there are none.
     pub filter: Vec<String>,
+    /// Only the case with this name, if there is one.
+    pub only: Option<String>,
     /// Whether prompts that differ from their snapshots are accepted.
     pub snapshots: SnapshotMode,
     /// How many cases run at once; as many as the machine has processors if absent.
@@ -336,7 +338,8 @@ struct FinishedCase {
 fn is_selected(options: &Options, file: &Ready, case: &Case) -> bool {
     let path = file.path.display().to_string();
     let wanted = |text: &String| case.name.contains(text.as_str()) || path.contains(text.as_str());
-    options.filter.is_empty() || options.filter.iter().any(wanted)
+    let is_wanted = options.filter.is_empty() || options.filter.iter().any(wanted);
+    is_wanted && options.only.as_ref().is_none_or(|only| case.name == *only)
 }
 
 fn problem(path: &Path, message: String) -> FileProblem {

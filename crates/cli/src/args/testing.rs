@@ -38,7 +38,7 @@ pub(crate) struct TestArgs {
     pub(crate) format: TestFormat,
     /// Make a case of a session that really ran: its input, answers, replies and result, without secrets. It is added to
     /// the test file of its flow, or to FILE
-    #[arg(long, value_name = "ID", conflicts_with_all = ["filter", "update", "min_coverage"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["filter", "update", "min_coverage", "jobs", "format"])]
     pub(crate) from: Option<String>,
     /// Name of that case
     #[arg(long, value_name = "TEXT", requires = "from")]

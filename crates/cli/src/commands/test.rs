@@ -33,6 +33,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
     let files = find(&paths).map_err(|problem| refused(&problem))?;
     let options = Options {
         filter: args.filter.clone(),
+        only: None,
         snapshots: if args.update { SnapshotMode::Update } else { SnapshotMode::Compare },
         threads: args.jobs,
     };
@@ -45,11 +46,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         _ => suite.run(&files, &options),
     };
     let covers_little = args.min_coverage.filter(|least| report.coverage_percent() < *least);
-    let exit = match (report.problems.is_empty(), report.passed() && covers_little.is_none()) {
-        (false, _) => Exit::Invalid,
-        (true, false) => Exit::Failed,
-        (true, true) => Exit::Success,
-    };
+    let exit = exit_of(&report, covers_little);
     if report.cases().next().is_none() && report.problems.is_empty() {
         return Err(Failure::usage("no case matches the filter"));
     }
@@ -60,6 +57,14 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         TestFormat::Tap => drop(terminal::data(&report.tap())),
     }
     Ok(exit)
+}
+
+fn exit_of(report: &Report, covers_little: Option<f64>) -> Exit {
+    match (report.problems.is_empty(), report.passed() && covers_little.is_none()) {
+        (false, _) => Exit::Invalid,
+        (true, false) => Exit::Failed,
+        (true, true) => Exit::Success,
+    }
 }
 
 fn refused(problem: &FileProblem) -> Failure {
@@ -239,9 +244,9 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     })?;
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report =
-        suite.run(std::slice::from_ref(&file), &Options { filter: vec![name.clone()], ..Options::default() });
+        suite.run(std::slice::from_ref(&file), &Options { only: Some(name.clone()), ..Options::default() });
+    let exit = exit_of(&report, None);
     if invocation.form == OutputForm::Json {
-        let exit = if report.passed() { Exit::Success } else { Exit::Failed };
         let mut value = as_json(&report, exit);
         value["written"] = json!([file]);
         value["case"] = json!(name);
@@ -255,13 +260,13 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         report.cases().for_each(|case| lines.extend(case_lines(case)));
         lines.extend(report.problems.iter().map(|problem| noted("error: ", &problem.to_string())));
         invocation.print(lines);
-        if !report.passed() {
+        if exit == Exit::Failed {
             terminal::progress(
                 "the case does not pass as it stands: edit it, or the flow has changed since\n",
             );
         }
     }
-    Ok(if report.passed() { Exit::Success } else { Exit::Failed })
+    Ok(exit)
 }
 
 /// `NAME.test.yaml` beside the flow.

@@ -100,6 +100,27 @@ fn a_case_is_made_of_a_session() {
     assert!(!text.contains(secret) && text.contains("[redacted MY_TOKEN]"), "{text}");
     let all = inspan(folder.path(), &["test"]);
     assert_eq!(all.code, Some(0), "{}", all.stdout);
+
+    // It alone is run, whatever else the file has.
+    let file = folder.path().join("flow.test.yaml");
+    let failing = "  - name: real is not all\n    expect: { outcome: failed }\n";
+    std::fs::write(&file, format!("{}{failing}", std::fs::read_to_string(&file).unwrap())).unwrap();
+    let again = |more: &[&str]| {
+        inspan(folder.path(), &[&["test", "--from", "real", "--name", "real"], more].concat())
+    };
+    let made = again(&[]);
+    assert_eq!((made.code, made.stdout.contains("not all")), (Some(0), false), "{}", made.report());
+    let refused = again(&["--format", "tap"]);
+    assert_eq!(
+        (refused.code, refused.stderr.contains("cannot be used with")),
+        (Some(2), true),
+        "{}",
+        refused.stderr
+    );
+    let broken = "  - name: odd\n    answers: { nobody: hi }\n";
+    std::fs::write(&file, format!("{}{broken}", std::fs::read_to_string(&file).unwrap())).unwrap();
+    let made = again(&[]);
+    assert_eq!((made.code, made.stderr.contains("does not pass")), (Some(2), false), "{}", made.report());
 }
 
 /// The folders of the project with flows that people read.
