@@ -39,7 +39,8 @@ pub use node::{Computed, DescribeNode, NodeKind, NodeTypeInfo, Occupies};
 pub use nodes::{
     Allowed, AnyAgent, AnyWord, ControlWait, Exec, ExecInput, ExecOutput, ExecParse, HttpInput, HttpMethod,
     HttpOutput, HttpRequest, HumanAnswer, HumanInput, HumanQuestion, McpCall, McpEntry, McpInput, McpOutput,
-    ProviderAgent, QueryValue, WaitFor, WaitInput, WaitOutput, builtin_catalog, read_input, write_output,
+    ProviderAgent, QueryValue, WaitFor, WaitInput, WaitOutput, builtin_catalog, pointer_part, read_input,
+    write_output,
 };
 pub use overrides::OverrideError;
 pub use pilot::{AttemptDone, AttemptSpec, Carried, Pilot, Received, Todo, UnknownNodeType};

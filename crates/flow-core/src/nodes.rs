@@ -20,7 +20,7 @@ pub use exec::{Exec, ExecInput, ExecOutput, ExecParse};
 pub use http::{HttpInput, HttpMethod, HttpOutput, HttpRequest, QueryValue};
 pub use human::{HumanAnswer, HumanInput, HumanQuestion};
 pub use mcp::{McpCall, McpEntry, McpInput, McpOutput};
-pub use typed::{Allowed, AnyWord, read_input, write_output};
+pub use typed::{Allowed, AnyWord, pointer_part, read_input, write_output};
 pub use wait::{ControlWait, WaitFor, WaitInput, WaitOutput};
 
 use crate::catalog::NodeCatalog;

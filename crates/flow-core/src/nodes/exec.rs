@@ -74,6 +74,21 @@ pub struct ExecOutput {
 /// `exec`.
 pub struct Exec;
 
+impl ExecInput {
+    /// What of it no program can be given.
+    pub fn problem(&self) -> Option<InputProblem> {
+        let is_wrong = |(name, value): &(&String, &String)| {
+            name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+        };
+        let (name, _) = self.env.iter().find(is_wrong)?;
+        let why = match name.is_empty() || name.contains(['=', '\0']) {
+            true => format!("`{}` cannot be the name of a variable", name.escape_default()),
+            false => format!("the variable `{name}` has a NUL in its value"),
+        };
+        Some(InputProblem::new(format!("/env/{}", typed::pointer_part(name)), why))
+    }
+}
+
 impl DescribeNode for Exec {
     fn describe(&self) -> NodeTypeInfo {
         typed::describe::<ExecInput, ExecOutput>(
@@ -121,6 +136,27 @@ impl DescribeNode for Exec {
             let message = "`stdoutFile` and `stderrFile` must be two files";
             problems.push(InputProblem::new("/stderrFile", message));
         }
+        problems.extend(typed::read_input::<ExecInput>(input.clone()).ok().and_then(|input| input.problem()));
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_program_can_be_given_is_found_before_it_runs() {
+        let rows = [
+            (json!({ "A": "b", "MORE": "{{ flow.input.more }}" }), None),
+            (json!({ "A=B": "c" }), Some("/env/A=B")),
+            (json!({ "": "c" }), Some("/env/")),
+            (json!({ "a/b": "c\u{0}" }), Some("/env/a~1b")),
+        ];
+        for (env, pointer) in rows {
+            let found = Exec.check_input(&json!({ "argv": ["env"], "env": env }));
+            let found: Vec<_> = found.iter().map(|problem| problem.pointer.as_str()).collect();
+            assert_eq!(found, Vec::from_iter(pointer), "{env}");
+        }
     }
 }

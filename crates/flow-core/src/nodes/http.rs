@@ -113,9 +113,20 @@ impl HttpInput {
         if self.json.is_some() && self.body.is_some() {
             return Some(InputProblem::new("/body", "`json` and `body` are both set; keep one"));
         }
-        let own =
-            self.headers.keys().find(|name| OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()))?;
-        Some(InputProblem::new(format!("/headers/{own}"), format!("the header `{own}` cannot be set")))
+        self.headers.iter().find_map(|(name, value)| {
+            let is_name = !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c));
+            let why = if !is_name {
+                format!("`{name}` cannot be the name of a header")
+            } else if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+                format!("the header `{name}` cannot be set")
+            } else if !value.chars().all(|c| matches!(c, '\t' | ' '..='~')) {
+                format!("the header `{name}` has a value that no header can have")
+            } else {
+                return None;
+            };
+            Some(InputProblem::new(format!("/headers/{}", typed::pointer_part(name)), why))
+        })
     }
 }
 
@@ -135,10 +146,14 @@ impl DescribeNode for HttpRequest {
             return vec![InputProblem::new("/secretsIn", "`secretsIn` is set by the compiler; remove it")];
         }
         // What begins with a secret or a template is checked before it is sent.
-        let begins_open = |url: &str| url.starts_with("${") || url.starts_with("{{") || url.starts_with("{%");
-        let url = input.get("url").and_then(Value::as_str);
+        let open = ["${", "{{", "{%"];
+        let is_open = |found: &InputProblem| {
+            let text = input.pointer(&found.pointer).and_then(Value::as_str).unwrap_or_default();
+            let is_url = found.pointer == "/url";
+            open.iter().any(|open| if is_url { text.starts_with(open) } else { text.contains(open) })
+        };
         let found = typed::read_input::<HttpInput>(input.clone()).ok().and_then(|input| input.problem());
-        found.into_iter().filter(|found| found.pointer != "/url" || !url.is_some_and(begins_open)).collect()
+        found.into_iter().filter(|found| !is_open(found)).collect()
     }
 
     fn effects_for(&self, input: &Value) -> Effects {
@@ -167,6 +182,10 @@ mod tests {
             (json!({ "url": "file:///etc/passwd" }), Some("/url")),
             (json!({ "url": "http://a", "json": 1, "body": "1" }), Some("/body")),
             (json!({ "url": "http://a", "headers": { "Host": "b" } }), Some("/headers/Host")),
+            (json!({ "url": "http://a", "headers": { "a/b": "c" } }), Some("/headers/a~1b")),
+            (json!({ "url": "http://a", "headers": { "": "c" } }), Some("/headers/")),
+            (json!({ "url": "http://a", "headers": { "x": "a\nb" } }), Some("/headers/x")),
+            (json!({ "url": "http://a", "headers": { "x": "{{ a\n}}", "y-z": "\t~" } }), None),
             (json!({ "url": "http://a", "secretsIn": ["/url"] }), Some("/secretsIn")),
         ];
         for (input, pointer) in cases {

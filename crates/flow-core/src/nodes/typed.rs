@@ -72,6 +72,11 @@ fn to_integers(value: &mut Value) {
     }
 }
 
+/// A name as a part of a JSON pointer.
+pub fn pointer_part(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
 /// Writes a node's output.
 pub fn write_output<O: Serialize>(output: &O) -> Result<Value, AgentError> {
     serde_json::to_value(output)

@@ -44,6 +44,9 @@ struct Finished {
 impl NodeType for Exec {
     async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
         let call: ExecInput = read_input(input)?;
+        if let Some(problem) = call.problem() {
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, problem.message));
+        }
         let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let context = NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
         let files = StreamFiles::of(&call, &context);

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use inspan_flow_core::{
-    DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, read_input,
-    write_output,
+    DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, pointer_part,
+    read_input, write_output,
 };
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, InputProblem, beginning, is_too_deep};
 use inspan_transport::{
@@ -193,7 +193,7 @@ impl Outgoing {
                 written.parse().map_err(|_| wrong(format!("`{written}` cannot be the name of a header")))?;
             let mut value = HeaderValue::from_str(value)
                 .map_err(|_| wrong(format!("the header `{written}` has a value that no header can have")))?;
-            let pointer = format!("/headers/{}", written.replace('~', "~0").replace('/', "~1"));
+            let pointer = format!("/headers/{}", pointer_part(written));
             if is_secret(&pointer) || PRIVATE_HEADERS.contains(&name.as_str()) {
                 value.set_sensitive(true);
                 private.push(name.clone());

@@ -9,6 +9,7 @@ use crate::{
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem},
     expr::{TemplateValue, parse_template},
+    nodes::pointer_part,
     spec::{Data, Key, Yaml, parse_time},
 };
 
@@ -142,7 +143,7 @@ fn pointer(key: &Key<'_>) -> String {
     match key {
         Key::Root | Key::Field(Key::Root, _) => String::new(),
         Key::Field(parent, name) => {
-            format!("{}/{}", pointer(parent), name.replace('~', "~0").replace('/', "~1"))
+            format!("{}/{}", pointer(parent), pointer_part(name))
         }
         Key::Index(parent, at) => format!("{}/{at}", pointer(parent)),
     }

@@ -8,6 +8,7 @@ use super::{Checker, names::Site};
 use crate::{
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem, did_you_mean},
+    nodes::pointer_part,
     spec::{Data, Key, Yaml},
 };
 
@@ -49,7 +50,7 @@ impl Checker<'_> {
             }
             Data::Map(entries) => {
                 for entry in entries.iter() {
-                    let name = entry.key.replace('~', "~0").replace('/', "~1");
+                    let name = pointer_part(&entry.key);
                     let key = Key::Field(key, &entry.key);
                     self.find_secrets(&entry.value, &key, &format!("{pointer}/{name}"), site, pointers);
                 }
