@@ -250,8 +250,9 @@ impl Server {
                 let Some(last) = events.last() else { break };
                 run.next = last.seq + 1;
                 for envelope in &events {
-                    run.open.apply(envelope);
-                    let updates = run.updates.of(envelope, InputEcho::Replayed);
+                    let closed = run.open.apply(envelope);
+                    let mut updates = run.updates.of(envelope, InputEcho::Replayed);
+                    updates.extend(run.updates.closed(&closed));
                     if replays {
                         for update in updates {
                             self.update(chat, update).await;

@@ -194,12 +194,12 @@ impl<'a> Showing<'a> {
     /// Sends what events say to the editor, and takes back the questions that they close.
     async fn see(&mut self, events: &[Arc<Envelope>], run: &mut CurrentSession) {
         for envelope in events {
-            for closed in run.open.apply(envelope) {
-                if let Some(shown) = self.asked.get(&closed) {
-                    shown.cancel();
-                }
+            let closed = run.open.apply(envelope);
+            for shown in closed.iter().filter_map(|closed| self.asked.get(closed)) {
+                shown.cancel();
             }
-            for each in run.updates.of(envelope, self.typed) {
+            let updates = run.updates.of(envelope, self.typed);
+            for each in updates.into_iter().chain(run.updates.closed(&closed)) {
                 update(self.client, self.chat, each).await;
             }
             run.next = envelope.seq + 1;

@@ -200,6 +200,12 @@ impl Updates {
         }
     }
 
+    /// The updates of questions that were closed without an answer.
+    pub(crate) fn closed(&mut self, questions: &[PromptId]) -> Vec<Value> {
+        let calls = questions.iter().filter_map(|question| self.asked.remove(question));
+        calls.map(|call| finished(&call, true, "no longer open")).collect()
+    }
+
     /// What failed, and how the session ended.
     fn ended(&mut self, envelope: &Envelope, typed: InputEcho, updates: &mut Vec<Value>) {
         match &envelope.event {

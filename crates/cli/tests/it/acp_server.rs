@@ -160,6 +160,27 @@ fn a_question_is_a_request_for_permission() {
 }
 
 #[test]
+fn a_question_whose_time_is_up_is_closed() {
+    let flow = "flow: { name: ask }\nnodes:\n  - { id: how, type: human.input, input: { prompt: 'How?', timeout: 300ms } }\n";
+    let folder = folder_with(&[("ask.yaml", flow)]);
+    let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let shown = short(&turn(&mut client, &id, "/ask").1);
+    assert!(
+        shown.contains(&"tool_call_update: question:how.1 failed no longer open".to_owned()),
+        "{shown:?}"
+    );
+    // Also for an editor that comes later.
+    let mut client = greeted(folder.path(), &json!({}));
+    let of = json!({ "sessionId": id, "cwd": folder.path(), "mcpServers": [] });
+    let (_, before) = client.call("session/load", &of);
+    let shown = short(&updates(&before));
+    assert!(
+        shown.contains(&"tool_call_update: question:how.1 failed no longer open".to_owned()),
+        "{shown:?}"
+    );
+}
+
+#[test]
 fn a_text_answers_a_question_that_is_still_shown() {
     let folder = folder_with(&[("greet.yaml", GREET)]);
     let (mut client, id, _) = editor(folder.path(), &json!({}));
