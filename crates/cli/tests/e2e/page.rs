@@ -465,8 +465,25 @@ pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("The server does not answer.")?;
     // The session needs no server: a shell answers it.
     sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
+    browser.eval(
+        "WebSocket = class extends WebSocket { constructor(to) { super(to); window.socket = this; } },
+         window.kept = setTimeout, setTimeout = (call, ms) => kept(call, ms === 60_000 ? 400 : ms)",
+    )?;
     let server = Server::start(sandbox, &port, "flows")?;
     browser.until("it connects by itself", "!document.querySelector('.stale-bar')")?;
+    browser.until("a silence is a lost connection", "document.querySelector('.stale-bar')")?;
+    browser.eval("setTimeout = kept")?;
+    browser.until("it connects again", "!document.querySelector('.stale-bar')")?;
+    // A message has the newest 100 sessions: older ones stay, and one of the newest that is not there is deleted.
+    let older = browser.eval(
+        "import('/js/lists.js').then(({ sessions }) => {
+          const all = Array.from({ length: 150 }, (_, at) => ({ sessionId: `s${at}`, createdAt: `${9000 - at}`, state: 'success' }));
+          sessions.value = all;
+          socket.onmessage({ data: JSON.stringify({ sessions: all.slice(1, 101), inbox: [] }) });
+          return sessions.value.map((one) => one.sessionId).join() === all.slice(1).map((one) => one.sessionId).join();
+        })",
+    )?;
+    ensure!(older == json!(true), "the list of sessions");
     browser.until("what could not be read is shown", "document.querySelector('.flow')")?;
     browser.open(&server.view(&format!("/s/{id}/graph")))?;
     state(&mut browser, "success")?;
