@@ -11,7 +11,7 @@ use inspan_flow::{
 use inspan_protocol::{Command, EventContext, Timestamp};
 use serde_json::json;
 
-use super::*;
+use super::{ticks::Viewer, *};
 
 type Answer<T> = Result<T, StoreError>;
 
@@ -109,6 +109,10 @@ async fn append(store: &Lossy, lease: &Lease, seq: u64, event: Value) {
     store.append(lease, Batch { events: &[Arc::new(envelope)], answers: &[] }).await.unwrap();
 }
 
+async fn next(viewer: &mut Viewer) -> Result<Viewed, SessionError> {
+    timeout(LINGER, viewer.next()).await.expect("it is followed")
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_session_is_followed_anew_once_its_store_can_be_read_and_once_it_goes_on_after_its_end() {
     let store = Arc::new(Lossy { inner: MemoryStore::new(), is_lost: AtomicBool::new(false) });
@@ -130,17 +134,16 @@ async fn a_session_is_followed_anew_once_its_store_can_be_read_and_once_it_goes_
 
     let mut first = viewer().await;
     store.is_lost.store(true, Ordering::Relaxed);
-    assert!(first.next().await.is_err());
+    assert!(next(&mut first).await.is_err());
     store.is_lost.store(false, Ordering::Relaxed);
     let mut second = viewer().await;
     append(&store, &lease, 2, end.clone()).await;
     store.release(&lease).await.unwrap();
-    assert!(matches!(second.next().await, Ok(Viewed::Message(_))), "it is followed anew");
-    while matches!(second.next().await, Ok(Viewed::Message(_))) {}
+    assert!(matches!(next(&mut second).await, Ok(Viewed::Message(_))));
+    while matches!(next(&mut second).await, Ok(Viewed::Message(_))) {}
 
     let lease = store.acquire(&id, &Owner::of_process(), at(3)).await.unwrap();
     let mut third = viewer().await;
     append(&store, &lease, 3, start).await;
-    let next = timeout(LINGER, third.next()).await;
-    assert!(matches!(next, Ok(Ok(Viewed::Message(_)))), "it goes on");
+    assert!(matches!(next(&mut third).await, Ok(Viewed::Message(_))));
 }
