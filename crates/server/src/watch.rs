@@ -30,8 +30,8 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use self::ticks::Tick;
 pub(crate) use self::ticks::Viewed;
+use self::ticks::{Tick, WatchEnd};
 use self::{derived::Derived, past::Past};
 
 /// Events that are read at once.
@@ -94,6 +94,8 @@ struct Now {
     open: HashMap<String, usize>,
     /// Whether no more events come.
     is_over: bool,
+    /// Whether a task keeps it up to date. It ends when no more events come, and when the store cannot be read.
+    is_followed: bool,
 }
 
 impl Watches {
@@ -106,13 +108,12 @@ impl Watches {
     ) -> Result<Arc<Watch>, SessionError> {
         let slot = self.current(id).await?;
         let open = || async {
-            let watch = Arc::new(Watch::open(sessions, commands, id, &slot.flow).await?);
-            tokio::spawn(follow(Arc::downgrade(&watch)));
-            Ok::<_, SessionError>(watch)
+            Ok::<_, SessionError>(Arc::new(Watch::open(sessions, commands, id, &slot.flow).await?))
         };
         let found = slot.watch.get_or_try_init(open).await.cloned();
-        if found.is_err() {
-            self.lock().remove(id);
+        match &found {
+            Ok(watch) => watch.keep_up(&mut watch.lock()),
+            Err(_) => drop(self.lock().remove(id)),
         }
         found
     }
@@ -216,6 +217,7 @@ impl Watch {
                 head: Map::new(),
                 open: HashMap::new(),
                 is_over: false,
+                is_followed: false,
             }),
             ticks: broadcast::Sender::new(TICKS),
             derived: Derived::new(first),
@@ -245,6 +247,14 @@ impl Watch {
         let newest = self.sessions.entry(&self.id).await?.digest.last_seq;
         while self.next_seq() <= newest && self.advance(Look::Events).await? > 0 {}
         self.advance(Look::All).await.map(drop)
+    }
+
+    /// Sees to it that a task keeps this up to date while events may come.
+    fn keep_up(self: &Arc<Self>, now: &mut Now) {
+        if !now.is_over && !now.is_followed {
+            now.is_followed = true;
+            tokio::spawn(follow(Arc::downgrade(self)));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
@@ -528,13 +538,15 @@ async fn follow(watch: Weak<Watch>) {
             looked = began;
         }
         let count = match watch.advance(look).await {
-            Ok(_) if watch.lock().is_over => return watch.end(),
             Ok(count) => count,
-            Err(error) => {
-                watch.lock().is_over = true;
-                return watch.fail(&error);
-            }
+            Err(error) => return watch.lock().end(&watch.ticks, WatchEnd::Failed(error)),
         };
+        {
+            let mut now = watch.lock();
+            if now.is_over {
+                return now.end(&watch.ticks, WatchEnd::Over);
+            }
+        }
         drop(watch);
         if count > 0 {
             // What follows at once goes into the next patch.
@@ -552,3 +564,6 @@ async fn follow(watch: Weak<Watch>) {
 
 /// A text of a message, shared by all that are sent it.
 pub(crate) type Text = Utf8Bytes;
+
+#[cfg(test)]
+mod tests;

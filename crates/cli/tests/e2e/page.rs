@@ -232,6 +232,15 @@ pub(super) fn run(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "the present",
         "document.querySelector('.box[data-path=release]')?.classList.contains('is-complete')",
     )?;
+    // The nodes of an item are in the past too, whenever it is opened.
+    let last = browser.eval("Number(document.querySelector('.scrub input').max) - 1")?;
+    for item in ["check[0]", "check[1]"] {
+        browser.open(&server.view(&format!("/s/{id}/graph?at={last}&node={item}/build")))?;
+        browser.until(
+            "an item as it was",
+            "document.querySelector('.pane-title .word')?.innerText === 'complete'",
+        )?;
+    }
     browser.no_errors()?;
     browser.close()?;
     server.stop()
@@ -252,6 +261,8 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "the agent answers",
         "[...document.querySelectorAll('.it-text')].some((one) => one.innerText.includes('to the mill'))",
     )?;
+    crowded(&mut browser)?;
+    dialogs(&mut browser)?;
     browser.press("End it")?;
     browser.sees("The agent takes no more messages")?;
     browser.press("End it")?;
@@ -309,6 +320,54 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.no_errors()?;
     browser.close()?;
     server.stop()
+}
+
+/// Sends the agent that is shown a message.
+fn steered(browser: &mut Browser, words: &str) -> anyhow::Result<()> {
+    browser.press("Steer…")?;
+    browser.fill("dialog textarea", words)?;
+    browser.press("Send")
+}
+
+/// More is new of a node than one answer has: the newest is shown.
+fn crowded(browser: &mut Browser) -> anyhow::Result<()> {
+    browser.eval(
+        "window.kept = fetch, fetch = async (to, how) => {
+          if (!to.includes('/stream?')) return kept(to, how);
+          const isFull = to.includes('since=');
+          const item = (_, at) => ({ index: (isFull ? 1000 : 5000) + at, seq: 1, kind: 'text', text: isFull ? 'many' : 'newest' });
+          const items = Array.from({ length: isFull ? 200 : 1 }, item);
+          return new Response(JSON.stringify({ items, total: 5001, seq: 1, attempts: [] }));
+        }",
+    )?;
+    steered(browser, "to the ford")?;
+    let texts = "[...document.querySelectorAll('.it-text')].map((one) => one.innerText.trim()).join()";
+    browser.until("the newest alone", &format!("{texts} === 'newest'"))?;
+    browser.eval("fetch = kept").map(drop)
+}
+
+/// A dialog that is closed while its request is under way leaves the next one alone, and Cancel gives the focus back.
+fn dialogs(browser: &mut Browser) -> anyhow::Result<()> {
+    browser.eval(
+        "fetch = (to, how) => how.method !== 'POST' ? kept(to, how) : new Promise((done) => {
+          window.answer = () => done(kept(to, how));
+        })",
+    )?;
+    steered(browser, "to the river")?;
+    browser.until("it is sent", "window.answer")?;
+    browser.eval("fetch = kept, document.querySelector('dialog').close()")?;
+    browser.until("the dialog is closed", "!document.querySelector('dialog')")?;
+    let pause = "[...document.querySelectorAll('.acts button')].find((one) => one.innerText === 'Pause')";
+    browser.eval(&format!("{pause}.focus(), {pause}.click()"))?;
+    browser.sees("What runs now is cancelled")?;
+    browser.eval("answer()")?;
+    browser.until("the message is accepted", "document.querySelector('.note')")?;
+    browser.sees("What runs now is cancelled")?;
+    browser.press("Cancel")?;
+    browser.until(
+        "the focus is where it was",
+        &format!("!document.querySelector('dialog') && document.activeElement === {pause}"),
+    )
 }
 
 /// A permission and a form are answered, a node is retried, the session is played and its log downloaded.
@@ -406,8 +465,25 @@ pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("The server does not answer.")?;
     // The session needs no server: a shell answers it.
     sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
+    browser.eval(
+        "WebSocket = class extends WebSocket { constructor(to) { super(to); window.socket = this; } },
+         window.kept = setTimeout, setTimeout = (call, ms) => kept(call, ms === 60_000 ? 400 : ms)",
+    )?;
     let server = Server::start(sandbox, &port, "flows")?;
     browser.until("it connects by itself", "!document.querySelector('.stale-bar')")?;
+    browser.until("a silence is a lost connection", "document.querySelector('.stale-bar')")?;
+    browser.eval("setTimeout = kept")?;
+    browser.until("it connects again", "!document.querySelector('.stale-bar')")?;
+    // A message has the newest 100 sessions: older ones stay, and one of the newest that is not there is deleted.
+    let older = browser.eval(
+        "import('/js/lists.js').then(({ sessions }) => {
+          const all = Array.from({ length: 150 }, (_, at) => ({ sessionId: `s${at}`, createdAt: `${9000 - at}`, state: 'success' }));
+          sessions.value = all;
+          socket.onmessage({ data: JSON.stringify({ sessions: all.slice(1, 101), inbox: [] }) });
+          return sessions.value.map((one) => one.sessionId).join() === all.slice(1).map((one) => one.sessionId).join();
+        })",
+    )?;
+    ensure!(older == json!(true), "the list of sessions");
     browser.until("what could not be read is shown", "document.querySelector('.flow')")?;
     browser.open(&server.view(&format!("/s/{id}/graph")))?;
     state(&mut browser, "success")?;

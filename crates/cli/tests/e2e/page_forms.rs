@@ -117,6 +117,11 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         beside(node, &mut browser)?;
         browser.fill(".ask textarea", half)?;
     }
+    browser.sees("1 question waits for you")?;
+    browser.open(&server.view(&format!("/s/{id}/log")))?;
+    browser.sees("2 questions wait for you")?;
+    browser.open(&whole)?;
+    browser.until("no question is elsewhere", "!document.querySelector('.call')")?;
     browser.open(&server.view("/flows"))?;
     browser.until("the flows", "document.querySelector('.flow')")?;
     browser.eval("Date.now = ((real) => () => real() + 600_000)(Date.now)")?;

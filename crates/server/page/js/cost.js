@@ -1,7 +1,7 @@
 // What a session has spent, by node and by model, beside its budget and what earlier sessions lead to expect.
 
 import { html } from './dom.js';
-import { count, money, plural, tokens } from './format.js';
+import { count, money, plural } from './format.js';
 import { AtEnd, Failure, Loading } from './parts.js';
 import { base, choose, moment, useResource } from './session.js';
 
@@ -44,6 +44,6 @@ export function Cost({ session }) {
     ${data.byNode.length === 0 && html`<p class="faint">No agent has run.</p>`}
     ${data.byModel?.length > 0 && html`<h2 class="minor">By model</h2>
       <table class="table"><thead><tr><th scope="col">model</th><th scope="col" class="num">cost</th><th scope="col" class="num">tokens</th><th scope="col" class="num">from the cache</th></tr></thead>
-      <tbody>${data.byModel.map((one) => html`<tr><th scope="row" class="mono">${one.model ?? one.provider}${one.model && one.provider ? html` <span class="faint">${one.provider}</span>` : ''}</th><td class="num">${one.costUsd === undefined ? 'unknown' : money(one.costUsd)}</td><td class="num">${count(one.tokens)}</td><td class="num">${tokens(one.usage?.cacheReadTokens).replace(' tokens', '')}</td></tr>`)}</tbody></table>`}
+      <tbody>${data.byModel.map((one) => html`<tr><th scope="row" class="mono">${one.model ?? one.provider}${one.model && one.provider ? html` <span class="faint">${one.provider}</span>` : ''}</th><td class="num">${one.costUsd === undefined ? 'unknown' : money(one.costUsd)}</td><td class="num">${count(one.tokens)}</td><td class="num">${count(one.usage?.cacheReadTokens || null)}</td></tr>`)}</tbody></table>`}
   </div>`;
 }

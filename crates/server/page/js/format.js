@@ -36,9 +36,6 @@ export function count(n) {
   return `${(n / 1_000_000).toFixed(1)}M`;
 }
 
-/** @param {number} [n] */
-export const tokens = (n) => (n ? `${count(n)} tokens` : '');
-
 /** Every token of a usage. @param {Api.Usage} [usage] */
 export function allTokens(usage) {
   if (!usage) return 0;
@@ -56,12 +53,6 @@ export function clockMs(at) {
   if (!at) return '';
   const date = new Date(at);
   return `${date.toLocaleTimeString('en-GB')}.${String(date.getMilliseconds()).padStart(3, '0')}`;
-}
-
-/** @param {Moment} at */
-export function dateTime(at) {
-  if (!at) return '';
-  return new Date(at).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' });
 }
 
 /** How long ago. @param {Moment} at @param {number} now */

@@ -46,8 +46,18 @@ export async function loadLists() {
   }
 }
 
+/** The newest sessions of a message, beside all that have not ended. */
+const NEWEST = 100;
+/** Whether a session in this state has ended. @param {string} word */
+export const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted'].includes(word);
+
 followLists((message) => {
-  sessions.value = message.sessions;
+  const last = message.sessions[NEWEST - 1]?.createdAt;
+  const named = new Set(message.sessions.map((/** @type {Loose} */ one) => one.sessionId));
+  const older = last ? (sessions.value ?? []).filter((one) => one.createdAt <= last && !named.has(one.sessionId)) : [];
+  sessions.value = [...message.sessions, ...older];
+  // The message does not say how those have ended.
+  if (older.some((one) => !hasEnded(one.state))) loadLists();
   inbox.value = message.inbox ?? [];
   listError.value = null;
 });

@@ -156,7 +156,7 @@ export function Log({ session }) {
             return html`<div role="listitem" key=${at} class="log-item"><button type="button" class=${cls('log-row', open === envelope.seq && 'chosen')} aria-pressed=${open === envelope.seq} onClick=${() => setQuery({ event: open === envelope.seq ? undefined : envelope.seq })}>
               <span class="num faint">${envelope.seq}</span><span class="num faint log-time">${clockMs(envelope.timestamp)}</span>
               <span class=${cls('log-type', tone(envelope.event.type))}>${envelope.event.type}</span>
-              <span class="log-task">${envelope.context.task ?? ''}</span><span class="log-brief">${brief(envelope.event)}</span>
+              <span class="log-task">${envelope.context.task ?? ''}</span><span class="faint">${brief(envelope.event)}</span>
             </button></div>`;
           }} />`}
     ${shownEvent && html`<section class="log-event" aria-label=${`Event ${shownEvent.seq}`}>

@@ -6,6 +6,7 @@ import { Flow, Flows } from './flows.js';
 import { Help, listenToKeys } from './keys.js';
 import { Inbox } from './inbox.js';
 import { inbox, listError, loadLists, meta, now, title } from './lists.js';
+import { asks } from './node.js';
 import { Asker, Button, Empty, Failure, Loading, note, notes } from './parts.js';
 import { go, href, route } from './route.js';
 import { Run } from './run.js';
@@ -93,10 +94,11 @@ function Stale() {
 
 /** What waits for a person: the loudest thing on every page. */
 function Call() {
-  const open = inbox.value;
-  const [first, second] = route.value.path;
-  if (!open.length || first === 'inbox') return null;
-  const elsewhere = open.filter((question) => first !== 's' || question.sessionId !== second);
+  const { path: [first, second, view = 'graph'], query: { node, at } } = route.value;
+  if (first === 'inbox') return null;
+  /** @param {Loose} question */
+  const isShown = (question) => first === 's' && question.sessionId === second && !at && (node ? asks(question, node) : view === 'graph');
+  const elsewhere = inbox.value.filter((question) => !isShown(question));
   if (!elsewhere.length) return null;
   const next = elsewhere[0];
   return html`<aside aria-label="Questions"><a class="bar call" href=${elsewhere.length === 1 ? href(['s', next.sessionId, 'graph'], { node: next.task }) : href(['inbox'])}>

@@ -4,7 +4,7 @@
 import { cls, html, useEffect, useState } from './dom.js';
 import * as commands from './commands.js';
 import { Frames } from './frames.js';
-import { duration, money, text, tokens } from './format.js';
+import { count, duration, money, text } from './format.js';
 import { drawnPath } from './graph.js';
 import { nodeStatus, now } from './lists.js';
 import { Button, Empty, Folded, NodeSign, copy } from './parts.js';
@@ -14,11 +14,8 @@ import { isLive, isPast, nodesOf } from './session.js';
 import { Stream } from './stream.js';
 import { Why } from './why.js';
 
-/** The questions of a node, or all. @param {State} state @param {string} [path] @returns {Loose[]} */
-function questionsOf(state, path) {
-  const all = state.prompts ?? [];
-  return path ? all.filter((/** @type {Loose} */ one) => one.task === path || drawnPath(one.task) === path) : all;
-}
+/** Whether a question is shown with the node at this path. @param {Loose} question @param {string} path */
+export const asks = ({ task }, path) => task === path || drawnPath(task) === path;
 
 /** The open questions. They stay while there is no server, so that nothing that was written is lost. @param {{ session: Session, questions: Loose[], isLed?: boolean }} _ */
 const Questions = ({ session, questions, isLed }) => questions.map((question) => html`<article class="ask" key=${question.promptId}>
@@ -40,7 +37,7 @@ function ErrorText({ error }) {
 /** @param {{ session: Session, state: State }} _ */
 function Overview({ session, state }) {
   return html`<div class="pane-body">
-    <${Questions} session=${session} questions=${questionsOf(state)} isLed=${true} />
+    <${Questions} session=${session} questions=${state.prompts ?? []} isLed=${true} />
     <${ErrorText} error=${state.error} />
     ${state.ending && html`<p class="hint">${text(state.ending)}</p>`}
     ${state.output !== undefined && html`<section><h3>Output</h3><${Folded} value=${text(state.output)} label="Output" lines=${24} /></section>`}
@@ -67,7 +64,7 @@ function NodeFacts({ session, state, node, drawn }) {
     node.attempts > 1 && ['attempts', String(node.attempts)],
     node.pass > 1 && ['pass', node.passes ? `${node.pass} of ${node.passes}` : String(node.pass)],
     node.costUsd !== undefined && ['cost', money(node.costUsd)],
-    node.tokens > 0 && ['tokens', tokens(node.tokens).replace(' tokens', '')],
+    node.tokens > 0 && ['tokens', count(node.tokens)],
     node.by && ['by', node.by],
     node.agent?.model && ['model', node.agent.model],
     node.reused && ['output', 'reused'],
@@ -125,7 +122,7 @@ export function NodePane({ session, state }) {
   }
   const drawn = graph && !graph.failure ? nodesOf(graph).find((one) => one.path === drawnPath(path)) : null;
   const node = state.nodes[path] ?? state.nodes[drawnPath(path)] ?? drawn ?? null;
-  const questions = questionsOf(state, path);
+  const questions = (state.prompts ?? []).filter((/** @type {Loose} */ one) => asks(one, path));
   const owner = withoutFrame(state, path);
   const hasFrames = !!(node?.frames || drawn?.frames);
   const tab = route.value.query.tab ?? (hasFrames && !path.endsWith(']') ? 'frames' : 'stream');

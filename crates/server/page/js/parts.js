@@ -3,7 +3,7 @@
 import { cls, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
 import { nodeStatus, sessionStatus } from './lists.js';
 import { Problem, file } from './source.js';
-import { count, text } from './format.js';
+import { count } from './format.js';
 
 /** A status: sign, colour and word. @param {{ of: import("./lists.js").Status, bare: boolean }} _ */
 function Sign({ of, bare }) {
@@ -49,9 +49,6 @@ export function Failure({ error, retry, head }) {
     ${retry && html`<${Button} onPress=${retry}>Try again<//>`}
   </div>`;
 }
-
-/** A value as the machine has it. @param {{ value: unknown, label: string }} _ */
-export const Json = ({ value, label }) => html`<pre class="code" tabindex="0" aria-label=${label}>${text(value)}</pre>`;
 
 /** Long text, cut until it is asked for. @param {{ value: string, label: string, lines?: number }} _ */
 export function Folded({ value, label, lines = 12 }) {
@@ -104,18 +101,15 @@ export const ask = (question) => {
 };
 
 /** The dialog of `ask`. */
-export function Asker() {
-  const question = asking.value;
+export const Asker = () => asking.value && html`<${Dialog} key=${asking.value} question=${asking.value} />`;
+
+/** @param {{ question: Asking }} _ */
+function Dialog({ question }) {
   const ref = useRef((null));
-  const [state, setState] = useState({ text: '', busy: false, error: '' });
-  useLayoutEffect(() => {
-    setState({ text: question?.field?.value ?? '', busy: false, error: '' });
-    if (question && ref.current && !ref.current.open) ref.current.showModal();
-  }, [question]);
-  if (!question) return null;
-  const close = () => {
-    asking.value = null;
-  };
+  const [state, setState] = useState({ text: question.field?.value ?? '', busy: false, error: '' });
+  useLayoutEffect(() => ref.current.showModal(), []);
+  // The browser then gives the focus back. Another question may have its own dialog by now.
+  const close = () => ref.current?.close();
   /** @param {Event} event */
   const submit = async (event) => {
     event.preventDefault();
@@ -126,11 +120,15 @@ export function Asker() {
       close();
     } catch (error) {
       const { message, hint } = (error);
-      setState({ ...state, busy: false, error: [message, hint].filter(Boolean).join(' ') });
+      const what = [message, hint].filter(Boolean).join(' ');
+      if (asking.value === question) setState({ ...state, busy: false, error: what });
+      else note(what, 'bad');
     }
     return undefined;
   };
-  return html`<dialog class="dialog" ref=${ref} onClose=${close} aria-labelledby="ask-title">
+  return html`<dialog class="dialog" ref=${ref} onClose=${() => {
+    if (asking.value === question) asking.value = null;
+  }} aria-labelledby="ask-title">
     <form onSubmit=${submit}>
       <h2 id="ask-title">${question.title}</h2>
       <div class="dialog-what">${question.what}</div>

@@ -25,12 +25,14 @@ export function parse(hash) {
   };
 }
 
-/** @param {string[]} path @param {Query} [query] */
-export function href(path, query = {}) {
+/** The part of an address after its path. @param {Loose} query */
+export function search(query) {
   const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
-  const search = new URLSearchParams(pairs.map(([key, value]) => [key, String(value)])).toString();
-  return `#/${path.map(encodeURIComponent).join('/')}${search ? `?${search}` : ''}`;
+  return pairs.length ? `?${new URLSearchParams(pairs.map(([key, value]) => [key, String(value)]))}` : '';
 }
+
+/** @param {string[]} path @param {Query} [query] */
+export const href = (path, query = {}) => `#/${path.map(encodeURIComponent).join('/')}${search(query)}`;
 
 export const route = signal(parse(location.hash));
 

@@ -9,16 +9,13 @@ import { Scrubber } from './scrubber.js';
 import { Timeline } from './timeline.js';
 import { Why } from './why.js';
 import { VIEWS } from './keys.js';
-import { now, title } from './lists.js';
-import { duration, plural, spent, tokens } from './format.js';
+import { hasEnded, now, title } from './lists.js';
+import { count, duration, plural, spent } from './format.js';
 import { Button, Failure, Loading, SessionSign } from './parts.js';
 import { href, route } from './route.js';
-import { chosen, isLive, isPast, sessionOf } from './session.js';
+import { base, chosen, isLive, isPast, sessionOf } from './session.js';
 import { file } from './source.js';
 import * as commands from './commands.js';
-
-/** What a session's state word allows. @param {string} word */
-const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted', 'starting', 'limited'].includes(word);
 
 /** The facts of the run in a line. @param {{ session: Session, state: State }} _ */
 function Facts({ session: shown, state }) {
@@ -34,7 +31,7 @@ function Facts({ session: shown, state }) {
     all > 0 && ['nodes', `${done} of ${all}`],
     nodes.failed > 0 && ['failed', String(nodes.failed), 'tone-bad'],
     all > 0 && ['cost', spent(totals.costUsd, totals.knownUsd, totals.tokens)],
-    totals?.tokens > 0 && ['tokens', tokens(totals.tokens).replace(' tokens', '')],
+    totals?.tokens > 0 && ['tokens', count(totals.tokens)],
   ].filter((fact) => fact && fact[1]);
   return html`<dl class="facts">${facts.map(([name, value, tone]) => html`<div><dt>${name}</dt><dd class=${cls('num', tone)}>${value}</dd></div>`)}</dl>`;
 }
@@ -55,7 +52,7 @@ function Acts({ session, state }) {
     ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
     ${!isRunning && !entry.continuedBy && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow, entry.limitToRaise)}>Resume<//>`}
     ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
-    <a class="button" href=${`/api/v1/sessions/${encodeURIComponent(id)}/report`} target="_blank" rel="noopener">Report</a>
+    <a class="button" href=${`/api/v1${base(id)}/report`} target="_blank" rel="noopener">Report</a>
   </div>`;
 }
 

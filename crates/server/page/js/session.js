@@ -38,6 +38,9 @@ function open(id) {
   });
   /** @type {Set<string>} */
   const opened = new Set();
+  const openNames = () => [...opened].join(',');
+  /** The frames whose nodes `past` has. */
+  let openInPast = '';
 
   /** @type {any[]} */
   let patches = [];
@@ -115,16 +118,19 @@ function open(id) {
   /** @param {number} seq */
   async function fetchPast(seq) {
     busy = true;
+    const open = openNames();
     try {
       const from = past.value ?? (live.value && { ...live.value, nodes: { ...live.value.nodes } });
-      if (file || !from) past.value = await get(base(id), { at: seq });
-      else past.value = applyPatch({ ...from }, await get(`${base(id)}/patch`, { from: from.seq, at: seq, open: [...opened].join(',') }));
+      // A patch has only what changes of the nodes of a frame.
+      if (file || !from || open !== openInPast) past.value = await get(base(id), { at: seq, open });
+      else past.value = applyPatch({ ...from }, await get(`${base(id)}/patch`, { from: from.seq, at: seq, open }));
+      openInPast = open;
     } catch (failure) {
       error.value = live.value ? null : failure;
     }
     busy = false;
     const wanted = at.value;
-    if (wanted && wanted !== seq) fetchPast(wanted);
+    if (wanted && (wanted !== seq || open !== openNames())) fetchPast(wanted);
   }
 
   // The socket brings the state; without one it is read. A graph that a lost server did not give is asked for again.
@@ -149,7 +155,10 @@ function open(id) {
     openFrame(frame) {
       if (opened.has(frame) || file) return;
       opened.add(frame);
+      // The server opens no more.
+      if (opened.size > 100) opened.delete(opened.values().next().value ?? '');
       refollow(id);
+      if (at.value && !busy) fetchPast(at.value);
     },
     close() {
       stop();

@@ -20,6 +20,8 @@ let socket = null;
 let attempt = 0;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let again;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let silence;
 
 /** @param {object} message */
 function send(message) {
@@ -35,6 +37,7 @@ function subscribe(id, subscriber) {
 export function connect() {
   if (file) return;
   clearTimeout(again);
+  listen();
   const scheme = location.protocol === 'https:' ? 'wss' : 'ws';
   socket = new WebSocket(`${scheme}://${location.host}/ws`);
   socket.onopen = () => {
@@ -45,18 +48,33 @@ export function connect() {
     for (const [id, subscriber] of subscribers) subscribe(id, subscriber);
   };
   socket.onmessage = (event) => {
+    listen();
     const message = readJson(event.data);
     if (message.sessions) onLists?.(message);
     else if (message.session) subscribers.get(message.session)?.onMessage(message);
   };
-  socket.onclose = () => {
-    if (connection.value !== 'stale') staleSince.value = time();
-    connection.value = 'stale';
-    attempt += 1;
-    // A socket does not say why it was refused: the browser may not be signed in any more.
-    get('/meta').catch(() => {});
-    again = setTimeout(connect, Math.min(500 * 2 ** Math.min(attempt, 5), 10_000));
-  };
+  socket.onclose = lose;
+}
+
+/** The server says something every 20 seconds: after a longer silence the connection is lost, though nobody closed it. */
+function listen() {
+  clearTimeout(silence);
+  silence = setTimeout(lose, 60_000);
+}
+
+/** Drops the connection, and tries another one after a while. */
+function lose() {
+  clearTimeout(silence);
+  if (socket) {
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close();
+  }
+  if (connection.value !== 'stale') staleSince.value = time();
+  connection.value = 'stale';
+  attempt += 1;
+  // A socket does not say why it was refused: the browser may not be signed in any more.
+  get('/meta').catch(() => {});
+  again = setTimeout(connect, Math.min(500 * 2 ** Math.min(attempt, 5), 10_000));
 }
 
 /** Connects at once instead of after the wait. */

@@ -4,7 +4,7 @@ import { signal } from './dom.js';
 import { early } from './early.js';
 import { openFile } from './file.js';
 import { readJson } from './format.js';
-import { readAddress } from './route.js';
+import { readAddress, search } from './route.js';
 
 const BASE = '/api/v1';
 
@@ -53,12 +53,6 @@ async function request(path, init) {
 /** @param {Response} response */
 const json = async (response) => readJson(await response.text());
 
-/** @param {Loose} query */
-function search(query) {
-  const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
-  return pairs.length ? `?${new URLSearchParams(pairs.map(([key, value]) => [key, String(value)]))}` : '';
-}
-
 /**
  * Reads one resource.
  * @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [abort] @returns {Promise<any>}
@@ -79,23 +73,23 @@ export async function post(path, body) {
   return response.status === 204 ? {} : json(response);
 }
 
+/** Events as JSON lines. @param {string} id @param {Loose} [query] @param {AbortSignal} [signal] */
+const lines = (id, query, signal) => request(`/sessions/${encodeURIComponent(id)}/events${search({ follow: 0, ...query })}`, { signal, headers: { accept: 'application/x-ndjson' } });
+
 /**
  * A page of a session's events.
  * @param {string} id @param {Record<string, any>} query @param {AbortSignal} [abort] @returns {Promise<any[]>}
  */
 export async function events(id, query, abort) {
   if (file) return file.events(query);
-  const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0, ...query })}`;
-  const response = await request(path, { signal: abort, headers: { accept: 'application/x-ndjson' } });
-  const lines = (await response.text()).split('\n');
-  return lines.filter(Boolean).map(readJson);
+  const text = await (await lines(id, query, abort)).text();
+  return text.split('\n').filter(Boolean).map(readJson);
 }
 
 /** Everything that a session's log has, as JSON lines. @param {string} id */
 export async function wholeLog(id) {
   if (file) return new Blob(file.events({}).map((event) => `${JSON.stringify(event)}\n`));
-  const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0 })}`;
-  return (await request(path, { headers: { accept: 'application/x-ndjson' } })).blob();
+  return (await lines(id)).blob();
 }
 
 /** A key that makes a request count once, however often it is sent. */

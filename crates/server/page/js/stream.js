@@ -36,10 +36,15 @@ function useStream(session, path, atEnd) {
     mine.busy = true;
     const started = mine.key;
     try {
-      const page = await get(address, { node: path, at, pass, attempt, limit: PAGE, ...query });
+      const ask = (/** @type {Loose} */ more) => get(address, { node: path, at, pass, attempt, limit: PAGE, ...more });
+      let page = await ask(query);
+      // More is new than one answer has: between what is shown and the newest would be a hole.
+      const isTooMuch = query.since !== undefined && page.items.length === PAGE;
+      if (isTooMuch) page = await ask({});
       if (started === mine.key) {
-        mine.seq = page.seq ?? 0;
-        setState((old) => ({ items: join(old.items, page.items), total: page.total, attempts: page.attempts ?? [], seq: mine.seq, error: null, isLoading: false }));
+        // What is earlier says nothing of what is new.
+        if (query.from === undefined) mine.seq = page.seq ?? 0;
+        setState((old) => ({ items: isTooMuch ? page.items : join(old.items, page.items), total: page.total, attempts: page.attempts ?? [], seq: mine.seq, error: null, isLoading: false }));
       }
     } catch (error) {
       if (started === mine.key) setState((old) => ({ ...old, error, isLoading: false }));

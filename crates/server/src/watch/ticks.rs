@@ -23,7 +23,7 @@ pub(crate) struct Tick {
 
 /// Why nothing more comes.
 #[derive(Clone)]
-enum WatchEnd {
+pub(super) enum WatchEnd {
     Over,
     Failed(SessionError),
 }
@@ -67,12 +67,19 @@ impl Now {
         let text = message(id.as_str(), &patch);
         Tick { patch, frames, text, end: None }
     }
+
+    /// Tells viewers that nothing more comes. The next one is followed anew if events may come.
+    pub(super) fn end(&mut self, ticks: &broadcast::Sender<Arc<Tick>>, end: WatchEnd) {
+        self.is_followed = false;
+        let _ = ticks.send(Arc::new(Tick::end(end)));
+    }
 }
 
 impl Watch {
     /// A viewer, and the state from which its patches lead on. `open` are the frames whose nodes it sees.
     pub(crate) fn viewer(self: &Arc<Self>, named: &str, open: BTreeSet<String>) -> (Viewer, Text) {
         let mut now = self.lock();
+        self.keep_up(&mut now);
         for frame in &open {
             *now.open.entry(frame.clone()).or_default() += 1;
         }
@@ -87,16 +94,6 @@ impl Watch {
         drop(now);
         let text = state_message(named, &state);
         (Viewer { watch: Arc::clone(self), named: named.to_owned(), open, ticks, is_over }, text)
-    }
-
-    /// Notifies viewers that nothing more comes.
-    pub(super) fn end(&self) {
-        let _ = self.ticks.send(Arc::new(Tick::end(WatchEnd::Over)));
-    }
-
-    /// Notifies viewers that the session cannot be read any more.
-    pub(super) fn fail(&self, error: &SessionError) {
-        let _ = self.ticks.send(Arc::new(Tick::end(WatchEnd::Failed(error.clone()))));
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
     task::{AbortHandle, JoinSet},
+    time::{Instant, interval_at},
 };
 
 use super::{TabMessage, feed, lists};
@@ -20,8 +21,8 @@ const QUEUE: usize = 8;
 const SUBSCRIPTIONS: usize = 16;
 /// Commands of one tab that may be under way.
 const COMMANDS: usize = 8;
-/// How often a tab is asked whether it is alive.
-const PING: Duration = Duration::from_secs(20);
+/// How often a tab is sent something: it takes a longer silence for a lost connection.
+const BEAT: Duration = Duration::from_secs(20);
 
 /// Where the tasks of a tab put what is sent.
 #[derive(Clone)]
@@ -74,14 +75,15 @@ pub(super) async fn run(app: App, socket: WebSocket, _permit: OwnedSemaphorePerm
 
 /// Writes what is queued. It ends when the viewer is gone, which includes that it has not read for too long.
 async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Utf8Bytes>) {
-    let mut ping = tokio::time::interval(PING);
+    let mut beat = interval_at(Instant::now() + BEAT, BEAT);
     loop {
         let frame = tokio::select! {
             message = queue.recv() => match message {
                 Some(message) => Frame::Text(message),
                 None => return,
             },
-            _ = ping.tick() => Frame::Ping(Default::default()),
+            // Scripts of a browser do not see pings.
+            _ = beat.tick() => Frame::Text("{}".into()),
         };
         if sink.send(frame).await.is_err() {
             return;
@@ -189,5 +191,24 @@ impl Tab {
             message[key] = json!(value);
         }
         let _ = self.out.send(message).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tab_that_nothing_happens_for_is_sent_an_empty_message_every_20_seconds() {
+        let (out, queue) = mpsc::channel(QUEUE);
+        let (sink, sent) = futures::channel::mpsc::unbounded();
+        let began = Instant::now();
+        let beats = sent.take(2).map(|frame| (frame, began.elapsed().as_secs())).collect::<Vec<_>>();
+        let beats = tokio::select! {
+            () = write(sink, queue) => Vec::new(),
+            beats = beats => beats,
+        };
+        assert_eq!(beats, [(Frame::Text("{}".into()), 20), (Frame::Text("{}".into()), 40)]);
+        drop(out);
     }
 }
