@@ -27,7 +27,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use encryption::LogKeys;
 use objects::Objects;
-pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Segment, SessionRequest, Writer};
+pub(crate) use segment::{
+    AttemptKey, LogPosition, PostedRequest, ResumeRequest, Segment, SessionRequest, Writer,
+};
 
 /// How often a bucket is asked for what is new, at the most: each request takes a moment and costs money.
 const LOOK_AT_BUCKET: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use inspan_store::{
 };
 use parking_lot::Mutex;
 
-use crate::log::{LogError, LogPosition, PostedRequest, SessionRequest, SharedLog, Summary};
+use crate::log::{LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary};
 
 /// How often a reader looks for new events.
 const LOOK: Duration = Duration::from_millis(150);
@@ -165,8 +165,8 @@ impl SharedStore {
         let inspan_flow::Resume { message, messages, budget } = resume;
         let facts = self.summary(session).await?.facts;
         let is_lost = self.is_gone(session, facts.status).await;
-        let resume = SessionRequest::Resume { message, messages, budget, is_lost };
-        self.request(session, None, resume, now).await
+        let resume = ResumeRequest { message, messages, budget, is_lost, seen: Some(facts.last_seq) };
+        self.request(session, None, SessionRequest::Resume(resume), now).await
     }
 
     async fn request(
@@ -189,7 +189,7 @@ impl SharedStore {
             return Err(StoreError::Continued { session: session.clone(), by });
         }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
-        let is_resume = matches!(posted.request, SessionRequest::Resume { .. });
+        let is_resume = matches!(posted.request, SessionRequest::Resume(_));
         let number = self.log.post(session, &posted).await.map_err(refused)?;
         // It waits for the resume, which says that what ran is lost.
         if !is_resume && self.is_gone(session, facts.status).await {
