@@ -67,6 +67,10 @@ mod absent {
             match self.0 {}
         }
 
+        pub(crate) async fn claimed(&self, _: &SessionId) -> Result<Option<SessionId>, StoreError> {
+            match self.0 {}
+        }
+
         pub(crate) async fn resume(&self, _: &SessionId, _: Resume) -> Result<u64, StoreError> {
             match self.0 {}
         }

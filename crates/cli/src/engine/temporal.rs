@@ -80,6 +80,11 @@ impl Engine {
         Ok(())
     }
 
+    /// The only id with which a session can be continued, if there is one.
+    pub(crate) async fn claimed(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
+        self.store.claimed(session).await
+    }
+
     /// Asks a paused session to continue. Gives the number of the request.
     pub(crate) async fn resume(&self, session: &SessionId, resume: Resume) -> Result<u64, StoreError> {
         self.store.resume(session, resume, SystemClock.now()).await

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use inspan_flow::{Resume, RunStore};
+use inspan_flow_core::{Parent, ParentKind, SessionRecord};
 use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, Timestamp};
 use inspan_store::{StoreError, Verdict};
 
@@ -64,6 +65,65 @@ async fn a_message_is_refused_where_only_programs_run_and_people_are_asked() {
         assert_eq!(answer, Some(Verdict::Refused(Rejection::NoListener.to_string())), "{flow}");
         assert_eq!(count(&cluster, &session, "session:rejected").await, 1, "{flow}");
     }
+}
+
+/// A session that continues another one.
+async fn continuation(cluster: &TestCluster, old: &SessionId, id: &str) -> SessionRecord {
+    let record = cluster.store.record(old).await.unwrap();
+    let parent = Parent { session: old.clone(), seq: 1, kind: ParentKind::Resume, again: None };
+    SessionRecord { session: id.into(), parent: Some(parent), ..record }
+}
+
+async fn ended(cluster: &TestCluster, id: &str) -> SessionId {
+    let flow = LONG.replace("'30'", "'0'");
+    let session = cluster.add(id, &flow).await;
+    cluster.run(&session, &[], |_| false).await;
+    session
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_continued_by_one_however_many_try_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = object_store::local::LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let cluster = TestCluster::on(crate::SharedLog::new(Arc::new(objects), "team".into()));
+    let old = ended(&cluster, "old").await;
+    let tries = (0..8).map(async |number| {
+        let record = continuation(&cluster, &old, &format!("new-{number}")).await;
+        cluster.store_with(Server { answers: true, wakes: true }).add(&record).await
+    });
+    let tries = futures::future::join_all(tries).await;
+    let by = cluster.store.entry(&old).await.unwrap().continued_by.unwrap();
+    assert_eq!(tries.iter().filter(|tried| tried.is_ok()).count(), 1, "{tries:?}");
+    for refused in tries.into_iter().filter_map(Result::err) {
+        assert_eq!(refused, StoreError::Continued { session: old.clone(), by: by.clone() });
+    }
+    assert_eq!(cluster.store.entries("", 99).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_continuation_that_was_cut_short_is_begun_again_with_its_id() {
+    let cluster = TestCluster::new();
+    let old = ended(&cluster, "old").await;
+    let taken = ended(&cluster, "taken").await;
+    let refused = cluster.store.add(&continuation(&cluster, &old, "taken").await).await;
+    assert_eq!(refused, Err(StoreError::SessionExists(taken)));
+    assert_eq!(cluster.store.claimed(&old).await.unwrap(), None);
+    cluster.store.log().claim(&old, &"first".into()).await.unwrap();
+    assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, None);
+    let refused = cluster.store.add(&continuation(&cluster, &old, "second").await).await;
+    let by = cluster.store.claimed(&old).await.unwrap().unwrap();
+    assert_eq!(refused, Err(StoreError::Continued { session: old.clone(), by: by.clone() }));
+    cluster.store.add(&continuation(&cluster, &old, by.as_str()).await).await.unwrap();
+    assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, Some("first".into()));
+}
+
+#[tokio::test]
+async fn a_session_that_was_continued_without_a_claim_is_continued() {
+    let cluster = TestCluster::new();
+    let old = ended(&cluster, "old").await;
+    cluster.store.log().create(&continuation(&cluster, &old, "first").await).await.unwrap();
+    let refused = cluster.store.add(&continuation(&cluster, &old, "second").await).await;
+    assert_eq!(refused, Err(StoreError::Continued { session: old, by: "first".into() }));
 }
 
 #[tokio::test]

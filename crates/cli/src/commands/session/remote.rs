@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use inspan_engine::{Clock, Filter, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::{
-    Graph, Resume, RunError, SessionRecord, StoreError, Verdict, WhenWaiting, check_input,
+    Graph, ParentKind, Resume, RunError, SessionRecord, StoreError, Verdict, WhenWaiting, check_input,
 };
 use inspan_protocol::{Command, Envelope, SessionId};
 use inspan_sessions::{RESPONSE, SessionError, SessionErrorCode};
@@ -46,6 +46,13 @@ impl Remote {
             Begin::New { id, input, reusing } => {
                 let input = check_input(graph, input).map_err(|error| refused_input(&error))?;
                 let parent = reusing.map(|(_, parent)| parent);
+                let id = match (id, &parent) {
+                    (Some(id), _) => Some(id),
+                    (None, Some(parent)) if parent.kind == ParentKind::Resume => {
+                        engine.claimed(&parent.session).await?
+                    }
+                    (None, _) => None,
+                };
                 let id = id.unwrap_or_else(|| RandomIds::new().session_id());
                 let made = SessionRecord::new(id, (*graph.source).clone(), input, SystemClock.now());
                 let record = SessionRecord { parent, settings, ..made };
