@@ -31,7 +31,7 @@ mod absent {
 
     use inspan_engine::Hub;
     use inspan_flow::{
-        FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecord, StoreError, WhenWaiting,
+        FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecord, StoreError, Verdict, WhenWaiting,
     };
     use inspan_protocol::{Command, SessionId};
     use tokio_util::sync::CancellationToken;
@@ -67,7 +67,11 @@ mod absent {
             match self.0 {}
         }
 
-        pub(crate) async fn resume(&self, _: &SessionId, _: Resume) -> Result<(), RunError> {
+        pub(crate) async fn claimed(&self, _: &SessionId) -> Result<Option<SessionId>, StoreError> {
+            match self.0 {}
+        }
+
+        pub(crate) async fn resume(&self, _: &SessionId, _: Resume) -> Result<u64, StoreError> {
             match self.0 {}
         }
 
@@ -86,7 +90,7 @@ mod absent {
             match self.0 {}
         }
 
-        pub(crate) async fn answered(&self, _: &SessionId, _: u64) {
+        pub(crate) async fn answered(&self, _: &SessionId, _: u64) -> Result<Option<Verdict>, StoreError> {
             match self.0 {}
         }
 

@@ -36,5 +36,6 @@ pub use workflow::{recorded_history, replay_history};
 mod tests {
     mod cluster;
     mod encryption;
+    mod requests;
     mod sessions;
 }

@@ -7,6 +7,7 @@
 //! | `sessions/ID/log/SEQ-PART.jsonl` | a [`Segment`]: a header, and the events from `SEQ` on, if it has any |
 //! | `sessions/ID/commands/N.json` | a [`PostedRequest`] |
 //! | `sessions/ID/entry.json` | the [`Summary`]; it may be older than the log |
+//! | `sessions/ID/continued.json` | the id of the session that continues it; stored before that one |
 //!
 //! An object is stored only if none has its name. So a process that appends a segment has read all before it, and what
 //! it may append depends on nothing that it has not seen.
@@ -27,7 +28,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use encryption::LogKeys;
 use objects::Objects;
-pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Segment, SessionRequest, Writer};
+pub(crate) use segment::{
+    AttemptKey, LogPosition, PostedRequest, ResumeRequest, Segment, SessionRequest, Writer,
+};
 
 /// How often a bucket is asked for what is new, at the most: each request takes a moment and costs money.
 const LOOK_AT_BUCKET: Duration = Duration::from_secs(1);
@@ -191,6 +194,21 @@ impl SharedLog {
         let record =
             self.objects.get(&object).await?.ok_or_else(|| LogError::UnknownSession(session.clone()))?;
         decode(&object, &record)
+    }
+
+    /// Says that a session is to be continued by another one, unless a third one is said to. Gives the one that is.
+    pub(crate) async fn claim(&self, session: &SessionId, by: &SessionId) -> Result<SessionId, LogError> {
+        self.expect(session).await?;
+        match self.objects.put_new(&self.of(session, "continued.json"), encode(by)).await? {
+            true => Ok(by.clone()),
+            false => Ok(self.claimed(session).await?.unwrap_or_else(|| by.clone())),
+        }
+    }
+
+    /// The session that is said to continue this one. It is not there yet if its start was cut short.
+    pub(crate) async fn claimed(&self, session: &SessionId) -> Result<Option<SessionId>, LogError> {
+        let object = self.of(session, "continued.json");
+        self.objects.get(&object).await?.map(|bytes| decode(&object, &bytes)).transpose()
     }
 
     /// The ids of all sessions that begin so, the greatest first.

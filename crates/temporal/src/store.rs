@@ -17,7 +17,7 @@ use inspan_store::{
 };
 use parking_lot::Mutex;
 
-use crate::log::{LogError, LogPosition, PostedRequest, SessionRequest, SharedLog, Summary};
+use crate::log::{LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary};
 
 /// How often a reader looks for new events.
 const LOOK: Duration = Duration::from_millis(150);
@@ -103,6 +103,7 @@ impl SharedStore {
             if !status.has_ended() && status != SessionStatus::Paused {
                 return self.held(old);
             }
+            self.claim(old, &record.session).await?;
         }
         self.log.create(record).await.map_err(refused)?;
         let session = &record.session;
@@ -113,6 +114,25 @@ impl SharedStore {
                 self.log.put_summary(session, &Summary { is_unstarted: true, ..Summary::default() }).await;
         }
         begun
+    }
+
+    /// Has a session continued by the one with the id `by`, which is stored next, and by no other.
+    async fn claim(&self, session: &SessionId, by: &SessionId) -> Result<(), StoreError> {
+        match self.log.record(by).await {
+            Err(LogError::UnknownSession(_)) => {}
+            taken => return Err(taken.map_or_else(refused, |_| StoreError::SessionExists(by.clone()))),
+        }
+        let claimed = self.log.claim(session, by).await.map_err(refused)?;
+        match claimed == *by {
+            true => Ok(()),
+            false => Err(StoreError::Continued { session: session.clone(), by: claimed }),
+        }
+    }
+
+    /// The only id with which a session can be continued: that of the session which continues it, or was about to when
+    /// its start was cut short.
+    pub async fn claimed(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
+        self.log.claimed(session).await.map_err(refused)
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -165,8 +185,8 @@ impl SharedStore {
         let inspan_flow::Resume { message, messages, budget } = resume;
         let facts = self.summary(session).await?.facts;
         let is_lost = self.is_gone(session, facts.status).await;
-        let resume = SessionRequest::Resume { message, messages, budget, is_lost };
-        self.request(session, None, resume, now).await
+        let resume = ResumeRequest { message, messages, budget, is_lost, seen: Some(facts.last_seq) };
+        self.request(session, None, SessionRequest::Resume(resume), now).await
     }
 
     async fn request(
@@ -182,14 +202,14 @@ impl SharedStore {
             return Err(StoreError::SessionEnded(session.clone()));
         }
         self.check().await?;
-        // Only a paused session is continued by another, and to look for that one takes a reading of all records.
+        // Only a paused session is continued by another, and to look for that one may take a reading of all records.
         if status == SessionStatus::Paused
             && let Some(by) = self.continuation(session).await?
         {
             return Err(StoreError::Continued { session: session.clone(), by });
         }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
-        let is_resume = matches!(posted.request, SessionRequest::Resume { .. });
+        let is_resume = matches!(posted.request, SessionRequest::Resume(_));
         let number = self.log.post(session, &posted).await.map_err(refused)?;
         // It waits for the resume, which says that what ran is lost.
         if !is_resume && self.is_gone(session, facts.status).await {
@@ -253,7 +273,11 @@ impl SharedStore {
 
     /// The session that continues this one.
     async fn continuation(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
-        Ok(self.continuations().await?.remove(session))
+        match self.claimed(session).await? {
+            Some(by) => Ok((self.parent_of(&by).await?.as_ref() == Some(session)).then_some(by)),
+            // Another version may have stored the one that continues it.
+            None => Ok(self.continuations().await?.remove(session)),
+        }
     }
 
     /// The sessions that another one continues, each with that one.

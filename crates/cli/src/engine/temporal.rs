@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration}
 use futures::StreamExt;
 use inspan_engine::{Clock, Hub, SystemClock};
 use inspan_flow::{
-    FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, StoreError, WhenWaiting,
+    FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, StoreError, Verdict, WhenWaiting,
 };
 use inspan_protocol::{Command, SessionId};
 use inspan_sessions::RESPONSE;
@@ -80,10 +80,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks a paused session to continue.
-    pub(crate) async fn resume(&self, session: &SessionId, resume: Resume) -> Result<(), RunError> {
-        self.store.resume(session, resume, SystemClock.now()).await?;
-        Ok(())
+    /// The only id with which a session can be continued, if there is one.
+    pub(crate) async fn claimed(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
+        self.store.claimed(session).await
+    }
+
+    /// Asks a paused session to continue. Gives the number of the request.
+    pub(crate) async fn resume(&self, session: &SessionId, resume: Resume) -> Result<u64, StoreError> {
+        self.store.resume(session, resume, SystemClock.now()).await
     }
 
     /// Relays a session's events to a hub until it ends or waits. Warns if no worker seems to know of it.
@@ -111,16 +115,22 @@ impl Engine {
         }
     }
 
-    /// Waits until a request is answered, as long as a command waits.
-    pub(crate) async fn answered(&self, session: &SessionId, number: u64) {
+    /// The answer to a request, unless it takes longer than a command waits.
+    pub(crate) async fn answered(
+        &self,
+        session: &SessionId,
+        number: u64,
+    ) -> Result<Option<Verdict>, StoreError> {
         let mut changes = self.store.changes();
         let answered = async {
-            while matches!(self.store.answer(session, number).await, Ok(None)) {
+            loop {
+                if let Some(answer) = self.store.answer(session, number).await? {
+                    return Ok(Some(answer));
+                }
                 changes.next().await;
             }
         };
-        // Without an answer the session is as it was.
-        let _late = tokio::time::timeout(RESPONSE, answered).await;
+        tokio::time::timeout(RESPONSE, answered).await.unwrap_or(Ok(None))
     }
 
     /// Asks something of a session, without waiting for its answer: the log shows it. Gives the number of the request.

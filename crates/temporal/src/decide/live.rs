@@ -1,5 +1,7 @@
 //! A session as its log says it is, with the decisions that follow from it.
 
+mod requests;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -18,10 +20,8 @@ use super::{
     mail::{Outbox, ends_node, tells_of},
     waits::{AttemptWait, Due, only_waits},
 };
-use crate::log::{
-    AttemptKey, CommandOutcome, LogError, LogPosition, PostedRequest, Segment, SessionRequest, SharedLog,
-    Summary, Writer,
-};
+use crate::log::{AttemptKey, CommandOutcome, LogError, LogPosition, Segment, SharedLog, Summary, Writer};
+use requests::KeyedRequests;
 
 /// How many events a decision appends at once.
 const BATCH: usize = 1_000;
@@ -38,6 +38,10 @@ pub(super) struct Live {
     pub(super) last_at: Timestamp,
     /// How many requests are answered.
     answered: u64,
+    /// Those of them that have a key.
+    keyed: KeyedRequests,
+    /// The event with which the session was resumed last.
+    resumed: u64,
     /// Where the log says what each attempt that runs is to do.
     attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
     /// Those of them that the log says are to end.
@@ -85,6 +89,8 @@ impl Live {
             position: LogPosition::default(),
             last_at: Timestamp::default(),
             answered: 0,
+            keyed: KeyedRequests::default(),
+            resumed: 0,
             attempts: BTreeMap::new(),
             ending: BTreeSet::new(),
             waits: BTreeMap::new(),
@@ -148,8 +154,12 @@ impl Live {
         if let Some(place) = event.context.task.as_ref().filter(|_| ends_node(&event.event)) {
             self.outbox.close(place);
         }
-        if let (Event::AgentSession { session_id, .. }, Some(machine)) = (&event.event, machine) {
-            self.machines.insert(session_id.clone(), machine.to_owned());
+        match (&event.event, machine) {
+            (Event::AgentSession { session_id, .. }, Some(machine)) => {
+                self.machines.insert(session_id.clone(), machine.to_owned());
+            }
+            (Event::FlowResumed { .. }, _) => self.resumed = event.seq,
+            _ => {}
         }
     }
 
@@ -185,45 +195,6 @@ impl Live {
         self.ending.extend(segment.header.cancel.iter().cloned());
         let newest = segment.header.answers.iter().map(|(number, _)| *number).max();
         self.answered = self.answered.max(newest.unwrap_or_default());
-    }
-
-    /// Answers the requests that are new.
-    pub(super) async fn take_requests(
-        &mut self,
-        log: &SharedLog,
-        step: &mut Segment,
-        now: Timestamp,
-    ) -> Result<(), LogError> {
-        let mut number = self.answered;
-        // The first decision begins the session; only then can anything be asked of it.
-        if self.position == LogPosition::default() {
-            return Ok(());
-        }
-        loop {
-            number += 1;
-            let Some(PostedRequest { request, at, .. }) = log.request(&self.record.session, number).await?
-            else {
-                return Ok(());
-            };
-            let answer = match request {
-                SessionRequest::Command(command) => self.command(command, at, step, now),
-                SessionRequest::Resume { message, messages, budget, is_lost } => {
-                    let is_paused = self.pilot.run().state().status() == SessionStatus::Paused;
-                    if !is_paused && !is_lost {
-                        CommandOutcome::Refused("the session is not paused".to_owned())
-                    } else if let Err(why) = self.pilot.run().check_raise(&budget) {
-                        CommandOutcome::Refused(why.to_string())
-                    } else {
-                        self.waits.clear();
-                        let last_event = Some(self.last_at);
-                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget, last_event);
-                        self.execute(todo, step, now);
-                        CommandOutcome::Accepted
-                    }
-                }
-            };
-            step.header.answers.push((number, answer));
-        }
     }
 
     /// Does what was asked for at this time, or refuses it.
@@ -298,7 +269,7 @@ impl Live {
             }
             elsewhere => {
                 let receivers = self.pilot.receivers(&elsewhere);
-                if receivers.is_empty() && self.attempts.is_empty() {
+                if receivers.is_empty() {
                     return Err(Rejection::NoListener);
                 }
                 self.outbox.put(elsewhere.clone(), receivers, false);

@@ -1,6 +1,6 @@
 //! What is appended to a log at once, and what is asked of a session.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use inspan_flow_core::{AttemptDone, AttemptSpec};
 use inspan_protocol::{BudgetRaise, Command, Envelope, EventId, NodePath, SessionId, Timestamp};
@@ -132,20 +132,27 @@ pub(crate) enum SessionRequest {
     /// What any session takes.
     Command(Command),
     /// A session that is paused, or lost, is to continue.
-    Resume {
-        /// The message to each agent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message: Option<String>,
-        /// The messages to single nodes instead.
-        #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-        messages: std::collections::BTreeMap<String, String>,
-        /// Budgets that are raised.
-        #[serde(default)]
-        budget: BudgetRaise,
-        /// Whether nobody ran it any more, so that what it ran is lost.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        is_lost: bool,
-    },
+    Resume(ResumeRequest),
+}
+
+/// How a session is to continue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ResumeRequest {
+    /// The message to each agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+    /// The messages to single nodes instead.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) messages: BTreeMap<String, String>,
+    /// Budgets that are raised.
+    #[serde(default)]
+    pub(crate) budget: BudgetRaise,
+    /// Whether nobody ran it any more, so that what it ran is lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_lost: bool,
+    /// The newest event that the caller knew then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<u64>,
 }
 
 impl Segment {

@@ -365,9 +365,9 @@ nodes:
 }
 
 /// A server that fails at one of the two questions, or at none.
-struct Server {
-    answers: bool,
-    wakes: bool,
+pub(super) struct Server {
+    pub(super) answers: bool,
+    pub(super) wakes: bool,
 }
 
 impl Server {

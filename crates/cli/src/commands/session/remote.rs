@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use inspan_engine::{Clock, Filter, Hub, IdSource, RandomIds, SystemClock};
-use inspan_flow::{Graph, RunError, SessionRecord, StoreError, WhenWaiting, check_input};
+use inspan_flow::{
+    Graph, ParentKind, Resume, RunError, SessionRecord, StoreError, Verdict, WhenWaiting, check_input,
+};
 use inspan_protocol::{Command, Envelope, SessionId};
-use inspan_sessions::RESPONSE;
+use inspan_sessions::{RESPONSE, SessionError, SessionErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 
@@ -42,16 +44,28 @@ impl Remote {
     ) -> Result<Self, Failure> {
         let session = match begin {
             Begin::New { id, input, reusing } => {
-                let id = id.unwrap_or_else(|| RandomIds::new().session_id());
                 let input = check_input(graph, input).map_err(|error| refused_input(&error))?;
-                let made = SessionRecord::new(id, (*graph.source).clone(), input, SystemClock.now());
                 let parent = reusing.map(|(_, parent)| parent);
+                let id = match (id, &parent) {
+                    (Some(id), _) => Some(id),
+                    (None, Some(parent)) if parent.kind == ParentKind::Resume => {
+                        engine.claimed(&parent.session).await?
+                    }
+                    (None, _) => None,
+                };
+                let id = id.unwrap_or_else(|| RandomIds::new().session_id());
+                let made = SessionRecord::new(id, (*graph.source).clone(), input, SystemClock.now());
                 let record = SessionRecord { parent, settings, ..made };
                 engine.start(&record, graph).await.map_err(|error| refused(&error))?;
                 record.session
             }
             Begin::Rest { session, resume, .. } => {
-                engine.resume(&session, resume).await.map_err(|error| refused(&error))?;
+                let says_something = resume != Resume::default();
+                let number = engine.resume(&session, resume).await?;
+                // Without a text or a budget nothing is lost: a session that is not paused is shown as it goes on.
+                if says_something {
+                    must_be_taken(&engine, &session, number).await?;
+                }
                 session
             }
         };
@@ -104,7 +118,8 @@ impl Remote {
                 }
                 for post in posts {
                     if let Ok(Some(number)) = post.await {
-                        engine.answered(&session, number).await;
+                        // Without an answer the session is as it was.
+                        let _late = engine.answered(&session, number).await;
                     }
                 }
             }
@@ -176,5 +191,22 @@ impl Remote {
                 .with_hint(format!("`inspan ps` shows whether it runs; `inspan pause {id}` pauses it")),
         };
         Err(failure.of_session(id))
+    }
+}
+
+/// Fails if a session is not resumed as it was asked to.
+async fn must_be_taken(engine: &Engine, session: &SessionId, number: u64) -> Result<(), Failure> {
+    match engine.answered(session, number).await? {
+        Some(Verdict::Accepted) => Ok(()),
+        Some(Verdict::Refused(why)) => {
+            Err(Failure::from(SessionError::new(SessionErrorCode::CommandRefused, why)).of_session(session))
+        }
+        None => {
+            terminal::progress(&format!(
+                "warning: no worker has resumed session `{session}` for {RESPONSE:?}; the next one that takes it resumes \
+                 it as asked, or refuses that\n"
+            ));
+            Ok(())
+        }
     }
 }

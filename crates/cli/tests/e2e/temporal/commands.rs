@@ -55,6 +55,15 @@ pub(in super::super) fn paused_and_resumed(sandbox: &mut Sandbox) -> anyhow::Res
     same("what is shown", &cluster.show("one")?["state"], &json!("paused"))?;
     let asleep = |line: &String| line.contains("sleep 4");
     ensure!(!sandbox.processes().values().any(asleep), "the program of the paused session runs on");
+    for arguments in [["--tell", "work=go"], ["--message", " "]] {
+        let why = if arguments[0] == "--tell" {
+            "no agent of node `work` was interrupted"
+        } else {
+            "the message is empty"
+        };
+        refused(sandbox, &[&["resume", "one"], &arguments[..]].concat(), why)?;
+    }
+    same("the state", &listed(sandbox, "one")?["state"], &json!("paused"))?;
     let resumed = sandbox.resume("one", &[])?.expect(0)?.json()?;
     same("the outcome", &resumed["outcome"], &json!("success"))?;
     let log = cluster.log("one")?;

@@ -1,0 +1,179 @@
+//! What is asked of sessions: each request counts once, and one that would have no effect is refused.
+
+use std::sync::Arc;
+
+use inspan_flow::{Resume, RunStore};
+use inspan_flow_core::{Parent, ParentKind, SessionRecord};
+use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, Timestamp};
+use inspan_store::{StoreError, Verdict};
+
+use super::{cluster::TestCluster, sessions::Server};
+use crate::log::{PostedRequest, SessionRequest};
+
+const LONG: &str = "
+flow: { name: long }
+nodes:
+  - { id: work, type: exec, input: { argv: [sleep, '30'] } }
+";
+
+const ASKS: &str = "
+flow: { name: asks }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: 'Which?' } }
+";
+
+const PAUSE: Command = Command::Pause { reason: None };
+
+fn has(events: &[Arc<Envelope>], name: &str) -> bool {
+    events.iter().any(|event| event.event.name() == name)
+}
+
+async fn count(cluster: &TestCluster, session: &SessionId, name: &str) -> usize {
+    cluster.events(session).await.iter().filter(|event| event.event.name() == name).count()
+}
+
+#[tokio::test]
+async fn a_message_that_no_agent_would_get_does_not_resume_a_session() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", LONG).await;
+    cluster.run(&session, &[], |events| has(events, "task:start")).await;
+    cluster.store.post(&session, &PAUSE, Timestamp::default()).await.unwrap();
+    cluster.run(&session, &[], |events| has(events, "flow:paused")).await;
+    let to_node = Resume { messages: [("work".to_owned(), "go".to_owned())].into(), ..Resume::default() };
+    let empty = Resume { message: Some(" ".to_owned()), ..Resume::default() };
+    let nobody =
+        "no agent of node `work` was interrupted, so none would get the message; interrupted were: none";
+    for (resume, why) in [(to_node, nobody), (empty, "the message is empty")] {
+        let number = cluster.store.resume(&session, resume, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let answer = cluster.store.answer(&session, number).await.unwrap();
+        assert_eq!(answer, Some(Verdict::Refused(why.to_owned())));
+    }
+    assert_eq!(count(&cluster, &session, "flow:resumed").await, 0);
+}
+
+#[tokio::test]
+async fn a_message_is_refused_where_only_programs_run_and_people_are_asked() {
+    for flow in [LONG, ASKS] {
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", flow).await;
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let message = Command::Send { content: "hear".to_owned() };
+        let number = cluster.store.post(&session, &message, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let answer = cluster.store.answer(&session, number).await.unwrap();
+        assert_eq!(answer, Some(Verdict::Refused(Rejection::NoListener.to_string())), "{flow}");
+        assert_eq!(count(&cluster, &session, "session:rejected").await, 1, "{flow}");
+    }
+}
+
+/// A session that continues another one.
+async fn continuation(cluster: &TestCluster, old: &SessionId, id: &str) -> SessionRecord {
+    let record = cluster.store.record(old).await.unwrap();
+    let parent = Parent { session: old.clone(), seq: 1, kind: ParentKind::Resume, again: None };
+    SessionRecord { session: id.into(), parent: Some(parent), ..record }
+}
+
+async fn ended(cluster: &TestCluster, id: &str) -> SessionId {
+    let flow = LONG.replace("'30'", "'0'");
+    let session = cluster.add(id, &flow).await;
+    cluster.run(&session, &[], |_| false).await;
+    session
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_continued_by_one_however_many_try_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = object_store::local::LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let cluster = TestCluster::on(crate::SharedLog::new(Arc::new(objects), "team".into()));
+    let old = ended(&cluster, "old").await;
+    let tries = (0..8).map(async |number| {
+        let record = continuation(&cluster, &old, &format!("new-{number}")).await;
+        cluster.store_with(Server { answers: true, wakes: true }).add(&record).await
+    });
+    let tries = futures::future::join_all(tries).await;
+    let by = cluster.store.entry(&old).await.unwrap().continued_by.unwrap();
+    assert_eq!(tries.iter().filter(|tried| tried.is_ok()).count(), 1, "{tries:?}");
+    for refused in tries.into_iter().filter_map(Result::err) {
+        assert_eq!(refused, StoreError::Continued { session: old.clone(), by: by.clone() });
+    }
+    assert_eq!(cluster.store.entries("", 99).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_continuation_that_was_cut_short_is_begun_again_with_its_id() {
+    let cluster = TestCluster::new();
+    let old = ended(&cluster, "old").await;
+    let taken = ended(&cluster, "taken").await;
+    let refused = cluster.store.add(&continuation(&cluster, &old, "taken").await).await;
+    assert_eq!(refused, Err(StoreError::SessionExists(taken)));
+    assert_eq!(cluster.store.claimed(&old).await.unwrap(), None);
+    cluster.store.log().claim(&old, &"first".into()).await.unwrap();
+    assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, None);
+    let refused = cluster.store.add(&continuation(&cluster, &old, "second").await).await;
+    let by = cluster.store.claimed(&old).await.unwrap().unwrap();
+    assert_eq!(refused, Err(StoreError::Continued { session: old.clone(), by: by.clone() }));
+    cluster.store.add(&continuation(&cluster, &old, by.as_str()).await).await.unwrap();
+    assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, Some("first".into()));
+}
+
+#[tokio::test]
+async fn a_session_that_was_continued_without_a_claim_is_continued() {
+    let cluster = TestCluster::new();
+    let old = ended(&cluster, "old").await;
+    cluster.store.log().create(&continuation(&cluster, &old, "first").await).await.unwrap();
+    let refused = cluster.store.add(&continuation(&cluster, &old, "second").await).await;
+    assert_eq!(refused, Err(StoreError::Continued { session: old, by: "first".into() }));
+}
+
+#[tokio::test]
+async fn a_request_that_two_servers_have_stored_is_carried_out_once() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", LONG).await;
+    cluster.run(&session, &[], |events| has(events, "task:start")).await;
+    let post = async |command: Command| {
+        let (key, request) = (Some("k".to_owned()), SessionRequest::Command(command));
+        let posted = PostedRequest { at: Timestamp::default(), key, unique: String::new(), request };
+        cluster.store.log().post(&session, &posted).await.unwrap()
+    };
+    // Both are taken at once, and one by a worker that has not taken those before.
+    let [first, second] = [post(PAUSE).await, post(PAUSE).await];
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let [third, other] = [post(PAUSE).await, post(Command::Abort { reason: None }).await];
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let reused = StoreError::KeyReused { session: session.clone(), key: "k".to_owned() };
+    for (number, answer) in [
+        (first, Verdict::Accepted),
+        (second, Verdict::Accepted),
+        (third, Verdict::Accepted),
+        (other, Verdict::Refused(reused.to_string())),
+    ] {
+        assert_eq!(cluster.store.answer(&session, number).await.unwrap(), Some(answer), "{number}");
+    }
+    let events = cluster.events(&session).await;
+    let pauses = events.iter().filter(|event| matches!(event.event, Event::SessionPause { .. }));
+    assert_eq!((pauses.count(), has(&events, "session:abort")), (1, false));
+}
+
+#[tokio::test]
+async fn a_session_that_was_resumed_is_not_lost_for_one_who_looked_before_that() {
+    let cluster = TestCluster::new();
+    let lost = cluster.store_with(Server { answers: true, wakes: false });
+    let session = cluster.add("flow-1", ASKS).await;
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    for _ in 0..2 {
+        let untold = lost.resume(&session, Resume::default(), Timestamp::default()).await;
+        assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
+    }
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let refused = Verdict::Refused("the session was resumed meanwhile".to_owned());
+    for (number, answer) in [(1, Verdict::Accepted), (2, refused)] {
+        assert_eq!(cluster.store.answer(&session, number).await.unwrap(), Some(answer), "{number}");
+    }
+    assert_eq!(count(&cluster, &session, "flow:resumed").await, 1);
+    // It is lost again.
+    let again = lost.resume(&session, Resume::default(), Timestamp::default()).await;
+    assert!(matches!(again, Err(StoreError::Untold { .. })), "{again:?}");
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    assert_eq!(cluster.store.answer(&session, 3).await.unwrap(), Some(Verdict::Accepted));
+}
