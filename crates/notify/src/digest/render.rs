@@ -76,24 +76,6 @@ fn money(money: &Money) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_spent_is_said_with_what_is_known_of_it() {
-        let rows = [
-            ((0.0, true, 0), "nothing spent"),
-            ((1.25, true, 0), "$1.25"),
-            ((0.0, true, 98), "$0 for 98 tokens"),
-            ((1.25, false, 0), "more than $1.25; not every price is known"),
-        ];
-        for ((usd, is_complete, tokens), expected) in rows {
-            assert_eq!(money(&Money { usd, is_complete, tokens, flows: Vec::new() }), expected);
-        }
-    }
-}
-
 struct Page {
     text: String,
     form: DigestForm,
@@ -175,5 +157,23 @@ impl Page {
             session.commands.iter().for_each(|command| self.command(command));
         }
         self.rest(sessions.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_spent_is_said_with_what_is_known_of_it() {
+        let rows = [
+            ((0.0, true, 0), "nothing spent"),
+            ((1.25, true, 0), "$1.25"),
+            ((0.0, true, 98), "$0 for 98 tokens"),
+            ((1.25, false, 0), "more than $1.25; not every price is known"),
+        ];
+        for ((usd, is_complete, tokens), expected) in rows {
+            assert_eq!(money(&Money { usd, is_complete, tokens, flows: Vec::new() }), expected);
+        }
     }
 }
