@@ -368,12 +368,14 @@ impl Facts {
         let parent = self.frames[owner.frame].locals.clone();
         let node = self.node_mut(owner);
         // A pass of a loop depends on what the passes before it did.
-        let follows_work = node.worked && matches!(frames.kind, FramesKind::Loop { .. });
+        let mut follows_work = node.worked && matches!(frames.kind, FramesKind::Loop { .. });
         let Some(set) = node.frames.as_deref_mut().filter(|set| set.is_left(index)) else { return };
-        frame.nodes.iter_mut().for_each(|node| node.follows_work = follows_work);
         if let Some(FrameEnd::Again(attempts)) = set.end(index) {
             frame.attempts_before = frame.attempts_before.max(*attempts);
+            // Another attempt begins anew: what an earlier session has left was taken over by the first.
+            follows_work = true;
         }
+        frame.nodes.iter_mut().for_each(|node| node.follows_work = follows_work);
         frame.locals = Arc::new(set.locals(frames, index, &parent));
         for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
             node.conversation.clone_from(known);

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, Outcome};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome};
 use serde_json::{Value, json};
 
-use super::sim::{AttemptStep, Sim, story, world};
+use super::{
+    reuse::{reusable, talk},
+    sim::{AttemptStep, Sim, story, world},
+};
 use crate::{
     AttemptEnd, NodeIx, TaskRef,
     schedule::{Run, StartNode},
@@ -203,5 +206,37 @@ nodes:
             sim.check();
             assert_eq!((waits, output(&sim, "each")["succeeded"].clone()), (4, json!(4)));
         }
+    }
+}
+
+#[test]
+fn another_attempt_takes_nothing_over_that_the_first_has_taken_over() {
+    let retry = "policy: { retry: { maxAttempts: 2, on: any } }";
+    let work = "nodes: [{ id: gen, type: talk.agent, input: { prompt: go } }, { id: test, type: talk.agent, input: { prompt: go }, dependsOn: [gen] }]";
+    let each = "type: control.foreach, input: { items: [x], as: part, onItemError: fail }";
+    let inner = format!(
+        "nodes: [{{ id: l, type: control.loop, input: {{ maxIterations: 1, onExhausted: continue }}, {retry}, body: {{ {work} }} }}]"
+    );
+    for (body, expected) in [(work, (1, 1)), (&inner, (1, 3))] {
+        let graph = graph(&format!(
+            "flow: {{ name: f }}\nnodes:\n  - {{ id: each, {each}, {retry}, body: {{ {body} }} }}\n"
+        ));
+        let fails = |start: &StartNode, run: &Run| {
+            if start.path.as_str().ends_with("gen") {
+                return talk(start, run);
+            }
+            let error = AgentError::new(ErrorCode::NodeFailed, "no");
+            vec![AttemptStep::Begin, AttemptStep::End(AttemptEnd::Error(error))]
+        };
+        let mut first = Sim::new(&graph, &[]);
+        first.drive(fails);
+        let mut second = Sim::reusing(&graph, reusable(&first, usize::MAX));
+        second.drive(fails);
+        let count = |name: &str| {
+            let of_gen =
+                |at: &&Envelope| at.context.task.as_ref().is_some_and(|path| path.as_str().ends_with("gen"));
+            second.log.iter().filter(of_gen).filter(|at| at.event.name() == name).count()
+        };
+        assert_eq!((count("task:reused"), count("task:start")), expected, "{body}\n{}", story(&second.log));
     }
 }
