@@ -196,7 +196,13 @@ impl TimelineFold {
         self.chain.apply(envelope);
         match (&envelope.event, &envelope.context.task) {
             (Event::HarnessStart { .. }, _) => self.from = Some(at),
-            (Event::HarnessComplete { duration_ms, .. }, _) => self.duration_ms = Some(*duration_ms),
+            (Event::HarnessComplete { duration_ms, .. }, _) => {
+                self.duration_ms = Some(*duration_ms);
+                let waits = self.rows.iter_mut().flat_map(|row| &mut row.waits);
+                for wait in waits.filter(|wait| wait.to.is_none()) {
+                    wait.to = Some(at);
+                }
+            }
             (Event::FlowPaused { reason, .. }, _) => {
                 let text = reason.clone().unwrap_or_default();
                 self.rests.push(Wait { kind: WaitKind::Paused, from: at, to: None, text });
@@ -517,6 +523,21 @@ mod tests {
         let bar = &timeline.rows[0].bars[0];
         assert_eq!((bar.to, bar.turns.last().unwrap().to), (Some(at(4)), Some(at(4))));
         assert_eq!(timeline.gaps, [Gap { from: at(4), to: at(60), kind: WaitKind::Stopped }]);
+    }
+
+    #[test]
+    fn nothing_waits_in_a_session_that_has_ended() {
+        let error = json!({ "_tag": "RequestError", "code": "PROCESS", "message": "no", "retryable": true });
+        let end =
+            json!({ "type": "harness:complete", "success": false, "outcome": "failed", "durationMs": 3000 });
+        let log = log(&[
+            (0, "", json!({ "type": "harness:start", "name": "f" })),
+            (0, "a", start("a", "a")),
+            (1, "a", json!({ "type": "task:failed", "taskId": "a", "error": error, "willRetry": true })),
+            (3, "", end),
+        ]);
+        let wait = &fold(&log).timeline("", 100).rows[0].waits[0];
+        assert_eq!((wait.kind, wait.to), (WaitKind::Retry, Some(log[3].timestamp)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
         limits::Limits,
         path::{Path, plain_path},
         program::{CompiledExpr, NameUse, Resolver, Strictness},
+        segment::{Segment, segments},
     },
     ids::NodeIx,
 };
@@ -183,13 +184,13 @@ pub(crate) fn parse_condition(
     text: &str,
     resolver: &dyn Resolver,
 ) -> Result<(Predicate, Vec<NameUse>), SyntaxFault> {
-    let (source, shift) = strip_braces(text);
-    let (source, negated) = match source.trim_start().strip_prefix("not ") {
+    let (inner, shift) = strip_braces(text);
+    let (source, negated) = match inner.trim_start().strip_prefix("not ") {
         Some(rest) if plain_path(rest).is_some() => (rest, true),
-        _ => (source, false),
+        _ => (inner, false),
     };
+    let offset = shift + inner.len() - source.trim_start().len();
     if let Some((name, steps)) = plain_path(source) {
-        let offset = text.find(source.trim()).unwrap_or(0);
         let used = NameUse { path: dotted(source), offset, bare: true };
         let root = resolver.root(name);
         let test = match root {
@@ -200,11 +201,11 @@ pub(crate) fn parse_condition(
         let test = if negated { Predicate::Not(Box::new(test)) } else { test };
         return Ok((test, vec![used]));
     }
-    let (mut program, mut uses) = CompiledExpr::parse(source.trim(), Strictness::Condition, resolver)?;
-    let shift = shift + (source.len() - source.trim_start().len());
-    program.offset = shift;
+    let (mut program, mut uses) = CompiledExpr::parse(source.trim(), Strictness::Condition, resolver)
+        .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
+    program.offset = offset;
     for used in &mut uses {
-        used.offset += shift;
+        used.offset += offset;
     }
     Ok((Predicate::CompiledExpr(source.trim().to_owned(), Box::new(program)), uses))
 }
@@ -231,11 +232,13 @@ pub(super) fn dotted(path: &str) -> String {
     path.trim().split('[').next().unwrap_or_default().into()
 }
 
+/// A condition without the braces around it, and where it begins.
 fn strip_braces(text: &str) -> (&str, usize) {
-    let trimmed = text.trim();
-    let inner = trimmed.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}"));
-    match inner {
-        Some(inner) if !inner.contains("{{") => (inner, text.find("{{").map_or(0, |at| at + 2)),
+    let parts = segments(text).unwrap_or_default();
+    let mut solid =
+        parts.iter().filter(|part| !matches!(part, Segment::Text(text) if text.trim().is_empty()));
+    match (solid.next(), solid.next()) {
+        (Some(Segment::Expression { source, offset, .. }), None) => (source, *offset),
         _ => (text, 0),
     }
 }

@@ -298,6 +298,7 @@ fn conditions_are_strict() {
         ("plan.none", Ok(false)),
         ("plan.items | length > 1 and plan.title != ''", Ok(true)),
         ("{{ plan.items[0].n == 1.0 }}", Ok(true)),
+        ("{{- plan.title != '{{' -}}", Ok(true)),
         ("review is defined and review.passed", Ok(false)),
         ("review is not defined", Ok(true)),
         ("review.a.b is defined", Ok(false)),

@@ -348,7 +348,8 @@ impl<'r> Inference<'r> {
                 boolean(truth(&shape).map(|holds| !holds))
             }
             Expr::Neg(inner) => {
-                self.expr(inner, Need::Value);
+                let shape = self.expr(inner, Need::Value);
+                self.negative(inner, &shape);
                 Shape::of(Kinds::NUMBER)
             }
             Expr::And(both) => self.either(both, false),

@@ -12,6 +12,8 @@ use crate::{
     expr::{Expr, is_equal},
 };
 
+const TO_NUMBER: &str = "`| int` or `| float` makes a number of a text";
+
 /// Whether a comparison asks for what is the same, or for what is not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Same {
@@ -31,6 +33,15 @@ impl Same {
 }
 
 impl Inference<'_> {
+    /// Refuses `-` before what is no number.
+    pub(super) fn negative(&mut self, inner: &Expr, shape: &Shape) {
+        if !shape.kinds.meets(Kinds::NUMBER) {
+            let range = inner.range().unwrap_or((0, 0));
+            let message = format!("{} has no negative: {}", named(inner), shape.kinds.words());
+            self.report(Code::WrongType, Severity::Error, range, message, Some(TO_NUMBER.to_owned()));
+        }
+    }
+
     pub(super) fn binary(&mut self, op: BinOpKind, both: &(Expr, Expr)) -> Shape {
         let (left, right) = (self.expr(&both.0, Need::Value), self.expr(&both.1, Need::Value));
         if matches!(op, BinOpKind::Concat) {
@@ -73,7 +84,7 @@ impl Inference<'_> {
             let texts = matches!(op, BinOpKind::Add) && left.kinds.or(right.kinds).meets(Kinds::STRING);
             let help = match texts {
                 true => Some("`~` joins texts: `a ~ b`; `| int` makes a number of a text".to_owned()),
-                false => Some("`| int` or `| float` makes a number of a text".to_owned()),
+                false => Some(TO_NUMBER.to_owned()),
             };
             self.report(Code::WrongType, Severity::Error, range, message, help);
         }
