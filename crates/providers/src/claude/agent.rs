@@ -156,8 +156,6 @@ impl Agent for ClaudeAgent {
     }
 
     fn catch_up(&mut self) -> Result<(), AgentError> {
-        // What a turn took that the program began by itself counts for the next one.
-        let totals = self.decoder.totals;
         while let Some(bytes) = self.process.try_read() {
             for decoded in self.decoder.push_bytes(&bytes) {
                 if let ClaudeDecoded::Fault(error) = decoded {
@@ -165,7 +163,6 @@ impl Agent for ClaudeAgent {
                 }
             }
         }
-        self.decoder.totals = totals;
         Ok(())
     }
 

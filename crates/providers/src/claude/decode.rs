@@ -115,7 +115,7 @@ pub struct ClaudeTurnEnd {
 pub struct ClaudeDecoder {
     lines: LineSplitter,
     line: u64,
-    pub(super) totals: Totals,
+    totals: Totals,
     session: Option<ProviderSessionId>,
     turn: ClaudeTurnState,
 }

@@ -269,26 +269,6 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     #[tokio::test]
-    async fn what_the_program_did_between_two_turns_counts_for_the_second() {
-        let result = |usd: f64| RESULT.replace("usd\":0", &format!("usd\":{usd}"));
-        let fake = fake(&format!(
-            "{GREET} read -r line; say {}; until [ -e on ]; do sleep 0.02; done; say {TEXT}; say {}; : > idle; read -r line; say {}; cat >/dev/null",
-            result(0.1),
-            result(0.4),
-            result(0.5)
-        ));
-        let provider = provider(Limits::DEFAULT);
-        let first = run(&provider, ClaudeOptions::default(), fake.context()).await.1.unwrap();
-        assert_eq!(first.cost_usd, Some(0.1));
-        std::fs::write(fake.work().join("on"), "").unwrap();
-        wait_until(|| fake.work().join("idle").exists()).await;
-        let options = ClaudeOptions { resume: first.session_id, ..ClaudeOptions::default() };
-        let second = run(&provider, options, fake.context()).await.1.unwrap();
-        assert_eq!(second.cost_usd, Some(0.4));
-        provider.shutdown().await;
-    }
-
-    #[tokio::test]
     async fn one_conversation_takes_one_turn_at_a_time() {
         let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
         let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });

@@ -10,7 +10,7 @@ use crate::output::plausible;
 
 /// The counters of the process at the end of the last turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::claude) struct Totals {
+pub(super) struct Totals {
     usage: Usage,
     cost_usd: f64,
 }
