@@ -77,15 +77,16 @@ pub struct Exec;
 impl ExecInput {
     /// What of it no program can be given.
     pub fn problem(&self) -> Option<InputProblem> {
-        let is_wrong = |(name, value): &(&String, &String)| {
-            name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-        };
-        let (name, _) = self.env.iter().find(is_wrong)?;
-        let why = match name.is_empty() || name.contains(['=', '\0']) {
-            true => format!("`{}` cannot be the name of a variable", name.escape_default()),
-            false => format!("the variable `{name}` has a NUL in its value"),
-        };
-        Some(InputProblem::new(format!("/env/{}", typed::pointer_part(name)), why))
+        self.env.iter().find_map(|(name, value)| {
+            let why = if name.is_empty() || name.contains(['=', '\0']) {
+                format!("`{}` cannot be the name of a variable", name.escape_default())
+            } else if value.contains('\0') {
+                format!("the variable `{name}` has a NUL in its value")
+            } else {
+                return None;
+            };
+            Some(InputProblem::new(format!("/env/{}", typed::pointer_part(name)), why))
+        })
     }
 }
 
