@@ -211,9 +211,9 @@ fn unused_values(path: &Path, large: bool) -> Outcome<u64> {
     runtime.block_on(async {
         let store = SqliteStore::open(path, &SqliteOptions::default())?;
         let (long_ago, now) = (Timestamp::default(), child::NOW);
-        let deleted = store.gc(long_ago, Gc::Delete, now).await?.unused_values;
+        let deleted = store.gc(long_ago, Gc::Delete, now, |_| ()).await?.unused_values;
         ensure((deleted > 0) == large, || format!("{deleted} unused values were deleted"))?;
-        Ok(store.gc(long_ago, Gc::Look, now).await?.unused_values)
+        Ok(store.gc(long_ago, Gc::Look, now, |_| ()).await?.unused_values)
     })
 }
 

@@ -209,11 +209,7 @@ async fn gc(
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
     let orphans = artifacts::orphans(path, &store, before).await;
-    if mode == Gc::Delete {
-        let ended = store.gc(before, Gc::Look, now).await?.sessions;
-        ended.iter().for_each(|ended| artifacts::leave(path, &ended.session));
-    }
-    let report = store.gc(before, mode, now).await?;
+    let report = store.gc(before, mode, now, |id| artifacts::leave(path, id)).await?;
     if mode == Gc::Delete {
         for id in report.sessions.iter().map(|gone| &gone.session).chain(&orphans) {
             remove_artifacts(path, &store, id).await;

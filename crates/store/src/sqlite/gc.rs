@@ -58,7 +58,8 @@ pub struct Deleted {
 impl SqliteStore {
     /// Deletes the sessions that ended before a moment, that no process runs at `now` and whose work no open session
     /// takes over, each in its own transaction,
-    /// with the large values that no event refers to, and returns the space to the disk.
+    /// with the large values that no event refers to, and returns the space to the disk. `leaving` is called before a session
+    /// is deleted.
     ///
     /// # Errors
     /// Any failure to read or write the store. What was deleted before it stays deleted.
@@ -67,6 +68,7 @@ impl SqliteStore {
         ended_before: Timestamp,
         mode: Gc,
         now: Timestamp,
+        leaving: impl Fn(&SessionId),
     ) -> Result<GcReport, StoreError> {
         let here = self.here.clone();
         let found = self.readers.ask(move |connection| {
@@ -98,6 +100,7 @@ impl SqliteStore {
         let since = Timestamp::from_millis(now.as_millis().saturating_sub(MAKING));
         let mut deleted = Vec::new();
         for Deleted { session, .. } in report.sessions {
+            leaving(&session);
             // Another process may have taken or deleted it in the meantime.
             match self.delete_session(&session, now, since, Some(ended_before)).await {
                 Ok(gone) => deleted.extend(gone),

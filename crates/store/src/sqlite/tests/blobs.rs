@@ -129,7 +129,7 @@ async fn a_large_value_that_is_altered_or_missing_is_named() {
         assert_eq!(lines.split(|byte| *byte == b'\n').count(), 5, "{harm}");
         // Nothing is deleted while it is not known what is used.
         let before = hashes(&place).len();
-        store.gc(at(0), Gc::Delete, at(9)).await.unwrap();
+        store.gc(at(0), Gc::Delete, at(9), |_| ()).await.unwrap();
         let left = hashes(&place).len();
         assert!(left == before || harm.contains("SET hash"), "{harm}: {before} and {left}");
     }
@@ -147,10 +147,10 @@ async fn what_no_event_refers_to_is_collected_and_a_session_takes_its_values_wit
     append(&store, &lease, &[complete(8, large("d"))]).await.unwrap();
     assert_eq!(hashes(&place).len(), 4);
     // A process that runs the session may be about to refer to it.
-    assert_eq!(store.gc(at(0), Gc::Delete, at(2)).await.unwrap().unused_values, 0);
+    assert_eq!(store.gc(at(0), Gc::Delete, at(2), |_| ()).await.unwrap().unused_values, 0);
     store.release(&lease).await.unwrap();
     for (mode, left) in [(Gc::Look, 4), (Gc::Delete, 3)] {
-        assert_eq!(store.gc(at(0), mode, at(2)).await.unwrap().unused_values, 1);
+        assert_eq!(store.gc(at(0), mode, at(2), |_| ()).await.unwrap().unused_values, 1);
         assert_eq!(hashes(&place).len(), left);
     }
     let missing = StoreError::NoBlob { session: id.clone(), hash: unused.hash().to_owned() };

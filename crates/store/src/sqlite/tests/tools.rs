@@ -234,27 +234,27 @@ async fn only_what_ended_and_is_free_is_collected() {
     };
     let lease = store.create(&heir, &Owner::of_process(), at(4)).await.unwrap();
     // An open session takes over what the first one did.
-    let look = store.gc(at(300), Gc::Look, at(400)).await.unwrap();
+    let look = store.gc(at(300), Gc::Look, at(400), |_| ()).await.unwrap();
     assert_eq!(look.sessions.iter().map(|gone| &gone.session).collect::<Vec<_>>(), [&second]);
     let needed = StoreError::Needed { session: first.clone(), by: heir.session.clone() };
     assert_eq!(store.delete(&first, at(400)).await, Err(needed));
     store.release(&lease).await.unwrap();
     store.delete(&heir.session, at(400)).await.unwrap();
-    let look = store.gc(at(300), Gc::Look, at(400)).await.unwrap();
+    let look = store.gc(at(300), Gc::Look, at(400), |_| ()).await.unwrap();
     let sessions: Vec<_> = look.sessions.iter().map(|gone| (gone.session.clone(), gone.events)).collect();
     assert_eq!(sessions, [(first, 61), (second, 61)]);
     assert!(look.sessions.iter().all(|gone| gone.bytes > 61 * 200), "{look:?}");
     assert_eq!(look.file_bytes_before, look.file_bytes_after);
     assert_eq!(left(&store).await, ["run-1", "run-2", "run-3", "run-4", "run-5"]);
 
-    let done = store.gc(at(300), Gc::Delete, at(400)).await.unwrap();
+    let done = store.gc(at(300), Gc::Delete, at(400), |_| ()).await.unwrap();
     let GcReport { sessions, file_bytes_before, file_bytes_after, .. } = done;
     assert_eq!(sessions, look.sessions);
     let freed: u64 = sessions.iter().map(|gone| gone.bytes).sum();
     assert!(file_bytes_after + freed / 2 < file_bytes_before, "{file_bytes_before} to {file_bytes_after}");
     assert_eq!(left(&store).await, ["run-3", "run-4", "run-5"]);
     assert!(store.verify().await.unwrap().is_sound());
-    let nothing = store.gc(at(300), Gc::Delete, at(400)).await.unwrap();
+    let nothing = store.gc(at(300), Gc::Delete, at(400), |_| ()).await.unwrap();
     assert_eq!(nothing.sessions, []);
     // What is deleted does not look lost, and its place is used again.
     drop(store);
