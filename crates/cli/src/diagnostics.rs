@@ -71,7 +71,8 @@ struct Excerpt {
 impl Excerpt {
     fn of(source: &str, problem: &Diagnostic) -> Option<Self> {
         let first = (problem.start.line as usize).saturating_sub(1);
-        let line = source.lines().nth(first)?;
+        // A byte order mark is in no column.
+        let line = source.strip_prefix('\u{feff}').unwrap_or(source).lines().nth(first)?;
         let shown: String = line.chars().take(COLUMNS).map(blank).collect();
         let from = offset(&shown, problem.start.column);
         let until = match problem.end {

@@ -27,7 +27,7 @@ pub use self::{
 pub(crate) use self::{
     condition::{Predicate, is_true, parse_condition, parse_variable},
     path::{FRAME, Path, PathRoot, PathStep, is_reserved, spell as spell_path},
-    program::{NameUse, Resolver, Strictness},
+    program::{CompiledExpr, NameUse, Resolver, Strictness},
     segment::has_segments,
     template::{Binding, Piece, TemplateValue, parse_template},
     tree::{Args, AssignTarget, Expr, For, Function, Stmt},

@@ -221,6 +221,7 @@ fn bad_input_starts_nothing() {
     check("bad-flow", &[("flow.yaml", WRONG)], &["run", "flow.yaml"]);
     check("bad-flow-json", &[("flow.yaml", WRONG)], &["run", "flow.yaml", "--json"]);
     check("bad-yaml", &[("flow.yaml", "flow: { name: x\nnodes: [")], &["run", "flow.yaml"]);
+    check("bad-key", &[("flow.yaml", "\u{feff}nam: x\nnodes: []")], &["run", "flow.yaml"]);
     check("bad-empty", &[("flow.yaml", "")], &["run", "flow.yaml"]);
     check("bad-missing", &[], &["run", "flow.yaml"]);
     check("bad-folder", &[], &["run", "."]);

@@ -46,17 +46,28 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// For evaluating something while a flow is checked, which must stay fast.
+    pub(crate) fn small() -> Self {
+        Self { steps: Cell::new(STEPS / 100), room: Cell::new(ROOM / 64) }
+    }
+
+    /// Whether a limit was exceeded.
+    pub(super) fn were_exceeded(&self) -> bool {
+        self.steps.get() == 0 || self.room.get() == 0
+    }
+
     /// Counts steps.
     pub(super) fn step(&self, count: u64) -> Result<(), String> {
         let left = self.steps.get().checked_sub(count);
-        self.steps.set(left.ok_or_else(|| format!("takes more than {STEPS} steps"))?);
-        Ok(())
+        self.steps.set(left.unwrap_or_default());
+        left.map(drop).ok_or_else(|| format!("takes more than {STEPS} steps"))
     }
 
     /// Counts bytes that will be written.
     pub(super) fn make(&self, bytes: u64) -> Result<(), String> {
-        self.room.set(self.room.get().checked_sub(bytes).ok_or_else(too_much)?);
-        Ok(())
+        let left = self.room.get().checked_sub(bytes);
+        self.room.set(left.unwrap_or_default());
+        left.map(drop).ok_or_else(too_much)
     }
 
     /// Counts bytes that will be read.

@@ -69,6 +69,8 @@ pub(crate) struct CompiledExpr {
     pub(crate) expression: Expr,
     pub(crate) strictness: Strictness,
     paths: Box<[Path]>,
+    /// It uses no name, and its value is always the same.
+    is_constant: bool,
     /// Where it starts in the text of the author, in bytes.
     pub(crate) offset: usize,
 }
@@ -84,7 +86,8 @@ impl CompiledExpr {
         let mut reader = TreeBuilder::new(source, strictness, resolver);
         let expression = reader.expression(&read)?;
         let uses = sorted(reader.uses);
-        Ok((Self { expression, strictness, paths: paths(&uses, resolver), offset: 0 }, uses))
+        let (paths, is_constant) = (paths(&uses, resolver), uses.is_empty());
+        Ok((Self { expression, strictness, paths, is_constant, offset: 0 }, uses))
     }
 
     pub(super) fn value(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, String> {
@@ -103,6 +106,11 @@ impl CompiledExpr {
     pub(super) fn paths(&self) -> &[Path] {
         &self.paths
     }
+
+    /// Why it fails in each run, as a constant may.
+    pub(crate) fn always_fails(&self) -> Option<String> {
+        constant_error(self.is_constant, |scope, limits| self.value(scope, limits).err())
+    }
 }
 
 /// A template that produces text.
@@ -110,6 +118,8 @@ impl CompiledExpr {
 pub(crate) struct CompiledTemplate {
     pub(crate) body: Box<[Stmt]>,
     paths: Box<[Path]>,
+    /// It uses no name but its own, and its text is always the same.
+    is_constant: bool,
 }
 
 static SYNTAX: LazyLock<SyntaxConfig> =
@@ -126,7 +136,8 @@ impl CompiledTemplate {
         let mut reader = TreeBuilder::new(source, Strictness::Template, resolver);
         let body = reader.template(&read)?.into();
         let uses = sorted(reader.uses);
-        Ok((Self { body, paths: paths(&uses, resolver) }, uses))
+        let (paths, is_constant) = (paths(&uses, resolver), uses.is_empty());
+        Ok((Self { body, paths, is_constant }, uses))
     }
 
     /// The paths that it reads.
@@ -134,11 +145,28 @@ impl CompiledTemplate {
         &self.paths
     }
 
+    /// The expression in it that fails in each run, and why, as a constant may.
+    pub(crate) fn always_fails(&self) -> Option<(&str, String)> {
+        let failed = constant_error(self.is_constant, |scope, limits| self.text(scope, limits).err());
+        failed.map(|error| (error.source, error.reason))
+    }
+
     pub(super) fn text(&self, scope: &Scope<'_>, limits: &Limits) -> Result<String, StatementError<'_>> {
         let mut text = String::new();
         let mut evaluator = Evaluator::new(scope, limits, Strictness::Template);
         evaluator.run(&self.body, &mut text).map(|()| text)
     }
+}
+
+/// The error of a constant. One that takes long to evaluate is left to the run.
+fn constant_error<T>(
+    is_constant: bool,
+    evaluate: impl FnOnce(&Scope<'_>, &Limits) -> Option<T>,
+) -> Option<T> {
+    let limits = Limits::small();
+    let scope = Scope::new(&[], &Value::Null, &Value::Null, &Value::Null);
+    let error = if is_constant { evaluate(&scope, &limits) } else { None };
+    error.filter(|_| !limits.were_exceeded())
 }
 
 /// The paths among the names that a text uses.

@@ -18,7 +18,8 @@ use super::{
 use crate::{
     diagnostic::{Code, Severity, did_you_mean, quoted},
     expr::{
-        Args, Binding, Expr, Function, Path, PathRoot, PathStep, Piece, Predicate, Strictness, spell_path,
+        Args, Binding, CompiledExpr, Expr, Function, Path, PathRoot, PathStep, Piece, Predicate, Strictness,
+        spell_path,
     },
 };
 
@@ -93,12 +94,7 @@ impl<'r> Inference<'r> {
         self.strictness = Strictness::Template;
         match binding {
             Binding::Path(path) => self.path(path, Need::Value),
-            Binding::CompiledExpr(_, program) => {
-                self.base = program.offset;
-                let shape = self.expr(&program.expression, Need::Value);
-                self.base = 0;
-                shape
-            }
+            Binding::CompiledExpr(source, program) => self.program(source, program),
             Binding::Text(pieces) => {
                 for piece in pieces {
                     if let Piece::Path(path) = piece {
@@ -110,6 +106,9 @@ impl<'r> Inference<'r> {
             }
             Binding::CompiledTemplate(template) => {
                 self.body(&template.body);
+                if let Some((source, reason)) = template.always_fails() {
+                    self.always_fails(source, &reason, (0, 0));
+                }
                 Shape::of(Kinds::STRING)
             }
         }
@@ -123,12 +122,7 @@ impl<'r> Inference<'r> {
                 let shape = self.path(path, Need::Value);
                 truth(&shape)
             }
-            Predicate::CompiledExpr(_, program) => {
-                self.base = program.offset;
-                let shape = self.expr(&program.expression, Need::Value);
-                self.base = 0;
-                truth(&shape)
-            }
+            Predicate::CompiledExpr(source, program) => truth(&self.program(source, program)),
             Predicate::Equals(path, value) => {
                 let shape = self.path(path, Need::Nothing);
                 // A path without a value equals null.
@@ -144,6 +138,22 @@ impl<'r> Inference<'r> {
             // Their parts have separate texts, and are followed one by one.
             Predicate::Not(_) | Predicate::All(_) | Predicate::Any(_) => None,
         }
+    }
+
+    fn program(&mut self, source: &str, program: &CompiledExpr) -> Shape {
+        self.base = program.offset;
+        let mut shape = self.expr(&program.expression, Need::Value);
+        if let Some(reason) = program.always_fails() {
+            self.always_fails(source, &reason, (0, source.len()));
+            shape = Shape::any();
+        }
+        self.base = 0;
+        shape
+    }
+
+    fn always_fails(&mut self, source: &str, reason: &str, range: (usize, usize)) {
+        let message = format!("`{source}` cannot be evaluated: {reason}");
+        self.report(Code::WrongType, Severity::Error, range, message, None);
     }
 
     /// Reports a node's whole output as text where one of its fields is meant.
