@@ -184,9 +184,9 @@ impl Command {
     pub(crate) fn is_in_background(&self) -> bool {
         match self {
             Self::Run(args) => args.mode.detached,
-            Self::Resume(args) => args.going.detached,
-            Self::Fork(args) => args.going.detached,
-            Self::Session(SessionCommand::Reply(args)) => args.going.detached,
+            Self::Resume(args) => args.mode.detached,
+            Self::Fork(args) => args.mode.detached,
+            Self::Session(SessionCommand::Reply(args)) => args.mode.detached,
             _ => false,
         }
     }

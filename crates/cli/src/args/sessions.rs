@@ -99,7 +99,7 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "ID", value_parser = values::session_id)]
     pub(crate) session_id: Option<String>,
     #[command(flatten)]
-    pub(crate) going: RunModeArgs,
+    pub(crate) mode: RunModeArgs,
 }
 
 /// How a session is run.
@@ -148,7 +148,7 @@ pub(crate) struct ForkArgs {
     #[arg(long)]
     pub(crate) plan: bool,
     #[command(flatten)]
-    pub(crate) going: RunModeArgs,
+    pub(crate) mode: RunModeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -235,7 +235,7 @@ pub(crate) struct ReplyArgs {
     #[arg(long)]
     pub(crate) no_resume: bool,
     #[command(flatten)]
-    pub(crate) going: RunModeArgs,
+    pub(crate) mode: RunModeArgs,
 }
 
 #[derive(Debug, Args)]

@@ -49,7 +49,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         show(&again.plan(&kept), &kept, invocation);
         return Ok(Exit::Success);
     }
-    kept.anew(again, &args.going, invocation)
+    kept.anew(again, &args.mode, invocation)
 }
 
 /// Where a person finds the nodes of a session.

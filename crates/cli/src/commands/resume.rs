@@ -80,7 +80,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
     if resume.message.is_some() && run()?.interrupted_agents().is_empty() {
         terminal::progress("note: no agent was interrupted, so none gets the message\n");
     }
-    kept.go_on(resume, &args.going, Ask::Terminal, invocation)
+    kept.go_on(resume, &args.mode, Ask::Terminal, invocation)
 }
 
 /// The budgets that are raised, which the flow must have.
@@ -147,14 +147,13 @@ fn anew(
             show(&plan, &kept, invocation);
         }
         let question = "Continue with this plan? [y/N] ";
-        if plan.nodes.iter().any(Planned::is_done_again)
-            && !agreed(invocation, args.going.no_input, question)?
+        if plan.nodes.iter().any(Planned::is_done_again) && !agreed(invocation, args.mode.no_input, question)?
         {
             return Err(Failure::usage("the flow was edited, and finished nodes would run again")
                 .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
         }
     }
-    kept.anew(again, &args.going, invocation)
+    kept.anew(again, &args.mode, invocation)
 }
 
 /// Whether a person at the terminal says yes; without a person the answer is no.
@@ -353,17 +352,17 @@ impl StoredSession {
     pub(super) fn go_on(
         self,
         resume: Resume,
-        going: &RunModeArgs,
+        mode: &RunModeArgs,
         ask: Ask,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
-        if going.detach && invocation.engine.is_none() {
-            return detach::resume(&session, going.events.as_deref(), invocation);
+        if mode.detach && invocation.engine.is_none() {
+            return detach::resume(&session, mode.events.as_deref(), invocation);
         }
         let taken_over = self.taken_over(Missing::Refused)?;
         let begin = Begin::Rest { session, resume, reusing: taken_over.zip(self.record.parent.clone()) };
-        self.session(self.graph.clone(), begin, going, ask).watch(invocation)
+        self.session(self.graph.clone(), begin, mode, ask).watch(invocation)
     }
 
     /// Puts stored answers of people into the log before another session takes it over: there the answered questions would
@@ -441,12 +440,12 @@ impl StoredSession {
     pub(super) fn anew(
         self,
         again: Continuation,
-        going: &RunModeArgs,
+        mode: &RunModeArgs,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let kept = self.unrecorded();
-        if going.detach && invocation.engine.is_none() {
-            return detach::run(again.id, going.events.as_deref(), invocation);
+        if mode.detach && invocation.engine.is_none() {
+            return detach::run(again.id, mode.events.as_deref(), invocation);
         }
         let parent = Parent {
             session: kept.record.session.clone(),
@@ -456,19 +455,19 @@ impl StoredSession {
         };
         let reusing = Some((Arc::new(again.reusable), parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
-        kept.session(again.graph, begin, going, Ask::Terminal).watch(invocation)
+        kept.session(again.graph, begin, mode, Ask::Terminal).watch(invocation)
     }
 
-    fn session(&self, graph: Arc<Graph>, begin: Begin, going: &RunModeArgs, ask: Ask) -> Session {
+    fn session(&self, graph: Arc<Graph>, begin: Begin, mode: &RunModeArgs, ask: Ask) -> Session {
         Session {
             graph,
             nodes: self.nodes.clone(),
             providers: self.providers.clone(),
             calls: self.calls.clone(),
             store: Some(self.store.clone()),
-            settings: SessionSettings { request: going.request.clone(), ..self.settings.clone() },
+            settings: SessionSettings { request: mode.request.clone(), ..self.settings.clone() },
             begin,
-            going: RunMode::of(going, ask),
+            mode: RunMode::of(mode, ask),
         }
     }
 

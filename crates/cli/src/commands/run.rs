@@ -62,8 +62,8 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let begin = Begin::New { id, input: given, reusing: part.reusing };
-    let going = RunMode { web: args.web, ..RunMode::of(mode, Ask::Terminal) };
-    Session { graph, nodes, providers, calls, store, settings, begin, going }.watch(invocation)
+    let mode = RunMode { web: args.web, ..RunMode::of(mode, Ask::Terminal) };
+    Session { graph, nodes, providers, calls, store, settings, begin, mode }.watch(invocation)
 }
 
 /// What is given as input is stored as it is given, since a session that is resumed needs it.

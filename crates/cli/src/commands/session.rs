@@ -137,22 +137,22 @@ pub(super) struct Session {
     pub(super) store: Option<Arc<dyn RunStore>>,
     pub(super) settings: SessionSettings,
     pub(super) begin: Begin,
-    pub(super) going: RunMode,
+    pub(super) mode: RunMode,
 }
 
 impl Session {
     /// Runs the session until it ends, pauses or waits.
     pub(super) fn watch(mut self, invocation: &Invocation) -> Result<Exit, Failure> {
         let mut invocation = invocation.clone();
-        if self.going.ask == Ask::Never || self.going.wait == WaitMode::Background {
+        if self.mode.ask == Ask::Never || self.mode.wait == WaitMode::Background {
             invocation.terminal.interactivity = Interactivity::Unattended;
         }
-        let events = self.going.events.as_deref().map(Events::open).transpose()?;
+        let events = self.mode.events.as_deref().map(Events::open).transpose()?;
         let runtime = runtime()?;
         // A session is a task of the runtime: driven from outside, every step of it would cost a change of threads.
         let exit = runtime.block_on(async {
             let notices = Arc::new(Notices::default());
-            let page = match self.going.web {
+            let page = match self.mode.web {
                 true => Some(Server::for_run(&invocation).await?),
                 false => None,
             };
@@ -196,7 +196,7 @@ impl Session {
 
     /// What is done where the session can only wait.
     fn when_waiting(&self, invocation: &Invocation) -> WhenWaiting {
-        match (self.going.wait, invocation.terminal.interactivity, &self.store) {
+        match (self.mode.wait, invocation.terminal.interactivity, &self.store) {
             (_, _, None) | (WaitMode::Here, Interactivity::Interactive, _) => WhenWaiting::Stay,
             (WaitMode::Leave | WaitMode::Nowhere, ..) => WhenWaiting::Leave,
             // A limit that is lifted at a known time must not end the night's work.
@@ -208,9 +208,9 @@ impl Session {
     /// What becomes of a question while nobody is here.
     fn unattended(&self, invocation: &Invocation) -> host::Unattended {
         let is_alone = invocation.terminal.interactivity == Interactivity::Unattended;
-        match (self.going.wait, &self.store) {
+        match (self.mode.wait, &self.store) {
             (WaitMode::Background, _) => host::Unattended::Wait,
-            (_, Some(_)) if is_alone && self.going.ask == Ask::TerminalOrShells => host::Unattended::Leave,
+            (_, Some(_)) if is_alone && self.mode.ask == Ask::TerminalOrShells => host::Unattended::Leave,
             (_, Some(_)) => host::Unattended::DefaultOrLeave,
             (_, None) => host::Unattended::DefaultOrStop,
         }
@@ -225,7 +225,7 @@ impl Session {
             .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
             .node_calls(self.calls.clone())
             .settings(self.settings.whole(invocation).to_map())
-            .permissions(match (invocation.terminal.interactivity, self.going.wait) {
+            .permissions(match (invocation.terminal.interactivity, self.mode.wait) {
                 (Interactivity::Interactive, _) | (_, WaitMode::Background) => {
                     PermissionPolicy::Ask { deadline: PERMISSION }
                 }
@@ -308,7 +308,7 @@ impl Session {
             }
             Some(engine) => {
                 let seen = history.last().map_or(0, |event| event.seq);
-                let wait = (self.going.wait, self.when_waiting(invocation));
+                let wait = (self.mode.wait, self.when_waiting(invocation));
                 let settings = self.settings.whole(invocation).to_map();
                 let begun = Remote::begin(engine, self.begin, &self.graph, settings).await?;
                 if wait.0 == WaitMode::Nowhere {

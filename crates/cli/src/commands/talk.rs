@@ -124,9 +124,9 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
     })?;
     let Some((id, number)) = open else { return Ok(Exit::Success) };
     // No process runs it: it is resumed here, and ends before any node starts.
-    let going = RunModeArgs::default();
+    let mode = RunModeArgs::default();
     let resumed = StoredSession::open(id.as_str(), invocation)
-        .and_then(|kept| kept.go_on(Resume::default(), &going, Ask::Never, invocation));
+        .and_then(|kept| kept.go_on(Resume::default(), &mode, Ask::Never, invocation));
     match resumed {
         Ok(Exit::Interrupted) => Ok(Exit::Success),
         // It may have been about to end.
@@ -150,10 +150,10 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     let (session, prompt) = meant(session, prompt, invocation)?;
     let resume = |id: &SessionId| {
         let kept = StoredSession::open(id.as_str(), invocation)?;
-        kept.go_on(Resume::default(), &args.going, Ask::TerminalOrShells, invocation)
+        kept.go_on(Resume::default(), &args.mode, Ask::TerminalOrShells, invocation)
     };
     // The process in the background: the one that started it has posted the answer.
-    if args.going.detached {
+    if args.mode.detached {
         return resume(&SessionId::from(session));
     }
     if let (ONLY, None, Some(word)) = (session, prompt, text) {
@@ -198,7 +198,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     }
     let exit = resumed?;
     // Another answer may have come first.
-    if !args.going.detach {
+    if !args.mode.detach {
         with_session(id.as_str(), invocation, async |target| {
             match target.store.answer(&id, number).await? {
                 Some(Verdict::Refused(why)) => Err(Failure::usage(why)),

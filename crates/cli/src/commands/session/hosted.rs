@@ -71,7 +71,7 @@ impl SessionsHere {
             store: Some(Arc::new(MemoryStore::new())),
             settings: known.settings,
             begin: Begin::New { id: None, input: Map::new(), reusing: None },
-            going: RunMode { wait: WaitMode::Background, ..RunMode::default() },
+            mode: RunMode { wait: WaitMode::Background, ..RunMode::default() },
         };
         // It has a store, so no folder of its own.
         let (builder, _) = here.builder(&self.invocation)?;
