@@ -12,31 +12,43 @@ use serde_json::{Map, Value};
 use crate::{SessionError, SessionErrorCode};
 
 /// Starts, resumes and forks sessions, and knows the flows of the registered folders. A session runs in a process of its
-/// own; each call returns once that process runs it.
+/// own; each call returns once that process runs it. What is not implemented is refused.
 #[async_trait]
 pub trait Launcher: Send + Sync {
     /// Starts a session of a flow: the id of a registered flow, or the path of a file in a registered folder.
     async fn start(
         &self,
-        flow: &str,
-        input: &Map<String, Value>,
-        options: &StartOptions,
-    ) -> Result<SessionId, SessionError>;
+        _flow: &str,
+        _input: &Map<String, Value>,
+        _options: &StartOptions,
+    ) -> Result<SessionId, SessionError> {
+        refused()
+    }
 
     /// Resumes a session. The id is another one if a new session continues it, as for one that has ended.
-    async fn resume(&self, session: &SessionId, options: &ResumeOptions) -> Result<SessionId, SessionError>;
+    async fn resume(
+        &self,
+        _session: &SessionId,
+        _options: &ResumeOptions,
+    ) -> Result<SessionId, SessionError> {
+        refused()
+    }
 
     /// Starts a new session from a point of another one, with these values of its input changed.
     async fn fork(
         &self,
-        session: &SessionId,
-        at: Option<&ForkPoint>,
-        input: &Map<String, Value>,
-        options: &ForkOptions,
-    ) -> Result<SessionId, SessionError>;
+        _session: &SessionId,
+        _at: Option<&ForkPoint>,
+        _input: &Map<String, Value>,
+        _options: &ForkOptions,
+    ) -> Result<SessionId, SessionError> {
+        refused()
+    }
 
     /// The flows of the registered folders.
-    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError>;
+    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
+        Ok(Vec::new())
+    }
 }
 
 /// How a session is started.
@@ -135,42 +147,9 @@ pub struct RegisteredFlow {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLauncher;
 
-impl NoLauncher {
-    fn refuse<T>() -> Result<T, SessionError> {
-        Err(SessionError::new(SessionErrorCode::CannotStart, "this program cannot start sessions"))
-    }
-}
-
 #[async_trait]
-impl Launcher for NoLauncher {
-    async fn start(
-        &self,
-        _flow: &str,
-        _input: &Map<String, Value>,
-        _options: &StartOptions,
-    ) -> Result<SessionId, SessionError> {
-        Self::refuse()
-    }
+impl Launcher for NoLauncher {}
 
-    async fn resume(
-        &self,
-        _session: &SessionId,
-        _options: &ResumeOptions,
-    ) -> Result<SessionId, SessionError> {
-        Self::refuse()
-    }
-
-    async fn fork(
-        &self,
-        _session: &SessionId,
-        _at: Option<&ForkPoint>,
-        _input: &Map<String, Value>,
-        _options: &ForkOptions,
-    ) -> Result<SessionId, SessionError> {
-        Self::refuse()
-    }
-
-    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
-        Ok(Vec::new())
-    }
+fn refused<T>() -> Result<T, SessionError> {
+    Err(SessionError::new(SessionErrorCode::CannotStart, "this program cannot start sessions"))
 }

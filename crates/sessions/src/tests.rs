@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
-    Accepted, Followed, ForkOptions, ForkPoint, Launcher, NoLauncher, Receipt, RegisteredFlow, ResumeOptions,
-    SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
+    Accepted, Followed, ForkOptions, ForkPoint, Launcher, Receipt, ResumeOptions, SessionCommand,
+    SessionError, SessionErrorCode, Sessions, StartOptions,
 };
 
 fn at(millis: i64) -> Timestamp {
@@ -225,10 +225,6 @@ impl Launcher for SlowLauncher {
     ) -> Result<SessionId, SessionError> {
         self.launch().await
     }
-
-    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
-        Ok(Vec::new())
-    }
 }
 
 #[tokio::test]
@@ -297,10 +293,6 @@ impl Launcher for LateLauncher {
         self.refuse(options.session_id.as_ref(), options.request.as_ref()).await
     }
 
-    async fn resume(&self, session: &SessionId, options: &ResumeOptions) -> Result<SessionId, SessionError> {
-        NoLauncher.resume(session, options).await
-    }
-
     async fn fork(
         &self,
         _: &SessionId,
@@ -309,10 +301,6 @@ impl Launcher for LateLauncher {
         options: &ForkOptions,
     ) -> Result<SessionId, SessionError> {
         self.refuse(options.session_id.as_ref(), options.request.as_ref()).await
-    }
-
-    async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
-        Ok(Vec::new())
     }
 }
 

@@ -350,14 +350,6 @@ pub(crate) fn around(path: &NodePath) -> &str {
     path.as_str().rfind('/').map_or("", |end| &path.as_str()[..=end])
 }
 
-/// The node that runs the frame in which a node is.
-pub(crate) fn owner(path: &NodePath) -> Option<NodePath> {
-    let frame = around(path).strip_suffix('/')?;
-    let node =
-        frame.strip_suffix(']').and_then(|frame| frame.rsplit_once('[')).map_or(frame, |(node, _)| node);
-    Some(NodePath::new(node))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -384,7 +376,7 @@ mod tests {
     #[test]
     fn a_path_has_a_frame_around_it_and_a_node_that_runs_the_frame() {
         let rows = ["fix", "fix#2", "each[3]/fix#12", "each#2[3]/sub/fix"].map(NodePath::new);
-        let parts = rows.each_ref().map(|path| (label(path), around(path), owner(path)));
+        let parts = rows.each_ref().map(|path| (label(path), around(path), path.owner()));
         assert_eq!(
             parts,
             [

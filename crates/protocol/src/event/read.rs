@@ -4,8 +4,10 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{self, DeserializeSeed, IntoDeserializer, MapAccess, Visitor, value::MapDeserializer},
-    forward_to_deserialize_any,
+    de::{
+        self, DeserializeSeed, IntoDeserializer, MapAccess, Visitor,
+        value::{MapAccessDeserializer, MapDeserializer},
+    },
 };
 use serde_json::{Map, Value};
 
@@ -194,7 +196,7 @@ fn known(name: &str) -> Option<&'static str> {
 
 /// The event of this name with these fields.
 fn read<'de, M: MapAccess<'de>>(name: &'static str, fields: M) -> Result<Event, M::Error> {
-    Event::deserialize(Tagged { name: Some(name), fields })
+    Event::deserialize(MapAccessDeserializer::new(Tagged { name: Some(name), fields }))
         .map_err(|error| de::Error::custom(format_args!("event `{name}`: {error}")))
 }
 
@@ -203,19 +205,6 @@ struct Tagged<M> {
     /// The type, until it was read.
     name: Option<&'static str>,
     fields: M,
-}
-
-impl<'de, M: MapAccess<'de>> Deserializer<'de> for Tagged<M> {
-    type Error = M::Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, M::Error> {
-        visitor.visit_map(self)
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
-    }
 }
 
 impl<'de, M: MapAccess<'de>> MapAccess<'de> for Tagged<M> {

@@ -9,10 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{PageEdge, PageFold, PageNode, PageSession, PageState};
-use crate::{
-    entry::DisplayStatus,
-    row::{around, owner},
-};
+use crate::{entry::DisplayStatus, row::around};
 
 /// What differs between two states.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
@@ -152,7 +149,7 @@ fn with_owners(paths: &BTreeSet<String>) -> BTreeSet<NodePath> {
     for path in paths {
         let mut next = Some(NodePath::new(path));
         while let Some(path) = next {
-            next = owner(&path).map(|owner| NodePath::new(crate::label(&owner)));
+            next = path.owner().map(|owner| NodePath::new(crate::label(&owner)));
             // What is around a known path is known too.
             if !all.insert(path) {
                 break;

@@ -5,10 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use inspan_protocol::{Envelope, Event, NodePath};
 
-use crate::{
-    label,
-    row::{around, owner},
-};
+use crate::{label, row::around};
 
 /// Which node began after which.
 #[derive(Clone, Debug, Default)]
@@ -40,12 +37,12 @@ impl Chain {
                 if let Some(before) = before.cloned() {
                     self.after.entry(path.clone()).or_insert(before);
                 }
-                if owner(path).is_none() {
+                if path.owner().is_none() {
                     self.last = Some(path.clone());
                 }
             }
             Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
-                match owner(path) {
+                match path.owner() {
                     Some(owner) => self.last_inside.insert(owner, path.clone()),
                     None => self.last.replace(path.clone()),
                 };
