@@ -65,8 +65,16 @@ async fn contents(
     is_output: bool,
 ) -> Result<ResourceContents, SessionError> {
     let session = sessions.find(id).await?.session;
-    let value =
-        if is_output { sessions.output(&session).await?.outputs } else { status(sessions, &session).await? };
+    let value = if is_output {
+        let output = sessions.output(&session).await?;
+        if !matches!(output.status, DisplayStatus::Ended(_)) {
+            let message = format!("session `{session}` has no outputs yet: it is {}", output.status.word());
+            return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
+        }
+        output.outputs
+    } else {
+        status(sessions, &session).await?
+    };
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     if text.len() > LARGEST {
         let message = format!(

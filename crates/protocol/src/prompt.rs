@@ -101,7 +101,8 @@ impl Prompt {
         Some(Reply { choice: is_choice.then(|| content.clone()), content })
     }
 
-    /// The reply, if it answers the question. A text that equals one of the choices is that choice.
+    /// The reply, if it answers the question. A text that equals one of the choices is that choice. Where a free text is
+    /// an answer, one can be given with a choice, and a reason with what is decided about a permission.
     pub fn check(&self, content: String, choice: Option<String>) -> Result<Reply, Rejection> {
         let id = || self.prompt_id.clone();
         if self.schema.is_some() {
@@ -114,6 +115,12 @@ impl Prompt {
         let listed = || choices.join(", ");
         match choice {
             Some(choice) if choices.contains(&choice) => {
+                let is_other = !content.is_empty() && content != choice;
+                let may_comment = self.allows_text() || self.kind == PromptKind::Permission;
+                if is_other && (!may_comment || choices.contains(&content)) {
+                    let why = format!("it is the choice `{choice}` and another text");
+                    return Err(Rejection::Misfit { prompt: id(), why });
+                }
                 let content = if content.is_empty() { choice.clone() } else { content };
                 Ok(Reply { content, choice: Some(choice) })
             }

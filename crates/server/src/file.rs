@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use inspan_flow::{About, FACTS, Select, explain};
-use inspan_protocol::{Environment, NodePath, Redactor, SessionId};
+use inspan_protocol::{Environment, NodePath, SessionId};
 use inspan_sessions::{SessionError, Sessions};
 use inspan_view::{Commands, FrameSelect};
 use serde_json::{Map, Value, json};
@@ -43,9 +43,7 @@ pub async fn session_file(
     environment: &Environment,
 ) -> Result<String, SessionError> {
     let watch = Watch::open(sessions, commands, id, &OnceCell::new()).await?;
-    let secrets = watch.graph().secrets.iter().map(String::as_str);
-    let redactor = Redactor::new(&environment.clone().mark(secrets));
-    let data = redactor.value(data(&watch, sessions, id, version).await?);
+    let data = watch.redactor(environment).value(data(&watch, sessions, id, version).await?);
     // Text of agents cannot end the element that it is in.
     let data = data.to_string().replace('<', "\\u003c");
     let style: String = stylesheets().collect();

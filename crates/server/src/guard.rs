@@ -73,15 +73,19 @@ impl Guard {
         let port = address.port();
         let mut hosts = Vec::new();
         let mut origins = Vec::new();
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
-        for name in names {
-            origins.push(format!("http://{name}:{port}"));
-            hosts.push(format!("{name}:{port}"));
+        let mut let_in = |scheme: &str, default_port: &str, name: &str| {
+            // Clients leave out the port that a scheme has by default.
+            for name in [name, name.strip_suffix(default_port).unwrap_or(name)] {
+                origins.push(format!("{scheme}://{name}"));
+                hosts.push(name.to_owned());
+            }
+        };
+        for name in ["localhost", "127.0.0.1", "[::1]"] {
+            let_in("http", ":80", &format!("{name}:{port}"));
         }
-        for Host(name) in named {
-            origins.push(format!("http://{name}"));
-            origins.push(format!("https://{name}"));
-            hosts.push(name);
+        for Host(name) in &named {
+            let_in("http", ":80", name);
+            let_in("https", ":443", name);
         }
         Self { hosts, origins, token, codes, cookie: format!("inspan-{port}") }
     }

@@ -23,6 +23,7 @@ mod ws;
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::Router;
+use inspan_protocol::Environment;
 use inspan_sessions::Sessions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -58,6 +59,8 @@ pub struct ServerOptions {
     pub version: &'static str,
     /// The commands that people are offered.
     pub commands: Commands,
+    /// Its secrets are taken out of reports.
+    pub environment: Environment,
 }
 
 /// What bounds a server.
@@ -98,6 +101,7 @@ pub(crate) struct AppState {
     pub(crate) metrics: Metrics,
     pub(crate) version: &'static str,
     pub(crate) commands: Commands,
+    pub(crate) environment: Environment,
     pub(crate) address: SocketAddr,
     /// The sessions that have viewers.
     pub(crate) watches: Watches,
@@ -119,13 +123,15 @@ impl std::ops::Deref for App {
 
 impl App {
     pub(crate) fn new(options: ServerOptions, end: CancellationToken) -> Self {
-        let ServerOptions { sessions, address, hosts, token, codes, version, commands } = options;
+        let ServerOptions { sessions, address, hosts, token, codes, version, commands, environment } =
+            options;
         Self(Arc::new(AppState {
             sessions,
             guard: Guard::new(address, hosts, token, codes),
             metrics: Metrics::default(),
             version,
             commands,
+            environment,
             address,
             watches: Watches::default(),
             lists: ListReader::default(),

@@ -12,6 +12,7 @@ use axum::{
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{App, problem::Problem};
 
@@ -130,7 +131,11 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         match Json::from_request(request, app).await {
-            Ok(Json(value)) => Ok(Self(value)),
+            Ok(Json(body @ Value::Object(_))) => serde_json::from_value(body)
+                .map(Self)
+                .map_err(|error| Problem::invalid(inspan_protocol::plain_words(&error.to_string()))),
+            // A list would be read as the fields in their order.
+            Ok(Json(_)) => Err(Problem::invalid("the body must be a JSON object")),
             Err(JsonRejection::BytesRejection(rejection)) if rejection.status() == 413 => {
                 Err(Problem::new("tooLarge", rejection.body_text()))
             }

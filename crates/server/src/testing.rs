@@ -11,6 +11,7 @@ use axum::{
 use http_body_util::BodyExt;
 use inspan_engine::SystemClock;
 use inspan_flow::{MemoryStore, NodeRegistry};
+use inspan_protocol::Environment;
 use inspan_sessions::Sessions;
 use inspan_view::Commands;
 use serde_json::Value;
@@ -58,6 +59,7 @@ impl TestServer {
             token,
             version: "1.2.3",
             commands: Commands::default(),
+            environment: Environment::default(),
         };
         let app = App::new(options, CancellationToken::new());
         let router = routes(&app);

@@ -18,7 +18,7 @@ use futures::{
     future::{BoxFuture, Shared},
 };
 use inspan_flow::{Graph, SessionRecord, StoreError};
-use inspan_protocol::{Envelope, NodePath, SessionId};
+use inspan_protocol::{Envelope, Environment, NodePath, Redactor, SessionId};
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions, is_driven};
 use inspan_view::{
     Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState, SessionResults,
@@ -313,6 +313,11 @@ impl Watch {
     /// What the session runs.
     pub(crate) fn graph(&self) -> &Arc<Graph> {
         &self.flow.graph
+    }
+
+    /// Takes the secrets of this environment, and those that the flow names, out of what is passed on.
+    pub(crate) fn redactor(&self, environment: &Environment) -> Redactor {
+        Redactor::new(&environment.clone().mark(self.graph().secrets.iter().map(String::as_str)))
     }
 
     /// What was stored when the session began.

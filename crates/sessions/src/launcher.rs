@@ -116,7 +116,7 @@ pub struct ForkOptions {
 
 /// Where a fork begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`at` must be the number of an event or the path of a node")]
 pub enum ForkPoint {
     /// After this event: what was finished by then is reused.
     Event(u64),

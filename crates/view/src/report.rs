@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use inspan_protocol::{Envelope, Event, NodeStatus, PromptId};
+use inspan_protocol::{Envelope, Event, NodeStatus, PromptId, Redactor};
 use serde_json::Value;
 
 use crate::{
@@ -58,8 +58,14 @@ enum ReportPart {
 }
 
 impl Report {
-    /// The report of a session.
-    pub fn of(fold: &PageFold, session: &PageSession, cost: &Cost, questions: &QuestionFold) -> Self {
+    /// The report of a session. It is passed on, and an input is in the log as it was given: secrets are taken out of it.
+    pub fn of(
+        fold: &PageFold,
+        session: &PageSession,
+        cost: &Cost,
+        questions: &QuestionFold,
+        redactor: &Redactor,
+    ) -> Self {
         let entry = fold.entry(session);
         let (view, status) = (fold.view(), DisplayStatus::of(&entry));
         let facts_of_run = view.run().state();
@@ -117,7 +123,10 @@ impl Report {
                 .map(|(title, head, rows)| (title, ReportPart::Table(head, rows))),
         );
         if !session.record.input.is_empty() {
-            parts.push(("Input", ReportPart::Code(value(&Value::Object(session.record.input.clone())))));
+            parts.push((
+                "Input",
+                ReportPart::Code(value(&redactor.value(Value::Object(session.record.input.clone())))),
+            ));
         }
         parts.extend(fold.outputs().map(|outputs| ("Output", ReportPart::Code(value(outputs)))));
         Self { title: entry.flow.clone(), facts, parts }
@@ -243,10 +252,13 @@ fn longest_run(text: &str, wanted: char) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::Environment;
+
     use super::*;
     use crate::{CostFold, testing::Recorded};
 
     fn report(recorded: &Recorded) -> Report {
+        let redactor = Redactor::new(&Environment::default());
         let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
         let (mut cost, mut questions) = (CostFold::default(), QuestionFold::default());
         for envelope in &recorded.log {
@@ -255,7 +267,7 @@ mod tests {
             questions.apply(envelope);
         }
         let cost = cost.cost(&recorded.graph, fold.view().run().state(), None);
-        Report::of(&fold, &recorded.session, &cost, &questions)
+        Report::of(&fold, &recorded.session, &cost, &questions, &redactor)
     }
 
     #[test]

@@ -286,7 +286,8 @@ pub(crate) struct ExportArgs {
     /// Send it as an OpenTelemetry trace to the collector at URL, for example `http://127.0.0.1:4318`
     #[arg(long, value_name = "URL", group = "target", value_hint = ValueHint::Url)]
     pub(crate) otlp: Option<String>,
-    /// Write the page of the session to FILE: one HTML document that needs no server and no network
+    /// Write the page of the session to FILE, or to stdout if it is `-`: one HTML document that needs no server and no
+    /// network
     #[arg(long, value_name = "FILE", group = "target", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
 }

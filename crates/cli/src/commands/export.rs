@@ -86,6 +86,10 @@ fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Fai
         let text = session_file(&sessions, &commands, &id, version, &invocation.env).await;
         Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
     })?;
+    if file == "-" {
+        terminal::data(&text);
+        return Ok(Exit::Success);
+    }
     write_private(file, text.as_bytes()).map_err(|error| {
         Failure::new(Exit::Failed, format!("failed to write {}: {error}", file.display()))
     })?;

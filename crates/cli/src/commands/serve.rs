@@ -166,8 +166,9 @@ impl Listening {
         let address = listener.local_addr().map_err(|error| refused(address, &error))?;
         let version = env!("CARGO_PKG_VERSION");
         let commands = invocation.commands();
-        let codes = LoginCodes::default();
-        let options = ServerOptions { sessions, address, hosts, token, codes, version, commands };
+        let (codes, environment) = (LoginCodes::default(), invocation.env.clone());
+        let options =
+            ServerOptions { sessions, address, hosts, token, codes, version, commands, environment };
         Ok(Self { listener, options, token_file })
     }
 }

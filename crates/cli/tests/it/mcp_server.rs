@@ -376,6 +376,9 @@ nodes:
     let status = tool(&mut client, "session_status", &json!({ "session": id }))["structuredContent"].take();
     let said = [&status["message"], &status["limitToRaise"], &status["pausedBy"]];
     assert_eq!(said, [&json!(why), &json!("tokens"), &json!("budget")]);
+    let uri = format!("inspan://session/{id}/output");
+    let (_, refused) = client.refused("resources/read", &json!({ "uri": uri }));
+    assert_eq!(refused, format!("session `{id}` has no outputs yet: it is paused"));
 }
 
 #[test]

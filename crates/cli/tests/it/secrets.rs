@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::api_agents::server;
 use crate::program::{Ran, flow_folder, folder_with, home, inspan, paths_below, program, ran, shell};
+use crate::serving::client::Server;
 
 /// A secret for each class of names, and the forms in which one is in a value.
 const SECRETS: &[(&str, &str, &str)] = &[
@@ -310,7 +311,7 @@ fn a_secret_that_is_not_set_is_reported_with_whose_it_is() {
 }
 
 #[test]
-fn an_exported_page_shows_no_key_that_an_input_or_the_flow_holds() {
+fn a_page_or_a_report_that_is_passed_on_shows_no_key_that_an_input_or_the_flow_holds() {
     let key = "sk-ant-api03-planted-in-the-input-0123456789";
     let flow = format!(
         "flow: {{ name: f, input: {{ own: none }} }}\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [echo, '{key}', '{{{{ flow.input.own }}}}'] }} }}\n"
@@ -321,7 +322,11 @@ fn an_exported_page_shows_no_key_that_an_input_or_the_flow_holds() {
     let exported = inspan(folder.path(), &["export", "s", "--html", "page.html"]);
     assert_eq!(exported.code, Some(0), "{}", exported.stderr);
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
-    assert!(page.contains("[redacted]") && !page.contains(key));
+    assert_eq!(inspan(folder.path(), &["export", "s", "--html", "-"]).stdout, page);
+    let report = Server::start(folder.path()).client().get("/api/v1/sessions/s/report").text;
+    for text in [page, report] {
+        assert!(text.contains("[redacted]") && !text.contains(key), "{text}");
+    }
 }
 
 #[test]

@@ -573,6 +573,10 @@ fn a_flow_that_cannot_run_is_refused_with_its_problems() {
     let refused = client.post("/api/v1/sessions", &json!({ "flow": "ask", "inptu": {} }));
     assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
     assert!(refused.json()["detail"].as_str().unwrap().contains("inptu"), "{}", refused.text);
+    for body in [json!(["ask", {}, {}, null]), json!("ask")] {
+        let refused = client.post("/api/v1/sessions", &body).json();
+        assert_eq!(refused["detail"], json!("the body must be a JSON object"), "{refused}");
+    }
     let refused = client.get("/api/v1/sessions?state=running,nix");
     assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
     assert!(refused.json()["detail"].as_str().unwrap().contains("no value `nix`"), "{}", refused.text);

@@ -1,6 +1,6 @@
 //! The input of a run: defaults, overrides and the schema that both must match.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{DEEPEST, NodeId, is_too_deep};
 use serde_json::{Map, Value};
@@ -91,8 +91,8 @@ impl Declared<'_> {
         if has_own_rules || self.keys().next().is_none() || is_known {
             return None;
         }
-        let known = self.keys().chain(self.needs.keys().map(String::as_str));
-        did_you_mean(key, known.clone()).or_else(|| Some(format!("it has {}", quoted(known))))
+        let known: BTreeSet<&str> = self.keys().chain(self.needs.keys().map(String::as_str)).collect();
+        did_you_mean(key, known.iter().copied()).or_else(|| Some(format!("it has {}", quoted(known))))
     }
 
     /// The keys that are used for certain and not given, each with a node that uses it.

@@ -338,7 +338,8 @@ async fn report(
     ExistingSession(id): ExistingSession,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let report = watched(&app, &id).await?.report().await?;
+    let watch = watched(&app, &id).await?;
+    let report = watch.report(&watch.redactor(&app.environment)).await?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accept.contains(MARKDOWN) && !accept.contains(HTML) {
         return Ok(

@@ -411,6 +411,29 @@ async fn a_body_that_comes_too_slowly_is_not_waited_for() {
 }
 
 #[test]
+fn the_port_of_a_scheme_may_be_left_out() {
+    let named = ["a.example:80", "b.example:443"].map(|name| name.parse().unwrap());
+    let guard = |port| {
+        Guard::new(
+            ([127, 0, 0, 1], port).into(),
+            named.to_vec(),
+            TOKEN.parse().unwrap(),
+            LoginCodes::default(),
+        )
+    };
+    let has = |all: &[String], name: &str| all.iter().any(|known| known == name);
+    let on_80 = guard(80);
+    for host in ["localhost", "127.0.0.1:80", "[::1]", "a.example", "b.example", "b.example:443"] {
+        assert!(has(&on_80.hosts, host), "{host}");
+    }
+    for origin in ["http://localhost", "http://a.example", "https://b.example"] {
+        assert!(has(&on_80.origins, origin), "{origin}");
+    }
+    let on_443 = guard(443);
+    assert!(!has(&on_443.hosts, "localhost") && !has(&on_443.origins, "https://localhost"));
+}
+
+#[test]
 fn a_name_of_a_host_is_checked() {
     let read = |text: &str| text.parse::<Host>().map(|host| host.to_string()).ok();
     let good = ["Inspan.example.org", "10.0.0.1:8443", "[2001:db8::1]:80"].map(read);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_flow::{Forecast, NotRun};
 use inspan_flow::{History, Run, Select, forecast};
-use inspan_protocol::{Envelope, NodePath};
+use inspan_protocol::{Envelope, NodePath, Redactor};
 use inspan_sessions::SessionError;
 use inspan_view::{
     Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold, label,
@@ -243,11 +243,12 @@ impl Watch {
     }
 
     /// The report of the session as it is now.
-    pub(crate) async fn report(&self) -> Result<Report, SessionError> {
+    pub(crate) async fn report(&self, redactor: &Redactor) -> Result<Report, SessionError> {
         let until = self.seq();
         let mut questions = self.derived.fresh(QuestionFold::default());
         self.bring(&mut questions, until).await?;
         let cost = self.cost(Some(until)).await?;
-        self.read(Some(until), |fold, session| Report::of(fold, session, &cost, &questions.fold)).await
+        self.read(Some(until), |fold, session| Report::of(fold, session, &cost, &questions.fold, redactor))
+            .await
     }
 }

@@ -36,8 +36,8 @@ async fn a_reply_answers_its_prompt() {
     let id = asked.prompt_id().clone();
     assert_eq!(id, "prompt-1");
     assert_eq!(hub.open_prompts(), [Prompt { task: Some(task.clone()), ..prompt.clone() }]);
-    hub.reply(id.clone(), "go on", Some("yes".to_owned())).unwrap();
-    assert_eq!(asked.await, Ok(reply("go on", Some("yes"))));
+    hub.reply(id.clone(), "", Some("yes".to_owned())).unwrap();
+    assert_eq!(asked.await, Ok(reply("yes", Some("yes"))));
     assert_eq!(hub.open_prompts(), []);
     let envelopes = watch.envelopes();
     assert_eq!(envelopes[0].context.task, Some(task));
@@ -47,7 +47,7 @@ async fn a_reply_answers_its_prompt() {
             Event::SessionPrompt(prompt),
             Event::SessionReply {
                 prompt_id: id,
-                content: "go on".to_owned(),
+                content: "yes".to_owned(),
                 choice: Some("yes".to_owned()),
                 is_default: false,
             },
@@ -68,17 +68,26 @@ async fn what_answers_a_prompt() {
             choices: choices.to_owned(),
         })
     };
+    let two = || {
+        Err(Rejection::Misfit {
+            prompt: "p".into(),
+            why: "it is the choice `no` and another text".to_owned(),
+        })
+    };
     type Row = (Prompt, &'static str, Option<&'static str>, Result<Reply, Rejection>);
-    let rows: [Row; 10] = [
+    let rows: [Row; 13] = [
         (texts(), "hello", None, Ok(reply("hello", None))),
         (texts(), "hello", Some("maybe"), wrong("")),
         (choice("?", None, None), "yes", None, Ok(reply("yes", Some("yes")))),
         (choice("?", None, None), "", Some("no"), Ok(reply("no", Some("no")))),
-        (choice("?", None, None), "well", Some("no"), Ok(reply("well", Some("no")))),
+        (choice("?", None, None), "well", Some("no"), two()),
+        (choice("?", None, None), "yes", Some("no"), two()),
         (choice("?", None, None), "hello", None, no_text("yes, no")),
         (choice("?", None, None), "hello", Some("maybe"), wrong("yes, no")),
         (both(), "hello", None, Ok(reply("hello", None))),
         (both(), "yes", None, Ok(reply("yes", Some("yes")))),
+        (both(), "well", Some("no"), Ok(reply("well", Some("no")))),
+        (both(), "yes", Some("no"), two()),
         (Prompt { allow_text: Some(false), ..texts() }, "hello", None, no_text("")),
     ];
     for (prompt, content, choice, expected) in rows {
