@@ -144,6 +144,7 @@ impl PageServer {
             token,
             version: "bench",
             commands: Commands::default(),
+            environment: Default::default(),
         };
         tokio::spawn(serve(listener, options, end.clone()));
         Ok((server, end))

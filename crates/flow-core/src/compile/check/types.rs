@@ -22,7 +22,7 @@ use crate::{
     compile::resolve::{FrameKind, InputSchema, Resolved, ResolvedNode, id_of},
     diagnostic::{Code, Problem, Severity, Sink},
     expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
-    graph::NodeIx,
+    graph::{EdgeOn, NodeIx},
     spec::{Choices, Entry, Key, Yaml},
 };
 use facts::Facts;
@@ -125,7 +125,7 @@ impl<'t> Types<'t> {
             let presence = if self.order.always(ix) { Presence::Always } else { Presence::Optional };
             known.insert(id.to_string(), Field { shape: self.outputs.root(&PathRoot::Node(ix)), presence });
         }
-        Shape::mapping(known, Rest::Untypical)
+        Shape::mapping(known, Rest::Untypical).bounded()
     }
 
     /// Whether a node ends the frame before the others have run, with its own outputs.
@@ -199,8 +199,13 @@ impl<'t> Types<'t> {
             match self.order.incoming[at.0 as usize].as_slice() {
                 [] => break,
                 [edge] => {
-                    let before = self.body.links.links[*edge].from;
+                    let link = &self.body.links.links[*edge];
+                    let before = link.from;
                     facts.extend(self.edge_facts[*edge].clone());
+                    // What was skipped proves nothing.
+                    if matches!(link.on, EdgeOn::Skipped | EdgeOn::Any) {
+                        break;
+                    }
                     facts.extend(self.node_facts[before.0 as usize].clone());
                     at = before;
                 }

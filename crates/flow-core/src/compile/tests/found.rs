@@ -247,3 +247,19 @@ nodes:
         assert_eq!(compile(changes), (problems.to_owned(), types.to_owned()), "{changes:?}");
     }
 }
+
+#[test]
+fn what_holds_another_value_twice_many_levels_deep_is_checked() {
+    let twice = |at: u32| {
+        let before = format!("{{{{ n{}.value }}}}", at - 1);
+        format!(
+            "        - {{ id: n{at}, type: constant, dependsOn: n{}, input: {{ value: {{ a: \"{before}\", b: \"{before}\" }} }} }}\n",
+            at - 1
+        )
+    };
+    let nodes: String = (1..40).map(twice).collect();
+    let text = format!(
+        "flow: {{ name: twice }}\nnodes:\n  - id: turns\n    type: control.loop\n    input: {{ maxIterations: 2, until: n39.value.a }}\n    body:\n      nodes:\n        - {{ id: n0, type: constant, input: {{ value: 1 }} }}\n{nodes}"
+    );
+    assert!(compile(&loaded(&text), &crate::nodes::builtin_catalog([])).is_ok());
+}

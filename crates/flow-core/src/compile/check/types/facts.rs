@@ -1,8 +1,12 @@
 //! What a condition proves where it holds, or where it does not: which paths then have a value.
 
-use crate::expr::{Expr, FRAME, Path, PathStep, Predicate, spell_path};
+use minijinja::machinery::ast::CompareOpKind;
+use serde_json::Value;
 
-/// Paths that have a value, in one form; `!name` says that a node did not fail.
+use crate::expr::{Expr, FRAME, Path, PathStep, Predicate, is_equal, is_true, spell_path};
+
+/// Paths that have a value, in one form; `!name` says that a node did not fail, and `!frame` that this is not the first
+/// pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Facts(Vec<String>);
 
@@ -16,6 +20,11 @@ impl Facts {
 
     pub(super) fn did_not_fail(&self, name: &str) -> bool {
         self.0.iter().any(|known| known.strip_prefix('!') == Some(name))
+    }
+
+    /// Whether this is not the first pass of a loop.
+    pub(super) fn is_later_pass(&self) -> bool {
+        self.did_not_fail(FRAME)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -64,11 +73,19 @@ impl Facts {
 
     fn condition(&mut self, test: &Predicate, holds: bool) {
         match test {
-            Predicate::Equals(path, value) if holds && !value.is_null() => self.path(path),
-            Predicate::Equals(path, value) if !holds && *value == true => self.failed(path),
-            Predicate::Equals(path, value) if holds && *value == false => self.failed(path),
+            Predicate::Equals(path, value) => {
+                let at_first = first_pass(path).map(|first| is_equal(&first, value));
+                self.later_pass(at_first, holds);
+                if holds && !value.is_null() {
+                    self.path(path);
+                }
+                if *value == !holds {
+                    self.failed(path);
+                }
+            }
             // The path of a condition must have a value, whatever it is.
             Predicate::Path(path) => {
+                self.later_pass(first_pass(path).map(|first| is_true(&first)), holds);
                 self.path(path);
                 if !holds {
                     self.failed(path);
@@ -82,27 +99,30 @@ impl Facts {
         }
     }
 
+    /// A test whose result in the first pass is another one proves that this is a later pass.
+    fn later_pass(&mut self, at_first: Option<bool>, holds: bool) {
+        if at_first.is_some_and(|at_first| at_first != holds) {
+            self.0.push(format!("!{FRAME}"));
+        }
+    }
+
+    /// The path has a value. Whether a node failed is known of one that was skipped too.
     fn path(&mut self, path: &Path) {
-        self.0.push(spell_path(path.name(), &path.steps));
+        if !is_failed(path) {
+            self.0.push(spell_path(path.name(), &path.steps));
+        }
     }
 
     fn failed(&mut self, path: &Path) {
-        if let [PathStep::Key(key)] = path.steps.as_slice()
-            && key == "failed"
-        {
+        if is_failed(path) {
             self.0.push(format!("!{}", path.name()));
         }
     }
 
     fn collect(&mut self, expr: &Expr, holds: bool) {
+        self.later_pass(in_first_pass(expr), holds);
         match expr {
-            Expr::Path(path) if !holds => {
-                self.failed(path);
-                // What follows knows which pass this is.
-                if path.name() == FRAME {
-                    self.path(path);
-                }
-            }
+            Expr::Path(path) if !holds => self.failed(path),
             Expr::Path(_) | Expr::Name(..) | Expr::Attr(..) | Expr::Item(_) if holds => self.defined(expr),
             Expr::Not(inner) => self.collect(inner, !holds),
             Expr::And(both) if holds => {
@@ -122,7 +142,7 @@ impl Facts {
             Expr::Test(name, subject, _) => match name.as_str() {
                 "defined" if holds => self.defined(subject),
                 "undefined" if !holds => self.defined(subject),
-                "defined" | "undefined" | "none" | "safe" | "escaped" => {}
+                "defined" | "undefined" | "none" | "safe" | "escaped" | "iterable" => {}
                 _ if holds => self.defined(subject),
                 _ => {}
             },
@@ -132,9 +152,81 @@ impl Facts {
 
     fn defined(&mut self, expr: &Expr) {
         match expr {
+            Expr::Path(path) => self.path(path),
             Expr::Filter(_, Some(input), _) => self.defined(input),
             _ => self.0.extend(canonical(expr)),
         }
+    }
+}
+
+fn is_failed(path: &Path) -> bool {
+    matches!(path.steps.as_slice(), [PathStep::Key(key)] if key == "failed")
+}
+
+/// The value of a name of the frame in the first pass of a loop.
+fn first_pass(path: &Path) -> Option<Value> {
+    let [PathStep::Key(key)] = path.steps.as_slice() else { return None };
+    match key.as_str() {
+        "first" => Some(true.into()),
+        "index" => Some(0.into()),
+        "pass" => Some(1.into()),
+        _ => None,
+    }
+    .filter(|_| path.name() == FRAME)
+}
+
+/// Whether a test holds in the first pass, if it asks for the pass.
+fn in_first_pass(test: &Expr) -> Option<bool> {
+    let number = |side: &Expr| match side {
+        Expr::Const(value) => value.as_i64(),
+        Expr::Path(path) => first_pass(path)?.as_i64(),
+        _ => None,
+    };
+    match test {
+        Expr::Path(path) => first_pass(path).map(|first| is_true(&first)),
+        Expr::Compare(left, rest) => {
+            let [(op, right)] = rest.as_slice() else { return None };
+            // Constants alone ask for nothing.
+            if let (Expr::Const(_), Expr::Const(_)) = (&**left, right) {
+                return None;
+            }
+            let (left, right) = (number(left)?, number(right)?);
+            match op {
+                CompareOpKind::Eq => Some(left == right),
+                CompareOpKind::Ne => Some(left != right),
+                CompareOpKind::Lt => Some(left < right),
+                CompareOpKind::Lte => Some(left <= right),
+                CompareOpKind::Gt => Some(left > right),
+                CompareOpKind::Gte => Some(left >= right),
+                CompareOpKind::In | CompareOpKind::NotIn => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The names of what may have no output, so that an expression is false or has no value. A path alone may where it need
+/// not have a value.
+pub(super) fn missing_where_false(expr: &Expr, is_lenient: bool) -> Vec<String> {
+    let root = |path: &Expr| {
+        let path = canonical(path).unwrap_or_default();
+        let name = path.split(['.', '[']).next().unwrap_or_default();
+        if matches!(name, "flow" | "state" | FRAME) { Vec::new() } else { vec![name.to_owned()] }
+    };
+    match expr {
+        Expr::Path(_) | Expr::Name(..) | Expr::Attr(..) | Expr::Item(_) if is_lenient => root(expr),
+        Expr::Test(_, subject, _) => root(subject),
+        Expr::Default(parts) => root(&parts.0),
+        Expr::Not(inner) => missing_where_false(inner, is_lenient),
+        Expr::And(sides) | Expr::Or(sides) => {
+            [&sides.0, &sides.1].iter().flat_map(|side| missing_where_false(side, is_lenient)).collect()
+        }
+        Expr::Compare(first, rest) => {
+            let sides = std::iter::once(&**first).chain(rest.iter().map(|(_, side)| side));
+            sides.flat_map(|side| missing_where_false(side, false)).collect()
+        }
+        Expr::Filter(_, Some(input), _) => missing_where_false(input, false),
+        _ => Vec::new(),
     }
 }
 

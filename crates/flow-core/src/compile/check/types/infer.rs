@@ -1,6 +1,7 @@
 //! Follows shapes through expressions and templates, and reports what cannot be right: fields that do not exist, values
 //! that may be missing, comparisons that are decided before anything runs.
 
+mod filter;
 mod operators;
 mod statements;
 
@@ -10,8 +11,7 @@ use operators::Same;
 
 use super::{
     PREVIOUS,
-    facts::{Facts, canonical},
-    filters,
+    facts::{Facts, canonical, missing_where_false},
     order::KnownOutput,
     shape::{Fields, Kinds, PartShape, Presence, Rest, Shape},
 };
@@ -66,8 +66,8 @@ pub(super) struct Inference<'r> {
     locals: Vec<(String, Shape)>,
     /// Where the expression starts in the text of the author.
     base: usize,
-    /// In a part that is evaluated only where another node has no output, it is not asked which node has one.
-    instead: usize,
+    /// In a part that is evaluated only where one of these names has no value, it is not asked whether another has one.
+    instead: Vec<String>,
     /// Blocks that may not be run, or run several times.
     blocks: usize,
     reported: Vec<String>,
@@ -82,7 +82,7 @@ impl<'r> Inference<'r> {
             facts,
             locals: Vec::new(),
             base: 0,
-            instead: 0,
+            instead: Vec::new(),
             blocks: 0,
             reported: Vec::new(),
             findings: Vec::new(),
@@ -105,8 +105,11 @@ impl<'r> Inference<'r> {
                 Shape::of(Kinds::STRING)
             }
             Binding::CompiledTemplate(template) => {
+                let reported = self.findings.len();
                 self.body(&template.body);
-                if let Some((source, reason)) = template.always_fails() {
+                if self.findings.len() == reported
+                    && let Some((source, reason)) = template.always_fails()
+                {
                     self.always_fails(source, &reason, (0, 0));
                 }
                 Shape::of(Kinds::STRING)
@@ -142,8 +145,11 @@ impl<'r> Inference<'r> {
 
     fn program(&mut self, source: &str, program: &CompiledExpr) -> Shape {
         self.base = program.offset;
+        let reported = self.findings.len();
         let mut shape = self.expr(&program.expression, Need::Value);
-        if let Some(reason) = program.always_fails() {
+        if self.findings.len() == reported
+            && let Some(reason) = program.always_fails()
+        {
             self.always_fails(source, &reason, (0, source.len()));
             shape = Shape::any();
         }
@@ -220,12 +226,16 @@ impl<'r> Inference<'r> {
         shape
     }
 
+    fn is_instead_of_another(&self, name: &str) -> bool {
+        !self.instead.is_empty() && !self.instead.iter().any(|missing| missing == name)
+    }
+
     /// Reports a node that may have no output where its output is needed.
     fn present(&mut self, path: &Path) {
         let name = path.name();
         let is_previous = matches!(&path.root, PathRoot::Local(name) if name == PREVIOUS);
         if !(is_node(&path.root) || is_previous)
-            || self.instead > 0
+            || self.is_instead_of_another(name)
             || self.facts.prove(name)
             || self.reported.iter().any(|known| known == name)
         {
@@ -233,7 +243,7 @@ impl<'r> Inference<'r> {
         }
         let message = match self.roots.output(&path.root) {
             KnownOutput::Certain | KnownOutput::Never => return,
-            KnownOutput::NotOnFirstPass if self.facts.prove("frame") => return,
+            KnownOutput::NotOnFirstPass if self.facts.is_later_pass() => return,
             KnownOutput::NotOnFirstPass if is_previous => {
                 "on the first pass of the loop `previous` is undefined".to_owned()
             }
@@ -315,7 +325,7 @@ impl<'r> Inference<'r> {
         let failure_is_known = *presence == Presence::UnlessFailed && self.facts.did_not_fail(node);
         if failure_is_known
             || self.facts.prove(&path)
-            || self.instead > 0
+            || self.is_instead_of_another(node)
             || self.reported.iter().any(|known| *known == path || known == node)
         {
             return;
@@ -345,7 +355,7 @@ impl<'r> Inference<'r> {
         match expr {
             Expr::Const(value) => constant(value).map_or_else(Shape::any, |value| Shape::of_value(&value)),
             Expr::Path(path) => self.path(path, need),
-            Expr::Name(name, path, _) => self.name(name, path.as_ref(), need),
+            Expr::Name(name, path, at) => self.name(name, path.as_ref(), *at, need),
             Expr::Attr(base, key, at) => self.attr(base, key, *at as usize, need),
             Expr::Item(both) => self.item(both, need),
             Expr::Slice(parts) => {
@@ -417,11 +427,19 @@ impl<'r> Inference<'r> {
         }
     }
 
-    fn name(&mut self, name: &str, path: Option<&Path>, need: Need) -> Shape {
+    fn name(&mut self, name: &str, path: Option<&Path>, at: u32, need: Need) -> Shape {
         match (self.locals.iter().rev().find(|(known, _)| known == name), path) {
             (Some((_, shape)), _) => shape.clone(),
             (None, Some(path)) => self.path(path, need),
-            (None, None) => Shape::any(),
+            (None, None) => {
+                if need == Need::Value {
+                    let message = format!("`{name}` has no value here: the template sets it elsewhere");
+                    let help = "what is set in a `{% for %}` ends with it; `namespace()` keeps a value";
+                    let range = (at as usize, name.len());
+                    self.report(Code::UnknownBinding, Severity::Error, range, message, Some(help.to_owned()));
+                }
+                Shape::any()
+            }
         }
     }
 
@@ -453,24 +471,28 @@ impl<'r> Inference<'r> {
     fn either(&mut self, both: &(Expr, Expr), settles: bool) -> Shape {
         let need = self.truth_need();
         let left = self.expr(&both.0, need);
-        let instead = settles && fails_without_output(&both.0, self.strictness == Strictness::Template);
+        let instead = match settles {
+            true => missing_where_false(&both.0, self.strictness == Strictness::Template),
+            false => Vec::new(),
+        };
         let right = self.under(Facts::of(&both.0, !settles), instead, |inner| inner.expr(&both.1, need));
         match (truth(&left), truth(&right)) {
             (Some(held), _) if held == settles => left,
             (Some(_), _) => right,
-            (None, Some(held)) if held == settles && right.kinds == Kinds::BOOL => boolean(Some(settles)),
+            (None, Some(held)) if held == settles && left.kinds.or(right.kinds) == Kinds::BOOL => {
+                boolean(Some(settles))
+            }
             _ => Shape { values: None, ..left.union(&right) },
         }
     }
 
-    /// Follows a part that is evaluated only where a test decided so. Where the test failed, another node's output may
-    /// be what made it fail.
-    fn under<T>(&mut self, facts: Facts, failed: bool, read: impl FnOnce(&mut Self) -> T) -> T {
-        let known = self.facts.len();
+    /// Follows a part that is evaluated only where a test decided so, maybe since one of these names has no value.
+    fn under<T>(&mut self, facts: Facts, missing: Vec<String>, read: impl FnOnce(&mut Self) -> T) -> T {
+        let (known, instead) = (self.facts.len(), self.instead.len());
         self.facts.extend(facts);
-        self.instead += usize::from(failed);
+        self.instead.extend(missing);
         let found = read(self);
-        self.instead -= usize::from(failed);
+        self.instead.truncate(instead);
         self.facts.truncate(known);
         found
     }
@@ -478,62 +500,27 @@ impl<'r> Inference<'r> {
     fn choice(&mut self, parts: &(Expr, Expr, Option<Expr>), need: Need) -> Shape {
         let (test, yes, no) = parts;
         self.expr(test, Need::Nothing);
-        let yes = self.under(Facts::of(test, true), false, |inner| inner.expr(yes, need));
-        let no = no.as_ref().map(|no| self.under(Facts::of(test, false), true, |inner| inner.expr(no, need)));
+        let missing = missing_where_false(test, true);
+        let yes = self.under(Facts::of(test, true), Vec::new(), |inner| inner.expr(yes, need));
+        let no =
+            no.as_ref().map(|no| self.under(Facts::of(test, false), missing, |inner| inner.expr(no, need)));
         yes.union(&no.unwrap_or_else(|| Shape::of(Kinds::STRING)))
     }
 
     fn default(&mut self, parts: &(Expr, Option<Expr>, Option<Expr>)) -> Shape {
-        let (input, instead, _) = parts;
+        let (input, instead, is_lax) = parts;
         let shape = self.expr(input, Need::Nothing);
+        if let Some(is_lax) = is_lax {
+            self.expr(is_lax, Need::Value);
+        }
+        let missing = missing_where_false(input, true);
         let instead = match instead {
-            Some(instead) => self.under(Facts::default(), true, |inner| inner.expr(instead, Need::Nothing)),
+            Some(instead) => {
+                self.under(Facts::default(), missing, |inner| inner.expr(instead, Need::Nothing))
+            }
             None => Shape::of(Kinds::STRING),
         };
         shape.union(&instead)
-    }
-
-    fn filter(&mut self, name: &str, input: Option<&Expr>, shape: &Shape, args: &Args) -> Shape {
-        let scalar = shape.kinds != Kinds::NONE && shape.kinds.within(Kinds::NUMBER.or(Kinds::BOOL));
-        if scalar && filters::takes_items(name) {
-            let (what, range) =
-                (input.map_or_else(|| "its input".to_owned(), named), input.and_then(Expr::range));
-            let message =
-                format!("`{name}` takes a text, a list or a mapping, and {what} is {}", shape.kinds.words());
-            self.report(Code::WrongType, Severity::Error, range.unwrap_or((0, 0)), message, None);
-            return Shape::any();
-        }
-        if let Some(attribute) = filters::attribute(name, args) {
-            let base = input.and_then(canonical).unwrap_or_else(|| "the list".to_owned());
-            let range = input.and_then(Expr::range).unwrap_or((0, 0));
-            let item = shape.item().unwrap_or_else(Shape::any);
-            // Only `map` fails where an item has no such attribute.
-            let fails = name == "map" && args.names.iter().all(|(name, _)| name != "default");
-            let need = if fails { Need::Value } else { Need::Nothing };
-            let found = self.attribute(&item, attribute, &format!("{base}[…]"), need, range);
-            return filters::of_attribute(name, shape, found, args);
-        }
-        filters::result(name, shape)
-    }
-
-    /// The value under a dotted path of an item.
-    fn attribute(
-        &mut self,
-        item: &Shape,
-        path: &str,
-        base: &str,
-        need: Need,
-        range: (usize, usize),
-    ) -> Shape {
-        let (mut shape, mut base) = (item.clone(), base.to_owned());
-        for key in path.split('.') {
-            if key.bytes().all(|b| b.is_ascii_digit()) {
-                return Shape::any();
-            }
-            shape = self.field(&shape, key, &|| base.clone(), need, || range, false);
-            base = format!("{base}.{key}");
-        }
-        shape
     }
 }
 
@@ -575,22 +562,4 @@ fn named(expr: &Expr) -> String {
 
 fn is_node(root: &PathRoot) -> bool {
     matches!(root, PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. })
-}
-
-/// Whether an expression may be false because a node has no output. A path alone may where it need not have a value.
-fn fails_without_output(expr: &Expr, is_lenient: bool) -> bool {
-    match expr {
-        Expr::Path(_) | Expr::Name(..) | Expr::Attr(..) | Expr::Item(_) => is_lenient,
-        Expr::Test(..) | Expr::Default(_) => true,
-        Expr::Not(inner) => fails_without_output(inner, is_lenient),
-        Expr::And(both) | Expr::Or(both) => {
-            fails_without_output(&both.0, is_lenient) || fails_without_output(&both.1, is_lenient)
-        }
-        Expr::Compare(first, rest) => {
-            fails_without_output(first, false)
-                || rest.iter().any(|(_, side)| fails_without_output(side, false))
-        }
-        Expr::Filter(_, Some(input), _) => fails_without_output(input, false),
-        _ => false,
-    }
 }

@@ -98,12 +98,12 @@ impl<'t> Outputs<'t> {
                 "outputs" => field.shape = gives.clone(),
                 "values" => field.shape = Shape::list(gives.clone()),
                 "results" => {
-                    let any = || always(Shape::any());
+                    let error = Field { presence: Presence::Optional, ..always(Shape::any()) };
                     let parts = [
                         ("index".to_owned(), always(Shape::of(Kinds::INTEGER))),
-                        ("item".to_owned(), any()),
+                        ("item".to_owned(), always(Shape::any())),
                         ("outputs".to_owned(), always(gives.clone())),
-                        ("error".to_owned(), any()),
+                        ("error".to_owned(), error),
                     ];
                     field.shape = Shape::list(Shape::mapping(parts.into(), Rest::Closed));
                 }
@@ -213,7 +213,7 @@ impl<'t> Outputs<'t> {
 
     /// The shape of a part of an input. The values themselves are left out: a constant is there to be changed.
     pub(super) fn given(&self, value: &TemplateValue) -> Shape {
-        match value {
+        let shape = match value {
             TemplateValue::Literal(value) => Shape::of_value(value).without_values(),
             TemplateValue::Text(_) => Shape::of(Kinds::STRING.or(Kinds::NULL)),
             TemplateValue::Bound(binding) => Inference::new(self, Facts::default()).binding(binding),
@@ -226,7 +226,8 @@ impl<'t> Outputs<'t> {
                 let known = entries.iter().map(|(key, value)| (key.clone(), always(self.given(value))));
                 Shape::mapping(known.collect(), Rest::Closed)
             }
-        }
+        };
+        shape.bounded()
     }
 }
 

@@ -11,6 +11,8 @@ use crate::{catalog::NEEDS, expr::is_equal, spec::either};
 const DEPTH: usize = 12;
 /// The most values that are stored; of more, only the kinds are.
 const MAX_VALUES: usize = 64;
+/// The most parts that a shape made of others keeps. They may share parts, each of which counts again.
+const MAX_PARTS: usize = 2_000;
 /// The most items of a literal list that are read.
 const MAX_ITEMS: usize = 64;
 /// Words of JSON Schema that restrict a value in ways that are not followed.
@@ -281,6 +283,31 @@ impl Shape {
         });
         let items = self.items.map(|items| Arc::new(items.as_ref().clone().without_values()));
         Self { kinds: self.kinds, values: None, fields, items }
+    }
+
+    /// The same, or its beginning if it has very many parts: a value that holds another one twice, which holds a third
+    /// one twice, would take time without end.
+    pub(super) fn bounded(self) -> Self {
+        let mut left = MAX_PARTS;
+        if self.fits(&mut left) {
+            return self;
+        }
+        let fields = self.fields.as_ref().filter(|fields| fields.known.len() <= MAX_PARTS).map(|fields| {
+            let known = fields.known.iter().map(|(key, field)| {
+                (key.clone(), Field { shape: Self::of(field.shape.kinds), ..field.clone() })
+            });
+            Arc::new(Fields { known: known.collect(), rest: fields.rest })
+        });
+        let items = self.items.as_ref().map(|items| Arc::new(Self::of(items.kinds)));
+        Self { kinds: self.kinds, values: None, fields, items }
+    }
+
+    /// Whether it has at most so many parts; what is left of them.
+    fn fits(&self, left: &mut usize) -> bool {
+        let Some(rest) = left.checked_sub(1) else { return false };
+        *left = rest;
+        self.items.iter().all(|items| items.fits(left))
+            && self.fields.iter().flat_map(|fields| fields.known.values()).all(|field| field.shape.fits(left))
     }
 
     /// What a value may be that has either shape.

@@ -47,27 +47,22 @@ impl Inference<'_> {
         if matches!(op, BinOpKind::Concat) {
             return Shape::of(Kinds::STRING);
         }
+        // True counts as 1.
+        let counts = Kinds::NUMBER.or(Kinds::BOOL);
         let only = |kinds: Kinds| left.kinds.within(kinds) && right.kinds.within(kinds);
         match op {
             BinOpKind::Add if only(Kinds::STRING) => return Shape::of(Kinds::STRING),
             BinOpKind::Add if only(Kinds::LIST) => {
                 return Shape { values: None, ..left.union(&right) };
             }
-            _ if only(Kinds::NUMBER) => return Shape::of(Kinds::NUMBER),
+            _ if only(counts) => return Shape::of(Kinds::NUMBER),
             _ => {}
         }
-        let adds = Kinds::STRING.or(Kinds::NUMBER).or(Kinds::LIST);
+        let both_meet = |kinds: Kinds| left.kinds.meets(kinds) && right.kinds.meets(kinds);
         let fails = match op {
-            BinOpKind::Add => {
-                !left.kinds.meets(right.kinds.or(if right.kinds.meets(Kinds::NUMBER) {
-                    Kinds::NUMBER
-                } else {
-                    Kinds::NONE
-                })) || !left.kinds.meets(adds)
-                    || !right.kinds.meets(adds)
-            }
+            BinOpKind::Add => ![counts, Kinds::STRING, Kinds::LIST].into_iter().any(both_meet),
             BinOpKind::Sub | BinOpKind::Div | BinOpKind::FloorDiv | BinOpKind::Rem | BinOpKind::Pow => {
-                !left.kinds.meets(Kinds::NUMBER) || !right.kinds.meets(Kinds::NUMBER)
+                !both_meet(counts)
             }
             _ => false,
         };

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        facts::Facts,
+        facts::{Facts, missing_where_false},
         shape::{Kinds, Shape},
     },
     Inference, Need, named,
@@ -30,8 +30,8 @@ impl Inference<'_> {
                 let (test, _, yes, no) = &**parts;
                 self.expr(test, Need::Nothing);
                 self.blocks += 1;
-                self.under(Facts::of(test, true), false, |inner| inner.body(yes));
-                self.under(Facts::of(test, false), true, |inner| inner.body(no));
+                self.under(Facts::of(test, true), Vec::new(), |inner| inner.body(yes));
+                self.under(Facts::of(test, false), missing_where_false(test, true), |inner| inner.body(no));
                 self.blocks -= 1;
             }
             Stmt::For(each) => self.each(each),
@@ -105,9 +105,10 @@ impl Inference<'_> {
             self.expr(filter, Need::Nothing);
             Facts::of(filter, true)
         });
-        self.under(facts.unwrap_or_default(), false, |inner| inner.body(&each.body));
+        self.under(facts.unwrap_or_default(), Vec::new(), |inner| inner.body(&each.body));
         self.locals.truncate(known);
-        self.under(Facts::default(), true, |inner| inner.body(&each.otherwise));
+        let missing = missing_where_false(&each.items, true);
+        self.under(Facts::default(), missing, |inner| inner.body(&each.otherwise));
         self.blocks -= 1;
     }
 }
