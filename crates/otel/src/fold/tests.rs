@@ -1,6 +1,6 @@
 //! Golden traces of the fixtures' logs, and what holds for the trace of every log.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, sync::LazyLock};
 
 use inspan_protocol::{Event, SpanId};
 use inspan_testkit::{case_folders, check_golden, fixture_dir, read_text};
@@ -15,7 +15,7 @@ fn log(path: &Path) -> Vec<Envelope> {
 }
 
 /// Every golden log of the project, by its folder.
-fn logs() -> Vec<(String, Vec<Envelope>)> {
+static LOGS: LazyLock<Vec<(String, Vec<Envelope>)>> = LazyLock::new(|| {
     let folders = ["flows", "logs"].map(|name| case_folders(fixture_dir().join(name)).unwrap());
     let found: Vec<_> = folders
         .into_iter()
@@ -24,7 +24,7 @@ fn logs() -> Vec<(String, Vec<Envelope>)> {
         .collect();
     assert!(found.len() > 50, "the fixtures are there");
     found
-}
+});
 
 fn settings(content: Content) -> TraceSettings {
     let vendors = [
@@ -80,7 +80,7 @@ golden! {
 
 #[test]
 fn every_trace_is_a_tree_with_a_span_for_each_attempt() {
-    for (name, events) in logs() {
+    for (name, events) in LOGS.iter() {
         let spans = spans(&events, settings(Content::Off));
         let trace = TraceId::of_session(&events[0].context.session_id);
         let ids: BTreeSet<SpanId> = spans.iter().map(|span| span.span_id).collect();
@@ -111,7 +111,7 @@ fn every_trace_is_a_tree_with_a_span_for_each_attempt() {
 
 #[test]
 fn a_span_that_has_ended_is_the_same_in_every_longer_log() {
-    for (name, events) in logs() {
+    for (name, events) in LOGS.iter() {
         let whole = spans(&events, settings(Content::On));
         for end in 1..=events.len() {
             let part = spans(&events[..end], settings(Content::On));
@@ -122,7 +122,7 @@ fn a_span_that_has_ended_is_the_same_in_every_longer_log() {
 
 #[test]
 fn nothing_that_was_written_or_said_is_in_a_trace_unless_it_is_asked_for() {
-    for (name, events) in logs() {
+    for (name, events) in LOGS.iter() {
         let keys = [gen_ai::TOOL_ARGUMENTS, gen_ai::TOOL_RESULT, gen_ai::OUTPUT_MESSAGES, own::PROMPT_TEXT];
         for span in spans(&events, settings(Content::Off)) {
             assert!(keys.iter().all(|key| span.attributes.get(key).is_none()), "{name}: {span:?}");
@@ -177,7 +177,7 @@ proptest! {
     /// Logs that no program would write: any events of real ones, in any order and of any session.
     #[test]
     fn no_log_makes_it_panic_and_spans_stay_a_tree(picks in prop::collection::vec((0_usize..1000, 0_usize..1000), 1..120)) {
-        let logs = logs();
+        let logs = &LOGS;
         let events: Vec<Envelope> = picks
             .iter()
             .enumerate()
