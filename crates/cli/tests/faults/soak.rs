@@ -176,9 +176,15 @@ async fn asleep(
 
 /// Watches a session to its end, over all connections; gives its id and the state.
 async fn view(stage: Arc<ServerAddress>, session: String, answers: bool) -> anyhow::Result<(String, Value)> {
-    let mut state = Value::Null;
+    let (mut state, mut sent) = (Value::Null, None);
     loop {
         let mut socket = connect(&stage, &session).await?;
+        // The connection may have been lost before the answer took effect. With the same key it counts once.
+        if let Some(command) = &sent
+            && socket.send(Message::text(Value::to_string(command))).await.is_err()
+        {
+            continue;
+        }
         loop {
             let message = match tokio::time::timeout(SILENCE, socket.next()).await {
                 Ok(Some(Ok(Message::Text(text)))) => serde_json::from_str::<Value>(&text)?,
@@ -199,8 +205,9 @@ async fn view(stage: Arc<ServerAddress>, session: String, answers: bool) -> anyh
                 let command = json!({ "type": "reply", "prompt": question["promptId"], "choice": "yes" });
                 let key = format!("{session}-{}", question["promptId"]);
                 let command = json!({ "command": command, "session": session, "key": key });
-                // A connection that is lost meanwhile asks again, with the same key.
-                if socket.send(Message::text(command.to_string())).await.is_err() {
+                let text = command.to_string();
+                sent = Some(command);
+                if socket.send(Message::text(text)).await.is_err() {
                     break;
                 }
             }
