@@ -37,9 +37,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if args.plan {
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
-    if !args.no_store {
-        warn_of_secrets(&given, &graph, invocation);
-    }
+    warn_of_secrets(&given, !args.no_store, &graph, invocation);
     settings.given = given.keys().cloned().collect();
     if settings.replay.is_none() {
         check_setup(&graph, &all_providers(), invocation)?;
@@ -66,11 +64,22 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     Session { graph, nodes, providers, calls, store, settings, begin, mode }.watch(invocation)
 }
 
-/// What is given as input is stored as it is given, since a session that is resumed needs it.
-fn warn_of_secrets(given: &Map<String, Value>, graph: &Graph, invocation: &Invocation) {
+/// What is given as input is stored as it is given, since a session that is resumed needs it; and a secret that is like
+/// any other text is found nowhere.
+fn warn_of_secrets(given: &Map<String, Value>, is_stored: bool, graph: &Graph, invocation: &Invocation) {
     let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
     let redactor = Redactor::new(&env);
-    for (key, _) in given.iter().filter(|(_, value)| redactor.value((*value).clone()) != **value) {
+    let is_plain = |name: &&String| {
+        env.get(name).is_some_and(|value| !value.trim().is_empty() && redactor.text(value) == value)
+    };
+    for name in graph.secrets.iter().filter(is_plain) {
+        terminal::progress(&format!(
+            "warning: the secret {name} is too short or too common to be recognised: it is shown and stored wherever it \
+             occurs\n  help: take a value of 8 characters or more\n"
+        ));
+    }
+    let has_secret = |value: &Value| redactor.value(value.clone()) != *value;
+    for (key, _) in given.iter().filter(|(_, value)| is_stored && has_secret(value)) {
         terminal::progress(&format!(
             "warning: the input `{key}` contains a secret and is stored with the session unchanged\n  help: let a \
              program read it from its environment: `secrets: [NAME]` in the flow\n"

@@ -447,6 +447,19 @@ fn an_input_that_holds_a_secret_is_warned_of() {
 }
 
 #[test]
+fn a_secret_that_cannot_be_recognised_is_warned_of() {
+    let folder = flow_folder(
+        "flow: { name: f, secrets: [PIN, CODE] }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'echo $PIN $CODE'] } }]\n",
+    );
+    let mut command = program(folder.path(), &["run", "flow.yaml", "--no-store"]);
+    let ran = ran(folder.path(), command.env("PIN", "123").env("CODE", "4711"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "123 [redacted CODE]\n"));
+    let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
+    let expected = "warning: the secret PIN is too short or too common to be recognised: it is shown and stored wherever it occurs";
+    assert_eq!(warned, [expected]);
+}
+
+#[test]
 fn what_a_flow_computes_of_an_input_with_a_secret_has_none() {
     let folder = flow_folder(
         "
