@@ -64,7 +64,7 @@ impl PathRoot {
         }
     }
 
-    fn may_fail(&self) -> bool {
+    pub(crate) fn may_fail(&self) -> bool {
         matches!(self, Self::MayFail(_) | Self::Outer { may_fail: true, .. })
     }
 }

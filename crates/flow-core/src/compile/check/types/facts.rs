@@ -106,9 +106,9 @@ impl Facts {
         }
     }
 
-    /// The path has a value. Whether a node failed is known of one that was skipped too.
+    /// The path has a value. A node whose failure is handled has a `failed` also where it was skipped.
     fn path(&mut self, path: &Path) {
-        if !is_failed(path) {
+        if !(is_failed(path) && path.root.may_fail()) {
             self.0.push(spell_path(path.name(), &path.steps));
         }
     }
