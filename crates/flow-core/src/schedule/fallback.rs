@@ -138,8 +138,8 @@ impl Run {
         let first = choice.map_or(0, |choice| choice.tried.first().copied().unwrap_or(choice.agent));
         let given = |agent: u32| {
             let node = node.with_agent(agent);
-            let input = self.scoped(task.frame, &self.locals(task), |scope| node.input.resolve(scope));
-            json!({ "agent": agents.name(agent), "type": node.node_type, "input": input.ok() })
+            let input = self.in_any_session(task, &node.input);
+            json!({ "agent": agents.name(agent), "type": node.node_type, "input": input })
         };
         let entries = agents.fallback.iter().map(|entry| {
             let when = entry.when.as_ref().map(ToString::to_string);

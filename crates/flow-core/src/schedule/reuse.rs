@@ -19,7 +19,7 @@ use super::{
     select::Selected,
 };
 use crate::{
-    expr::Scope,
+    expr::Template,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
     state::{CONTINUE, Facts, NotRaised, frame_prefix},
@@ -476,7 +476,10 @@ impl Run {
             return Some(ReuseReason::Session);
         }
         if agents.is_some() || task.agents.is_some() {
-            return (agents != task.agents).then_some(ReuseReason::Input);
+            let before = task.agents.as_ref();
+            let same = agents.as_ref() == before
+                || before.is_some_and(|before| self.with_own_files(before) == agents);
+            return (!same).then_some(ReuseReason::Input);
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
         let now = self.any_input(at);
@@ -493,14 +496,18 @@ impl Run {
         if node.kind == NodeKind::Frames {
             return Some(Value::Null);
         }
-        let input = |scope: &Scope<'_>| node.input.resolve(scope).ok();
+        self.in_any_session(at, &node.input)
+    }
+
+    /// The same of an input that an agent of the task would have.
+    pub(super) fn in_any_session(&self, at: TaskRef, input: &Template) -> Option<Value> {
         let flow = self.any_flow.get_or_init(|| {
             let mut flow = self.flow.clone();
             flow["sessionId"] = "${sessionId}".into();
             flow["artifacts"] = "${artifacts}".into();
             flow
         });
-        self.scoped_in(flow, at.frame, &self.locals(at), input)
+        self.scoped_in(flow, at.frame, &self.locals(at), |scope| input.resolve(scope).ok())
     }
 
     /// Whether a predecessor of a task was really run in this session, around its frame too.

@@ -322,3 +322,22 @@ fn another_program_has_other_conversations() {
     assert!(direct("two").contains(refused), "{}", direct("two"));
     assert!(!direct("one").contains("cannot continue"), "{}", direct("one"));
 }
+
+#[test]
+fn what_several_agents_may_work_on_is_reused_though_it_names_the_session() {
+    let edited = |last: &str| {
+        let text = FLOW.replace("WHO", "cheap").replace("prompt: go", "prompt: \"go {{ flow.sessionId }}\"");
+        graph(&format!(
+            "{text}  - {{ id: last, type: constant, dependsOn: [solve], input: {{ value: {last} }} }}\n"
+        ))
+    };
+    let mut sim = Sim::new(&edited("1"), &[]);
+    sim.drive(unsure);
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
+    let reusable = super::reuse::reusable(&sim, usize::MAX);
+    let mut continued = Sim::reusing(&edited("2"), reusable);
+    continued.drive(unsure);
+    continued.check();
+    assert_eq!((continued.starts("solve").len(), continued.starts("last").len()), (0, 1));
+    assert_eq!(output(&continued)["by"], "other");
+}
