@@ -15,6 +15,9 @@ use crate::{
     keyed::{RequestKey, key_reused},
 };
 
+/// Of so many sessions, the newest, a server looks for those that wait with an answer when it starts.
+const LISTED: usize = 1_000;
+
 /// What may be asked of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
@@ -261,6 +264,31 @@ impl Sessions {
                 self.launcher.fork(session, Some(&at), &Map::new(), &options).await.map(Receipt::of)
             }
         }
+    }
+
+    /// Resumes the sessions that wait with an answer or a stop: another server stored it, and was killed before it
+    /// resumed them. What a person has stored for later has no key. Returns each with the error if it cannot be resumed.
+    pub async fn resume_answered(&self) -> Result<Vec<(SessionId, Option<SessionError>)>, SessionError> {
+        let mut resumed = Vec::new();
+        for entry in self.list(LISTED).await? {
+            let may_be = entry.unanswered > 0 && entry.continued_by.is_none() && entry.damage.is_none();
+            if !may_be || is_driven(&entry) {
+                continue;
+            }
+            let resumes =
+                |command: &Command| matches!(command, Command::Reply { .. } | Command::Abort { .. });
+            let stored = self.store().unanswered(&entry.session).await?;
+            if !stored.iter().any(|posted| posted.key.is_some() && resumes(&posted.command)) {
+                continue;
+            }
+            let options = ResumeOptions { in_place: true, ..ResumeOptions::default() };
+            match self.launcher.resume(&entry.session, &options).await {
+                // Another server did.
+                Err(error) if error.code == SessionErrorCode::SessionHeld => {}
+                result => resumed.push((entry.session, result.err())),
+            }
+        }
+        Ok(resumed)
     }
 
     async fn resume(

@@ -209,6 +209,8 @@ pub struct PostedCommand {
     pub at: Timestamp,
     /// The command.
     pub command: Command,
+    /// The key of its caller, if it was posted with one.
+    pub key: Option<String>,
 }
 
 impl PostedCommand {

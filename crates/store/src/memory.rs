@@ -35,8 +35,6 @@ struct StoredSession {
     log: Vec<Arc<Envelope>>,
     digest: SessionFacts,
     posted: Vec<(PostedCommand, Option<Verdict>)>,
-    /// The numbers of commands by their keys.
-    keys: BTreeMap<String, u64>,
     /// By their hashes.
     blobs: BTreeMap<String, Blob>,
 }
@@ -114,12 +112,13 @@ impl StoredSession {
     }
 
     /// Keeps a command with the next number.
-    fn post(&mut self, command: &Command, at: Timestamp) -> Result<u64, StoreError> {
+    fn post(&mut self, command: &Command, key: Option<&str>, at: Timestamp) -> Result<u64, StoreError> {
         if let Some(refused) = self.refuses(command) {
             return Err(refused);
         }
         let number = self.posted.len() as u64 + 1;
-        self.posted.push((PostedCommand { number, at, command: command.clone() }, None));
+        let (command, key) = (command.clone(), key.map(str::to_owned));
+        self.posted.push((PostedCommand { number, at, command, key }, None));
         Ok(number)
     }
 
@@ -133,6 +132,10 @@ impl StoredSession {
         let waits = self.unanswered().any(|posted| posted.answers() == Some(prompt));
         (self.owner.is_none() && waits)
             .then(|| StoreError::ReplyWaits { session: session(), prompt: prompt.clone() })
+    }
+
+    fn of_key(&self, key: &str) -> Option<&PostedCommand> {
+        self.posted.iter().map(|(posted, _)| posted).find(|posted| posted.key.as_deref() == Some(key))
     }
 
     fn unanswered(&self) -> impl Iterator<Item = &PostedCommand> {
@@ -186,7 +189,6 @@ impl RunStore for MemoryStore {
             log: Vec::new(),
             digest: SessionFacts::default(),
             posted: Vec::new(),
-            keys: BTreeMap::new(),
             blobs: BTreeMap::new(),
         };
         sessions.insert(session.clone(), stored);
@@ -262,7 +264,7 @@ impl RunStore for MemoryStore {
     }
 
     async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
-        let posted = self.change(session, |stored| stored.post(command, now));
+        let posted = self.change(session, |stored| stored.post(command, None, now));
         self.posts.send_modify(|posts| *posts += 1);
         posted
     }
@@ -275,26 +277,19 @@ impl RunStore for MemoryStore {
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         let posted = self.change(session, |stored| {
-            if let Some(number) = stored.keys.get(key).copied() {
-                let same = |posted: &PostedCommand| posted.number == number && posted.command == *command;
-                let is_same = stored.posted.iter().any(|(posted, _)| same(posted));
-                let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
-                return if is_same { Ok(number) } else { Err(reused()) };
+            let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
+            match stored.of_key(key) {
+                Some(posted) if posted.command == *command => Ok(posted.number),
+                Some(_) => Err(reused()),
+                None => stored.post(command, Some(key), now),
             }
-            let number = stored.post(command, now)?;
-            stored.keys.insert(key.to_owned(), number);
-            Ok(number)
         });
         self.posts.send_modify(|posts| *posts += 1);
         posted
     }
 
     async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
-        self.with(session, |stored| {
-            let number = stored.keys.get(key);
-            let mut posted = stored.posted.iter().map(|(posted, _)| posted);
-            Ok(number.and_then(|number| posted.find(|posted| posted.number == *number)).cloned())
-        })
+        self.with(session, |stored| Ok(stored.of_key(key).cloned()))
     }
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {

@@ -282,7 +282,7 @@ async fn a_command_is_answered_once() {
         let mut posted = Vec::new();
         for (command, time) in commands.iter().zip(5..) {
             let number = store.post(id, command, at(time)).await.unwrap();
-            posted.push(PostedCommand { number, at: at(time), command: command.clone() });
+            posted.push(PostedCommand { number, at: at(time), command: command.clone(), key: None });
         }
         assert_eq!(posted.iter().map(|posted| posted.number).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(store.unanswered(id).await, Ok(posted.clone()));

@@ -464,10 +464,10 @@ impl RunStore for SharedStore {
             let Some(posted) = self.log.request(session, number).await.map_err(refused)? else {
                 continue;
             };
-            if let (Some(found), SessionRequest::Command(command)) = (posted.key, posted.request)
-                && found == key
+            if let SessionRequest::Command(command) = posted.request
+                && posted.key.as_deref() == Some(key)
             {
-                return Ok(Some(PostedCommand { number, at: posted.at, command }));
+                return Ok(Some(PostedCommand { number, at: posted.at, command, key: posted.key }));
             }
         }
         Ok(None)
@@ -482,7 +482,7 @@ impl RunStore for SharedStore {
                 && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
                 && let SessionRequest::Command(command) = posted.request
             {
-                open.push(PostedCommand { number, at: posted.at, command });
+                open.push(PostedCommand { number, at: posted.at, command, key: posted.key });
             }
         }
         Ok(open)

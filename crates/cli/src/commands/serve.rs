@@ -37,14 +37,34 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
         let mut signals = Signals::listen();
         let server = Server::start(args.address(), args.allow_remote.clone(), folders, invocation).await?;
         server.announce(args, invocation);
+        let sessions = server.sessions.clone();
+        let resumes = tokio::spawn(async move { resume_answered(&sessions).await });
         let notifications = server.notifications(invocation);
         signals.next().await;
+        resumes.abort();
         if let Some(notifications) = notifications {
             notifications.finish().await;
         }
         server.stop().await
     })?;
     Ok(Exit::Success)
+}
+
+/// Does what a server that was killed had taken on.
+async fn resume_answered(sessions: &Sessions) {
+    let report = match sessions.resume_answered().await {
+        Ok(resumed) => resumed
+            .into_iter()
+            .map(|(id, error)| match error {
+                None => format!("{id}: resumed with an answer that was stored\n"),
+                Some(error) => {
+                    format!("warning: {id} waits with a stored answer, and cannot be resumed: {error}\n")
+                }
+            })
+            .collect(),
+        Err(error) => format!("warning: sessions that wait with a stored answer are not resumed: {error}\n"),
+    };
+    terminal::progress(&report);
 }
 
 /// A server of this process.

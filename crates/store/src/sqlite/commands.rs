@@ -83,7 +83,7 @@ pub(super) fn of_key(
     if let Some(number) = number {
         walk(connection, session, "", |stored| {
             if stored.number == number {
-                found = Some(stored);
+                found = Some(StoredCommand { key: Some(key.to_owned()), ..stored });
             }
             Ok(())
         })?;
@@ -97,6 +97,7 @@ pub(super) fn posted(stored: &StoredCommand) -> Result<PostedCommand, Fault> {
         number: count(stored.number),
         at: Timestamp::from_millis(stored.at),
         command: command(stored)?,
+        key: stored.key.clone(),
     })
 }
 
@@ -135,8 +136,11 @@ fn words(verdict: &Verdict) -> (&'static str, Option<&str>) {
 pub(super) fn unanswered(connection: &Connection, id: &SessionId) -> Result<Vec<PostedCommand>, Fault> {
     let session = session::find(connection, id)?;
     let mut waiting = Vec::new();
+    let mut query =
+        connection.prepare_cached("SELECT key FROM commands WHERE session = ?1 AND number = ?2")?;
     walk(connection, &session, "AND verdict IS NULL", |stored| {
-        waiting.push(posted(&stored)?);
+        let key = query.query_row((session.number, stored.number), |row| row.get(0))?;
+        waiting.push(posted(&StoredCommand { key, ..stored })?);
         Ok(())
     })
     .map_err(|fault| fault.of(id.as_str()))?;

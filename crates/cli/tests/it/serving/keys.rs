@@ -2,9 +2,13 @@
 
 use std::{collections::BTreeSet, fs};
 
+use inspan_engine::{Clock, SystemClock};
+use inspan_flow::{RunStore, SqliteOptions, SqliteStore};
+use inspan_protocol::Command;
 use serde_json::{Value, json};
 
-use super::{client::Server, folder, run_quick, start, until, wait_for};
+use super::{client::Server, folder, run_quick, start, state, until, wait_for};
+use crate::program::{home, inspan};
 
 #[test]
 fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
@@ -30,6 +34,31 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
         .post("/api/v1/sessions", &json!({ "flow": "ask", "input": { "topic": "x" }, "key": "start-once" }));
     assert_eq!((unlike.status, unlike.json()["code"].clone()), (409, json!("keyReused")));
     assert_eq!(fs::read_to_string(folder.path().join("first.txt")).unwrap(), "ran\n");
+}
+
+#[test]
+fn a_server_that_starts_resumes_what_another_one_had_stored_an_answer_for() {
+    let folder = folder();
+    for id in ["stored", "later"] {
+        let ran = inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", id]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    }
+    let server = Server::start(folder.path());
+    for id in ["stored", "later"] {
+        wait_for(&server.client(), id, "waiting");
+    }
+    drop(server);
+    // What a server does before it resumes the session, where it is killed; and what a person leaves for later.
+    let store =
+        SqliteStore::open(home(folder.path()).join("sessions.db"), &SqliteOptions::default()).unwrap();
+    let reply = Command::Reply { prompt: "ask.1".into(), content: "one".to_owned(), choice: None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(store.post_once(&"stored".into(), "k", &reply, SystemClock.now())).unwrap();
+    drop(store);
+    assert_eq!(inspan(folder.path(), &["reply", "later", "one", "--no-resume"]).code, Some(0));
+    let server = Server::start(folder.path());
+    wait_for(&server.client(), "stored", "success");
+    assert_eq!(state(&server.client(), "later"), json!("waiting"));
 }
 
 /// What ten callers are answered that ask at the same moment: the status and a field, each once.
