@@ -287,6 +287,11 @@ impl RunEvents {
         if let Some(session) = facts.and_then(|facts| facts.session.clone()) {
             events.extend(self.report_session(session));
         }
+        let named = self.turn_usage.is_some_and(|spent| spent.cost_usd.is_some());
+        if named && facts.is_some_and(|facts| facts.cost_usd.is_none() && facts.usage != Usage::default()) {
+            // What was named counts; the output says that there is more.
+            events.extend(self.report_spending());
+        }
         let streamed = self.turn_usage.take();
         let context = self.turn_context.take();
         let reported = self.turn_reported.take().filter(|reported| *reported != TurnSpending::default());

@@ -250,17 +250,26 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
     for (stream, facts, expected) in rows {
         let mut state =
             after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
-        let expected: Vec<_> = expected
-            .map(|(usage, cost_usd)| Event::AgentUsage {
-                usage,
-                cost_usd,
-                context: None,
-                turn_id: None,
-                reported: None,
-                run_id: "run-1".into(),
-            })
-            .into_iter()
-            .collect();
+        let run_id = || RunId::from("run-1");
+        // What the stream named counts also where the output says that there is more.
+        let named =
+            expected.filter(|(usage, cost)| !stream.is_empty() && usage.total() > 0 && cost.is_none());
+        let reported = named.map(|_| TurnSpending { usage: usage(3, 4), cost_usd: Some(0.5) });
+        let spent = reported.map(|TurnSpending { usage, cost_usd }| Event::AgentSpent {
+            usage,
+            cost_usd,
+            run_id: run_id(),
+        });
+        let (context, turn_id) = (None, None);
+        let whole = expected.map(|(usage, cost_usd)| Event::AgentUsage {
+            usage,
+            cost_usd,
+            context,
+            turn_id,
+            reported,
+            run_id: run_id(),
+        });
+        let expected: Vec<_> = spent.into_iter().chain(whole).collect();
         assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");
     }
 }

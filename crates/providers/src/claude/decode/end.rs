@@ -21,6 +21,8 @@ impl ClaudeDecoder {
         let usage = self.usage_of(&line);
         let cost_usd = self.cost_of(&line, usage, out);
         let turn = std::mem::take(&mut self.turn);
+        // The program names the cost of what was answered, and not that of the request that was under way.
+        let is_cut = line.terminal_reason.as_deref() == Some("aborted_streaming");
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
         }
@@ -60,7 +62,7 @@ impl ClaudeDecoder {
             num_turns: turn.messages,
             duration_ms: line.duration_ms.max(0.0) as u64,
             usage,
-            cost_usd,
+            cost_usd: cost_usd.filter(|_| !is_cut),
             permission_denials: denials.collect(),
             structured_output: line.structured_output,
             resets_at: turn.resets_at,
