@@ -11,7 +11,7 @@ use std::{
 use inspan_protocol::Envelope;
 
 use crate::{
-    program::{Ran, home, inspan, program, ran, replaced, snapshot},
+    program::{Ran, flow_folder, home, inspan, program, ran, replaced, snapshot},
     stored::{Driven, Stored, log},
 };
 
@@ -286,4 +286,44 @@ fn an_old_session_that_has_not_ended_is_listed_among_many() {
     let listed = ran.json();
     let ids: Vec<_> = listed.as_array().unwrap().iter().map(|entry| &entry["sessionId"]).collect();
     assert_eq!(ids, ["old"]);
+}
+
+#[test]
+fn a_log_of_some_events_has_no_line_of_others() {
+    let flow =
+        "name: f\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'printf \"one\\ntwo\"'] } }\n";
+    let folder = flow_folder(flow);
+    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).code, Some(0));
+    let printed = |names: &str| inspan(folder.path(), &["logs", "s", "--type", names]).stdout;
+    assert_eq!(printed("phase:start").lines().count(), 1, "{}", printed("phase:start"));
+    assert_eq!(printed("task:complete").lines().count(), 1, "{}", printed("task:complete"));
+    assert!(printed("exec:output").contains("│ one"), "{}", printed("exec:output"));
+}
+
+#[test]
+fn a_reused_node_has_the_type_of_its_agent() {
+    let flow = |last: &str| {
+        format!(
+            "
+name: f
+agents:
+  a_said: {{ type: scripted.agent, prompt: x, options: {{ turns: [[{{ text: hi }}]] }} }}
+  echoed: {{ type: echo.agent, prompt: x }}
+  said: {{ type: scripted.agent, prompt: x, options: {{ turns: [[{{ text: hi }}]] }} }}
+nodes:
+  - {{ id: who, type: constant, input: {{ value: echoed }} }}
+  - {{ id: dyn, agent: '{{{{ who.value }}}}', dependsOn: [who] }}
+  - {{ id: last, type: exec, dependsOn: [dyn], input: {{ argv: [sh, -c, '{last}'] }} }}
+"
+        )
+    };
+    let folder = flow_folder(&flow("exit 1"));
+    let failed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    fs::write(folder.path().join("flow.yaml"), flow("exit 0")).unwrap();
+    let resumed = inspan(folder.path(), &["resume", "s", "--session-id", "t", "--edited", "--no-input"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let shown = inspan(folder.path(), &["show", "t", "--json"]).json();
+    let node = &shown["nodes"]["dyn"];
+    assert_eq!((&node["type"], &node["reused"]), (&"echo.agent".into(), &true.into()), "{shown}");
 }

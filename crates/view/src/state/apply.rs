@@ -252,6 +252,9 @@ impl SessionView {
         let (graph, state) = (self.run.graph(), self.run.state());
         let begins = match event {
             Event::TaskStart { node_type, .. } => state.find(graph, Some(path)).map(|task| (task, node_type)),
+            Event::TaskReused { .. } => {
+                state.find(graph, Some(path)).map(|task| (task, &state.spec(graph, task).node_type))
+            }
             _ => None,
         };
         visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {

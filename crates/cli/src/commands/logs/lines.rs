@@ -43,8 +43,10 @@ impl Lines {
             Detail::Text
         };
         let is_text = matches!(envelope.event, Event::AgentText { .. });
+        // A line that is not taken here is not printed later.
+        let is_left_out = !wanted && (is_text || matches!(envelope.event, Event::ExecOutput { .. }));
         let mut lines =
-            if wanted || !is_text { self.plain.lines(envelope, &self.state, detail) } else { Vec::new() };
+            if is_left_out { Vec::new() } else { self.plain.lines(envelope, &self.state, detail) };
         if !wanted && detail == Detail::Everything {
             return Vec::new();
         }
