@@ -81,7 +81,7 @@ golden! {
 #[test]
 fn every_trace_is_a_tree_with_a_span_for_each_attempt() {
     for (name, events) in LOGS.iter() {
-        let spans = spans(&events, settings(Content::Off));
+        let spans = spans(events, settings(Content::Off));
         let trace = TraceId::of_session(&events[0].context.session_id);
         let ids: BTreeSet<SpanId> = spans.iter().map(|span| span.span_id).collect();
         assert_eq!(ids.len(), spans.len(), "{name}: no two spans have the same id");
@@ -112,7 +112,7 @@ fn every_trace_is_a_tree_with_a_span_for_each_attempt() {
 #[test]
 fn a_span_that_has_ended_is_the_same_in_every_longer_log() {
     for (name, events) in LOGS.iter() {
-        let whole = spans(&events, settings(Content::On));
+        let whole = spans(events, settings(Content::On));
         for end in 1..=events.len() {
             let part = spans(&events[..end], settings(Content::On));
             assert_eq!(part, whole[..part.len()], "{name}: the first {end} events");
@@ -124,7 +124,7 @@ fn a_span_that_has_ended_is_the_same_in_every_longer_log() {
 fn nothing_that_was_written_or_said_is_in_a_trace_unless_it_is_asked_for() {
     for (name, events) in LOGS.iter() {
         let keys = [gen_ai::TOOL_ARGUMENTS, gen_ai::TOOL_RESULT, gen_ai::OUTPUT_MESSAGES, own::PROMPT_TEXT];
-        for span in spans(&events, settings(Content::Off)) {
+        for span in spans(events, settings(Content::Off)) {
             assert!(keys.iter().all(|key| span.attributes.get(key).is_none()), "{name}: {span:?}");
         }
     }
