@@ -38,10 +38,14 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
         let server = Server::start(args.address(), args.allow_remote.clone(), folders, invocation).await?;
         server.announce(args, invocation);
         let sessions = server.sessions.clone();
-        let resumes = tokio::spawn(async move { resume_answered(&sessions).await });
+        let resume = async move { resume_answered(&sessions).await };
+        // The machines of a cluster apply an answer when it comes.
+        let resumes = invocation.engine.is_none().then(|| tokio::spawn(resume));
         let notifications = server.notifications(invocation);
         signals.next().await;
-        resumes.abort();
+        if let Some(resumes) = resumes {
+            resumes.abort();
+        }
         if let Some(notifications) = notifications {
             notifications.finish().await;
         }
