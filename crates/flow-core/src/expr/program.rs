@@ -158,7 +158,7 @@ impl CompiledTemplate {
     }
 }
 
-/// The error of a constant. One that takes long to evaluate is left to the run.
+/// The error of a constant; none if it takes long to evaluate, since a check must be fast.
 fn constant_error<T>(
     is_constant: bool,
     evaluate: impl FnOnce(&Scope<'_>, &Limits) -> Option<T>,

@@ -239,37 +239,34 @@ fn the_events_of_two_turns_are_complete() {
 fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
     let none = facts(None, Usage::default(), None);
     let reported = facts(None, usage(5, 5), None);
+    // What the stream named counts also where the output says that there is more.
+    let named = Some(TurnSpending { usage: usage(3, 4), cost_usd: Some(0.5) });
     let rows = [
-        (vec![], Some(&none), Some((Usage::default(), None))),
-        (vec![], Some(&reported), Some((usage(5, 5), None))),
-        (vec![spent(1, 2), spent(3, 4)], Some(&none), Some((usage(3, 4), Some(0.5)))),
-        (vec![spent(1, 2), spent(3, 4)], Some(&reported), Some((usage(5, 5), None))),
-        (vec![spent(1, 2), spent(3, 4)], None, Some((usage(3, 4), Some(0.5)))),
-        (vec![], None, None),
+        (vec![], Some(&none), None, Some((Usage::default(), None))),
+        (vec![], Some(&reported), None, Some((usage(5, 5), None))),
+        (vec![spent(1, 2), spent(3, 4)], Some(&none), None, Some((usage(3, 4), Some(0.5)))),
+        (vec![spent(1, 2), spent(3, 4)], Some(&reported), named, Some((usage(5, 5), None))),
+        (vec![spent(1, 2), spent(3, 4)], None, None, Some((usage(3, 4), Some(0.5)))),
+        (vec![], None, None, None),
     ];
-    for (stream, facts, expected) in rows {
+    for (stream, facts, reported, whole) in rows {
         let mut state =
             after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
         let run_id = || RunId::from("run-1");
-        // What the stream named counts also where the output says that there is more.
-        let named =
-            expected.filter(|(usage, cost)| !stream.is_empty() && usage.total() > 0 && cost.is_none());
-        let reported = named.map(|_| TurnSpending { usage: usage(3, 4), cost_usd: Some(0.5) });
-        let spent = reported.map(|TurnSpending { usage, cost_usd }| Event::AgentSpent {
+        let before = reported.map(|TurnSpending { usage, cost_usd }| Event::AgentSpent {
             usage,
             cost_usd,
             run_id: run_id(),
         });
-        let (context, turn_id) = (None, None);
-        let whole = expected.map(|(usage, cost_usd)| Event::AgentUsage {
+        let whole = whole.map(|(usage, cost_usd)| Event::AgentUsage {
             usage,
             cost_usd,
-            context,
-            turn_id,
+            context: None,
+            turn_id: None,
             reported,
             run_id: run_id(),
         });
-        let expected: Vec<_> = spent.into_iter().chain(whole).collect();
+        let expected: Vec<_> = before.into_iter().chain(whole).collect();
         assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");
     }
 }
