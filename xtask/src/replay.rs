@@ -24,18 +24,15 @@ pub(crate) fn run(
     out: &mut dyn std::io::Write,
 ) -> anyhow::Result<bool> {
     let cases = cases_of(root, filter)?;
-    let mut wrong = 0;
-    for case in &cases {
-        if let Err(error) = case.check(mode) {
-            wrong += 1;
-            writeln!(out, "fixtures/flows/{}: {error:#}", case.name())?;
-        }
+    let wrong = wrong(&cases, mode);
+    for wrong in &wrong {
+        writeln!(out, "fixtures/flows/{wrong}")?;
     }
-    writeln!(out, "flows: {} of {} cases give what they should", cases.len() - wrong, cases.len())?;
+    writeln!(out, "flows: {} of {} cases give what they should", cases.len() - wrong.len(), cases.len())?;
     let bless = if mode == GoldenMode::Bless { "1" } else { "0" };
     let env = [("INSPAN_FILTER", filter), ("INSPAN_BLESS", bless)];
     let passed = crate::workspace::test(root, &[&["--lib", "--"], &TESTS[..]].concat(), &env)?;
-    Ok(wrong == 0 && passed)
+    Ok(wrong.is_empty() && passed)
 }
 
 /// The flow cases whose names contain `filter`.
@@ -45,23 +42,32 @@ pub(crate) fn cases_of(root: &Path, filter: &str) -> anyhow::Result<Vec<FlowCase
     Ok(cases.filter(|case| case.name().contains(filter)).collect())
 }
 
+/// What is wrong with each case that does not give what it should. The cases run on two threads.
+fn wrong(cases: &[FlowCase], mode: GoldenMode) -> Vec<String> {
+    let check = |cases: &[FlowCase]| -> Vec<String> {
+        let wrong = |case: &FlowCase| Some(format!("{}: {:#}", case.name(), case.check(mode).err()?));
+        cases.iter().filter_map(wrong).collect()
+    };
+    let (first, second) = cases.split_at(cases.len() / 2);
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| check(second));
+        (check(first), second.join().expect("a case does not panic"))
+    });
+    [first, second].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use inspan_testkit::GoldenMode;
 
-    use super::cases_of;
+    use super::{cases_of, wrong};
     use crate::workspace::root;
 
     /// Every flow gives exactly its log; what differs is shown line by line.
     #[test]
     fn flows() {
         let cases = cases_of(&root(), "").expect("the fixtures are there");
-        let wrong: Vec<String> = cases
-            .iter()
-            .filter_map(|case| {
-                Some(format!("{}: {:#}", case.name(), case.check(GoldenMode::from_env()).err()?))
-            })
-            .collect();
+        let wrong = wrong(&cases, GoldenMode::from_env());
         assert!(wrong.is_empty(), "\n\n{}\n", wrong.join("\n"));
         assert!(cases.len() > 10, "only {} cases were found", cases.len());
     }
