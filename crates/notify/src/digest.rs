@@ -34,6 +34,7 @@ const EVENTS: &[&str] = &[
     "agent:complete",
     "task:complete",
     "task:failed",
+    "phase:failed",
     "harness:complete",
 ];
 
@@ -80,6 +81,9 @@ pub struct DigestSession {
     /// What was spent in the time of the digest, in US dollars, if all of it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// Why it failed, where that is not the error of a node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// The nodes that failed for good.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FailedNode>,
@@ -157,6 +161,7 @@ struct Sum {
     tokens: u64,
     finished: u64,
     duration_ms: Option<u64>,
+    error: Option<String>,
     errors: BTreeMap<NodePath, String>,
 }
 
@@ -293,6 +298,7 @@ impl Digest {
             // The session that continues it is in the list, and what waits has its own.
             DisplayStatus::Continued | DisplayStatus::Waiting | DisplayStatus::Paused => return,
         };
+        let error = sum.error.filter(|error| !sum.errors.values().any(|of_node| of_node == error));
         let errors = sum.errors.into_iter().take(NODES).map(|(node, error)| FailedNode { node, error });
         list.push(DigestSession {
             session: entry.session.clone(),
@@ -302,6 +308,7 @@ impl Digest {
             duration_ms: sum.duration_ms,
             finished_nodes: sum.finished,
             cost_usd: (!sum.has_unknown).then_some(sum.usd),
+            error,
             errors: errors.collect(),
             damage: entry.damage.as_ref().map(|damage| line(damage, ERROR)),
             commands: commands.next(entry).into_iter().map(|(command, _)| command).collect(),
@@ -331,6 +338,7 @@ impl Sum {
             (Event::TaskFailed { error, will_retry: false, .. }, Some(task)) => {
                 self.errors.insert(task.clone(), lines(&error.message, ERROR));
             }
+            (Event::PhaseFailed { error, .. }, _) => self.error = Some(lines(&error.message, ERROR)),
             (Event::HarnessComplete { duration_ms, .. }, _) => self.duration_ms = Some(*duration_ms),
             _ => {}
         }

@@ -182,7 +182,9 @@ impl Painter {
             }
             _ => None,
         };
-        let asked = (inner_ref.state.asked != asked_before).then(|| inner_ref.state.questions.clone());
+        // A session that continues asks a question that was open before again.
+        let asked = (new.is_some() || inner_ref.state.asked != asked_before)
+            .then(|| inner_ref.state.questions.clone());
         drop(inner);
         if let Some(asker) = &*lock(&self.asker) {
             if let Some((prompt, answer)) = reply {

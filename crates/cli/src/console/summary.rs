@@ -1,11 +1,13 @@
 //! The report of a session that has ended: its outcome, its nodes, what failed, why, and what to do about
 //! it.
 
+use std::collections::HashSet;
+
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, NodeStatus, Outcome};
 
 use super::tree::Canvas;
 use super::tree::tree;
-use inspan_view::{Line, NodeRow, SessionView, Tone, inside, look, safe::harmless};
+use inspan_view::{Line, NodeRow, SessionView, Tone, inside, label, look, safe::harmless};
 
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
 const LONGEST: usize = 200;
@@ -29,34 +31,38 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let mut hints: Vec<&str> = Vec::new();
     let outcome = state.ended.map(|ended| ended.outcome);
     // A failure that the flow has handled is no error of the flow, nor is one after which a session can go on.
-    let handled = matches!(outcome, Some(Outcome::Success | Outcome::Partial)) || rests(state);
-    let mut say = |place: &str, row: Option<&NodeRow>, pass: Option<u32>, error: &AgentError| {
-        let mut line = Line::new();
-        match handled {
-            true => line.push(Tone::Warning, "warning"),
-            false => line.push(Tone::Bad, "error"),
+    let goes_on = matches!(outcome, Some(Outcome::Success | Outcome::Partial)) || rests(state);
+    let mut say =
+        |place: &str, row: Option<&NodeRow>, pass: Option<u32>, error: &AgentError, is_handled: bool| {
+            let mut line = Line::new();
+            match is_handled {
+                true => line.push(Tone::Warning, "warning"),
+                false => line.push(Tone::Bad, "error"),
+            };
+            line.push(Tone::Strong, ": ");
+            if !place.is_empty() {
+                line.push(Tone::Strong, place);
+                let pass =
+                    pass.map(|pass| format!(" failed in pass {pass}: ")).unwrap_or(" failed: ".to_owned());
+                line.push(Tone::Plain, &pass);
+            }
+            look::error(&mut line, error);
+            lines.push(line);
+            for said in error.message.lines().skip(1) {
+                lines.push(Line::new().with(Tone::Plain, "  ").with(Tone::Faint, harmless(said).trim_end()));
+            }
+            lines.extend(printed(error));
+            if let Some(hint) = hint(error, row)
+                && !is_handled
+                && !hints.contains(&hint)
+            {
+                hints.push(hint);
+                lines.push(help(hint));
+            }
         };
-        line.push(Tone::Strong, ": ");
-        if !place.is_empty() {
-            line.push(Tone::Strong, place);
-            let pass = pass.map(|pass| format!(" failed in pass {pass}: ")).unwrap_or(" failed: ".to_owned());
-            line.push(Tone::Plain, &pass);
-        }
-        look::error(&mut line, error);
-        lines.push(line);
-        for said in error.message.lines().skip(1) {
-            lines.push(Line::new().with(Tone::Plain, "  ").with(Tone::Faint, harmless(said).trim_end()));
-        }
-        lines.extend(printed(error));
-        if let Some(hint) = hint(error, row)
-            && !handled
-            && !hints.contains(&hint)
-        {
-            hints.push(hint);
-            lines.push(help(hint));
-        }
-    };
-    let (mut named, mut is_said) = (false, false);
+    let handled = state.run().state().handled_failures(state.run().graph());
+    let handled: HashSet<&str> = handled.iter().map(label).collect();
+    let (mut is_said, mut is_finished) = (false, false);
     let mut in_frames = 0;
     each_row(&state.rows, "", &mut |place, row| {
         let has_failed = row.status == NodeStatus::Failed;
@@ -64,17 +70,17 @@ fn failures(state: &SessionView) -> Vec<Line> {
             if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
                 in_frames += 1;
                 if in_frames <= FAILURES {
-                    say(&place, Some(row), None, error);
+                    say(&place, Some(row), None, error, goes_on || is_finished);
                 }
             }
             return !has_failed;
         }
+        is_finished = matches!(row.status, NodeStatus::Complete | NodeStatus::Reused);
         for (pass, error) in &row.failed_passes {
-            say(&place, Some(row), Some(*pass), error);
+            say(&place, Some(row), Some(*pass), error, true);
         }
         if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
-            say(&place, Some(row), None, error);
-            named = true;
+            say(&place, Some(row), None, error, goes_on || handled.contains(&*place));
             is_said |= state.error.as_ref().is_some_and(|of_flow| of_flow.message == error.message);
         }
         // The failure of a node that runs frames is that of one of them.
@@ -83,10 +89,8 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let bad = outcome.is_some_and(|outcome| {
         !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
     });
-    // Where the flow was to end for another reason, nodes may have failed beside it, such as those that clean up.
-    let by_itself = matches!(outcome, Some(Outcome::TimedOut | Outcome::BudgetExceeded)) && !rests(state);
-    if let (true, true, Some(error)) = (bad, !named || by_itself && !is_said, &state.error) {
-        say("", None, None, error);
+    if let (true, false, Some(error)) = (bad, is_said, &state.error) {
+        say("", None, None, error, goes_on);
     }
     if in_frames > FAILURES {
         lines.push(
@@ -223,6 +227,9 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
             "end the calls by a condition, or raise `maxDepth` in the `input` of the `control.subflow`"
         }
         ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or set `onExhausted: continue`",
+        _ if error.is(ErrorKind::SessionNotFound) => {
+            "its conversation is gone: `inspan fork SESSION --at NODE`, with the node that began it, begins it again"
+        }
         ErrorCode::ToolDenied => {
             "allow the tool in the node's `options`, or run at a terminal and answer when asked"
         }

@@ -344,7 +344,7 @@ fn a_failure_says_what_and_why_and_what_to_do() {
             "",
             Event::PhaseFailed {
                 name: "Run Flow".to_owned(),
-                error: AgentError::new(ErrorCode::Auth, "node `plan`: the key was refused"),
+                error: AgentError::new(ErrorCode::Auth, "the key was refused"),
             },
         )
         .at(903, "", end(Outcome::Failed, 903));
@@ -588,6 +588,30 @@ fn a_flow_whose_time_is_up_says_so_after_what_failed_while_it_ended() {
     let text = plain(REVIEW, &tale);
     let last = text.lines().rfind(|line| line.starts_with("error: ")).unwrap();
     assert!(last.contains("did not end within its timeout"), "{text}");
+}
+
+#[test]
+fn a_failure_that_is_handled_does_not_hide_the_one_that_ended_the_flow() {
+    let flow = "
+flow: { name: f }
+nodes:
+  - { id: a, type: echo, input: { text: x }, policy: { continueOnError: true } }
+  - { id: b, type: echo, dependsOn: [a], input: { text: x } }
+";
+    let error = AgentError::new(ErrorCode::OutputInvalid, "the outputs do not fit");
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "f".to_owned() })
+        .at(1, "a", start("a", "echo", 1))
+        .at(2, "a", failed("a", ErrorCode::Process, "no", false))
+        .at(3, "b", start("b", "echo", 1))
+        .at(4, "b", done("b", 1))
+        .at(5, "", Event::PhaseFailed { name: "Run Flow".to_owned(), error })
+        .at(6, "", end(Outcome::Failed, 6));
+    let text = plain(flow, &tale);
+    let said: Vec<_> =
+        text.lines().filter(|line| line.contains("rror: ") || line.contains("arning: ")).collect();
+    let expected = ["warning: a failed: no [PROCESS]", "error: the outputs do not fit [OUTPUT_INVALID]"];
+    assert_eq!(said, expected, "{text}");
 }
 
 #[test]

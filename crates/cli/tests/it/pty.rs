@@ -130,6 +130,19 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     assert!(shown.contains("\"state\": \"paused\""), "{shown}");
 }
 
+#[test]
+fn a_question_that_was_open_before_is_asked_again_by_resume() {
+    let folder = flow_folder(FLOW);
+    assert_eq!(inspan(folder.path(), &["run", "--session-id", "s", "--no-input"]).code, Some(3));
+    let mut terminal = Terminal::run(folder.path(), &["resume", "s"], (24, 80));
+    terminal.shows("type a number or a word");
+    terminal.types("ship\r");
+    terminal.shows("? ok: Ship it? ship");
+    terminal.types("\u{3}");
+    until("the program ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.text().matches("Ship it?").count(), 1, "{}", terminal.text());
+}
+
 /// Many frames, some of which fail, and one in which a person is asked.
 const FRAMES: &str = r#"
 flow: { name: fan, policy: { failFast: false } }

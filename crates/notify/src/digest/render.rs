@@ -151,6 +151,9 @@ impl Page {
             if let Some(damage) = &session.damage {
                 self.more(&self.safe(damage));
             }
+            if let Some(error) = &session.error {
+                self.more(&self.safe(error));
+            }
             for failed in &session.errors {
                 self.more(&format!("{}: {}", self.safe(failed.node.as_str()), self.safe(&failed.error)));
             }
