@@ -69,6 +69,7 @@ fn status(code: SessionErrorCode) -> u16 {
         | SessionErrorCode::UnknownFlow => 404,
         SessionErrorCode::AmbiguousSession
         | SessionErrorCode::AmbiguousPrompt
+        | SessionErrorCode::AmbiguousRun
         | SessionErrorCode::SessionExists
         | SessionErrorCode::SessionEnded
         | SessionErrorCode::SessionContinued

@@ -48,6 +48,7 @@ codes! {
     QuestionExpired "questionExpired" "the time to answer the question is up";
     InvalidAnswer "invalidAnswer" "the answer does not fit the question";
     UnknownRun "unknownRun" "no agent run has this id";
+    AmbiguousRun "ambiguousRun" "several agent runs are meant";
     CommandRefused "commandRefused" "the process that runs the session refused the command";
     NoResponse "noResponse" "the process that runs the session did not answer in time";
     KeyReused "keyReused" "the caller's key was used for something else before";

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use inspan_engine::Clock;
 use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
 use inspan_protocol::{Command, Event, NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId};
-use inspan_view::entry::DisplayStatus;
+use inspan_view::{entry::DisplayStatus, label};
 
 use crate::{SessionError, SessionErrorCode, is_driven};
 
@@ -250,40 +250,42 @@ impl SessionTarget {
     /// The agent run of this id or node; the only one if none is named.
     pub async fn active_run(&self, named: Option<&str>) -> Result<RunId, SessionError> {
         let log = self.store.read(self.id(), 1, Select::Names(&["agent:start", "agent:complete"])).await?;
-        let mut active: Vec<(&RunId, &str)> = Vec::new();
+        let mut active: Vec<(&RunId, &NodePath)> = Vec::new();
         for envelope in &log {
-            match &envelope.event {
-                Event::AgentStart { run_id, .. } => {
-                    active.push((run_id, envelope.context.task.as_ref().map_or("", NodePath::node)));
-                }
-                Event::AgentComplete { run_id, .. } => active.retain(|(run, _)| *run != run_id),
+            match (&envelope.event, &envelope.context.task) {
+                (Event::AgentStart { run_id, .. }, Some(node)) => active.push((run_id, node)),
+                (Event::AgentComplete { run_id, .. }, _) => active.retain(|(run, _)| *run != run_id),
                 _ => {}
             }
         }
         let listed = || {
-            let runs: Vec<_> = active.iter().map(|(run, node)| format!("{run} ({node})")).collect();
+            let runs: Vec<_> = active.iter().map(|(run, node)| format!("{run} ({})", node.node())).collect();
             if runs.is_empty() {
                 "no agent runs now".to_owned()
             } else {
                 format!("running now: {}", runs.join(", "))
             }
         };
-        let unknown =
-            |message: String| SessionError::new(SessionErrorCode::UnknownRun, message).with_hint(listed());
-        let of_node = |name: &str| active.iter().any(|(_, node)| *node == name);
-        let is_meant = |run: &RunId, node: &str| match named {
+        let error = |code, message: String| SessionError::new(code, message).with_hint(listed());
+        let is_node = |name: &str, node: &NodePath| [node.node(), node.as_str(), label(node)].contains(&name);
+        let of_node = |name: &str| active.iter().any(|(_, node)| is_node(name, node));
+        let is_meant = |run: &RunId, node: &NodePath| match named {
             None => true,
             // The id of a run begins with the place of its node, which may begin with the name of another.
-            Some(name) if of_node(name) => name == node,
+            Some(name) if of_node(name) => is_node(name, node),
             Some(name) => !name.is_empty() && run.as_str().starts_with(name),
         };
         match active.iter().filter(|(run, node)| is_meant(run, node)).collect::<Vec<_>>().as_slice() {
             [(run, _)] => Ok((*run).clone()),
-            [] => Err(unknown(match named {
-                Some(name) => format!("session `{}` has no active run `{name}`", self.id()),
-                None => format!("session `{}` has no active run", self.id()),
-            })),
-            _ => Err(unknown("more than one agent runs: name the run or its node".to_owned())),
+            [] => {
+                let named = named.map(|name| format!(" `{name}`")).unwrap_or_default();
+                let message = format!("session `{}` has no active run{named}", self.id());
+                Err(error(SessionErrorCode::UnknownRun, message))
+            }
+            _ => {
+                let message = "more than one agent runs: name the run, or its node by its path";
+                Err(error(SessionErrorCode::AmbiguousRun, message.to_owned()))
+            }
         }
     }
 

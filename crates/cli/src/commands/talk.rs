@@ -23,23 +23,33 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
     let mode = if args.steer { MessageMode::Steer } else { MessageMode::FollowUp };
     let (session, content) = match args.words.as_slice() {
         [session, text] => (session.as_str(), text.clone()),
-        words => (ONLY, words.concat()),
-    };
-    let command = match (&args.to, &args.run) {
-        (Some(node), _) => {
-            let node = NodeId::new(node.as_str()).map_err(|error| Failure::usage(error.to_string()))?;
-            Command::SendTo { node, content, mode }
+        words => {
+            let word = words.concat();
+            let with =
+                |session: &SessionId, _: &[Prompt]| format!("send one with `inspan send {session} TEXT`");
+            refuse_session_as_text(&word, "message", with, invocation)?;
+            (ONLY, word)
         }
-        (None, Some(run)) => Command::SendToRun { run: RunId::from(run.as_str()), content, mode },
-        (None, None) if args.steer => {
-            return Err(Failure::usage("`--steer` interrupts one agent: name it with `--to` or `--run`"));
-        }
-        (None, None) => Command::Send { content },
     };
+    if args.steer && args.to.is_none() && args.run.is_none() {
+        return Err(Failure::usage("`--steer` interrupts one agent: name it with `--to` or `--run`"));
+    }
     with_session(session, invocation, async |target| {
         target.session.must_be_driven(|id| {
             format!("`inspan resume {id} --message TEXT` resumes it with a message to its agents")
         })?;
+        let command = match (&args.to, &args.run) {
+            (Some(to), _) => match (target.session.active_run(Some(to)).await, NodeId::new(to.as_str())) {
+                // A node may have its next attempt when the message comes, and then that one gets it.
+                (Ok(_), Ok(node)) => Command::SendTo { node, content, mode },
+                (Err(error), Ok(node)) if error.code == SessionErrorCode::UnknownRun => {
+                    Command::SendTo { node, content, mode }
+                }
+                (run, _) => Command::SendToRun { run: run?, content, mode },
+            },
+            (None, Some(run)) => Command::SendToRun { run: RunId::from(run.as_str()), content, mode },
+            (None, None) => Command::Send { content },
+        };
         match (target.session.post_and_wait(&command).await?, &command) {
             (CommandResult::Accepted, _) => match target.session.receivers().await? {
                 Some(1) => target.done("sent to 1 listener"),
@@ -157,7 +167,11 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
         return resume(&SessionId::from(session));
     }
     if let (ONLY, None, Some(word)) = (session, prompt, text) {
-        refuse_session_as_answer(word, invocation)?;
+        let with = |session: &SessionId, open: &[Prompt]| match open {
+            [open] => format!("answer with {}", in_ticks(&invocation.commands().answers(session, open))),
+            _ => format!("answer with `inspan reply {session} TEXT`; `inspan inbox` shows what is asked"),
+        };
+        refuse_session_as_text(word, "answer", with, invocation)?;
     }
     let stored = with_session(session, invocation, async |target| {
         let open = match prompt {
@@ -292,8 +306,14 @@ fn names_question(word: &str, invocation: &Invocation) -> Result<bool, Failure> 
 /// A shorter beginning of an id may be meant as an answer.
 const SHORTEST_PREFIX: usize = 6;
 
-/// One word is the answer to the only open question; one that names a session has no answer with it.
-fn refuse_session_as_answer(word: &str, invocation: &Invocation) -> Result<(), Failure> {
+/// One word is the text for the only session; one that names a session has no text with it. `what` is what is missing,
+/// `with` how to give it.
+fn refuse_session_as_text(
+    word: &str,
+    what: &str,
+    with: impl Fn(&SessionId, &[Prompt]) -> String,
+    invocation: &Invocation,
+) -> Result<(), Failure> {
     let store = store::open_reader(invocation)?;
     let entry = store::block_on(async {
         Ok(match word {
@@ -303,12 +323,8 @@ fn refuse_session_as_answer(word: &str, invocation: &Invocation) -> Result<(), F
         })
     })?;
     let Some(SessionEntry { session, digest, .. }) = entry else { return Ok(()) };
-    let answer = match digest.prompts.as_slice() {
-        [open] => in_ticks(&invocation.commands().answers(&session, open)),
-        _ => format!("`inspan reply {session} TEXT`; `inspan inbox` shows what is asked"),
-    };
-    let message = format!("`{word}` names the session `{session}`, and the answer is missing");
-    Err(Failure::usage(message).with_hint(format!("answer with {answer}")))
+    let message = format!("`{word}` names the session `{session}`, and the {what} is missing");
+    Err(Failure::usage(message).with_hint(with(&session, &digest.prompts)))
 }
 
 /// The session that a command is for, and where its result is reported.

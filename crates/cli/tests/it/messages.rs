@@ -45,6 +45,11 @@ fn a_flow_continues_with_a_message_and_a_run_is_closed() {
             (Some(2), Some("error: the message is empty"))
         );
     }
+    let nothing = inspan(folder, &["send", "s"]);
+    assert_eq!(
+        (nothing.code, nothing.stderr.lines().next()),
+        (Some(2), Some("error: `s` names the session `s`, and the message is missing"))
+    );
     let unknown = inspan(folder, &["close", "s", "nobody"]);
     assert_eq!(
         (unknown.code, unknown.stderr.lines().next()),
@@ -65,6 +70,44 @@ fn a_flow_continues_with_a_message_and_a_run_is_closed() {
     assert_eq!(snapshot.status, inspan_protocol::SessionStatus::Complete);
     let late = inspan(folder, &["close", "s"]);
     assert_eq!((late.code, late.stderr.lines().next()), (Some(2), Some("error: session `s` has ended")));
+}
+
+#[test]
+fn a_message_to_one_frame_names_its_agent_by_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let flow = "
+flow: { name: scan, outputs: { said: '{{ scan.values }}' } }
+nodes:
+  - id: scan
+    type: control.foreach
+    input: { items: [1, 2] }
+    body:
+      outputs: { said: '{{ talk.text }}' }
+      nodes:
+        - { id: talk, type: echo.agent, input: { prompt: hi, options: { multiTurn: true, idleTimeoutMs: 60000 } } }
+";
+    fs::write(folder.join("flow.yaml"), flow).unwrap();
+    let running = program(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]).spawn().unwrap();
+    until("both agents listen", || {
+        inspan(folder, &["logs", "s", "--json", "--type", "agent:usage"]).stdout.lines().count() == 2
+    });
+    let both = inspan(folder, &["send", "s", "--to", "talk", "which?"]);
+    assert_eq!(
+        (both.code, both.stderr.lines().next()),
+        (Some(2), Some("error: more than one agent runs: name the run, or its node by its path"))
+    );
+    let unknown = inspan(folder, &["send", "s", "--to", "scan[2]/talk", "hello"]);
+    assert_eq!(unknown.code, Some(2), "{}", unknown.stderr);
+    let sent = inspan(folder, &["send", "s", "--to", "scan[1]/talk", "hello"]);
+    assert_eq!(sent.code, Some(0), "{}", sent.stderr);
+    for frame in ["scan[0]/talk", "scan[1]/talk"] {
+        assert_eq!(inspan(folder, &["close", "s", frame]).code, Some(0));
+    }
+    let ended = running.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let expected = serde_json::json!([{ "said": "hi" }, { "said": "hello" }]);
+    assert_eq!(result["outputs"]["said"], expected, "{result}");
 }
 
 #[test]
