@@ -46,6 +46,8 @@ impl Facts {
             Event::TaskReused { result, session_id, turn_id, error, .. } => {
                 let conversation = session_id.clone().map(|session_id| Conversation {
                     turn_id: turn_id.clone(),
+                    // One at least.
+                    turns: 1,
                     taken_over: true,
                     ..Conversation::new(session_id)
                 });

@@ -265,8 +265,14 @@ impl Progress {
             reply: self.reply.clone().or_else(|| before.and_then(|before| before.reply.clone())),
             before: before.and_then(|before| before.before.clone()),
         };
+        let mut conversation = self.conversation.clone();
+        if let (Some(own), Some(known)) = (&mut conversation, &spec.conversation)
+            && own.session_id == known.session_id
+        {
+            own.turns += known.turns;
+        }
         AttemptSpec {
-            conversation: self.conversation.clone().or(spec.conversation),
+            conversation: conversation.or(spec.conversation),
             interrupted: Some(Box::new(interrupted)),
             ..spec
         }

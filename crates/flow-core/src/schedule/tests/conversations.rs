@@ -136,6 +136,28 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
 }
 
 #[test]
+fn an_agent_in_the_conversation_of_another_is_not_in_a_new_one() {
+    let graph = graph(CONVERSATION);
+    let turns = |mut sim: Sim| {
+        sim.until_event("agent:session", vendor);
+        let mut crashed = Sim::new(&graph, &sim.log);
+        crashed.resume(None, &Default::default());
+        crashed.drive(vendor);
+        let known = crashed.started.iter().find(|start| start.path.as_str() == "second");
+        known.and_then(|start| Some(start.conversation.as_ref()?.turns))
+    };
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", vendor);
+    assert_eq!(turns(Sim::new(&graph, &sim.log)), Some(1), "another agent had a turn in it");
+    let mut whole = Sim::new(&graph, &[]);
+    whole.drive(vendor);
+    let mut left = reusable(&whole, usize::MAX);
+    left.run_again(NodePath::new("second"));
+    left.branch_off();
+    assert_eq!(turns(Sim::reusing(&graph, left)), Some(1), "it is a branch");
+}
+
+#[test]
 fn another_conversation_is_a_reason_to_run_again() {
     let sim = super::reuse::ran(CONVERSATION);
     let edited =
