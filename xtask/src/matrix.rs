@@ -51,6 +51,7 @@ fn named(can: ProviderCapabilities) -> [(&'static str, bool); 10] {
         cost,
         fork,
         native_steer,
+        forgets_cut_turns: _,
     } = can;
     [
         ("streams", streaming),

@@ -49,7 +49,7 @@ fn classify_request_text(message: &str) -> Option<ErrorCode> {
     let text = message.to_lowercase();
     if text.contains("credit balance") {
         Some(ErrorCode::Billing)
-    } else if text.contains("prompt is too long") || has_any(&text, CONTEXT_LENGTH) {
+    } else if has_any(&text, CONTEXT_LENGTH) {
         Some(ErrorCode::ContextLength)
     } else {
         None
@@ -60,7 +60,8 @@ const TIMEOUT: &[&str] = &["timeout", "timed out", "deadline exceeded"];
 const AUTH: &[&str] = &["invalid api key", "unauthorized", "access denied", "permission", "401"];
 const RATE_LIMIT: &[&str] = &["rate limit", "too many requests", "exceeded your current quota", "429"];
 const OVERLOAD: &[&str] = &["overloaded", "at capacity", "service unavailable", "bad gateway", "503", "502"];
-const CONTEXT_LENGTH: &[&str] = &["context length", "too many tokens", "maximum context", "token limit"];
+const CONTEXT_LENGTH: &[&str] =
+    &["context length", "too many tokens", "maximum context", "token limit", "prompt is too long"];
 const NETWORK: &[&str] = &[
     "econnreset",
     "econnrefused",

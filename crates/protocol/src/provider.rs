@@ -70,6 +70,9 @@ pub struct ProviderCapabilities {
     /// conversation itself stays as it is. If its outputs have a turn id, `forkAt` says after which turn the branch begins.
     #[serde(default)]
     pub fork: bool,
+    /// A turn that was cut short is no part of its conversation afterwards, so what it was asked is asked again.
+    #[serde(default)]
+    pub forgets_cut_turns: bool,
     /// A message can join a turn in progress without interrupting it: it reads [`ExecutionContext::steering`].
     pub native_steer: bool,
 }

@@ -95,6 +95,7 @@ impl Provider for AcpProvider {
                 cost: self.preset.program.is_none(),
                 // Of the three that have their own provider none offers it; an agent of `acp` may.
                 fork: self.preset.program.is_none(),
+                forgets_cut_turns: self.preset.forgets_cut_turns,
                 native_steer: false,
             },
         }

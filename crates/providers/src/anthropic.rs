@@ -36,6 +36,7 @@ api_provider! {
         images: true,
         cost: false,
         fork: true,
+        forgets_cut_turns: false,
         native_steer: false,
     }
 }

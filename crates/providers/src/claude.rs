@@ -72,6 +72,7 @@ program_provider! {
         images: true,
         cost: true,
         fork: true,
+        forgets_cut_turns: false,
         native_steer: false,
     }, call
 }

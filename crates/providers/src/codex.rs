@@ -139,6 +139,7 @@ program_provider! {
         images: true,
         cost: false,
         fork: true,
+        forgets_cut_turns: false,
         native_steer: true,
     }, call
 }

@@ -81,20 +81,21 @@ pub(crate) fn mcp_without_transport(name: &str) -> AgentError {
     invalid(format!("the MCP server `{name}` {message}"))
 }
 
-/// Whether a turn has said what it took.
+/// What a turn has said that it took.
 #[derive(Debug, Default)]
-pub(crate) struct TurnCount {
-    is_known: bool,
-}
+pub(crate) struct TurnCount(Usage);
 
 impl TurnCount {
     /// Notes an event of the turn.
     pub(crate) fn note(&mut self, event: &StreamEvent) {
-        self.is_known |= matches!(event, StreamEvent::Usage { .. });
+        if let StreamEvent::Usage { usage, .. } = event {
+            self.0 = *usage;
+        }
     }
 
-    /// What a turn says before its error if its prompt was sent and nothing is known of what it took.
-    pub(crate) fn unknown(&self) -> Option<StreamEvent> {
-        (!self.is_known).then(|| StreamEvent::Usage { usage: Usage::default(), cost_usd: None })
+    /// What a turn says before its error if it was cut short after its prompt was sent: the price of the request that was
+    /// under way is unknown.
+    pub(crate) fn cut(&self) -> StreamEvent {
+        StreamEvent::Usage { usage: self.0, cost_usd: None }
     }
 }

@@ -46,6 +46,7 @@ api_provider! {
         images: true,
         cost: false,
         fork: true,
+        forgets_cut_turns: false,
         native_steer: false,
         host_tools: true,
     }

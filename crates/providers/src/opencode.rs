@@ -134,6 +134,7 @@ program_provider! {
         images: true,
         cost: true,
         fork: true,
+        forgets_cut_turns: false,
         native_steer: false,
     }, call
 }

@@ -40,6 +40,8 @@ fn able(capabilities: &ProviderCapabilities) -> String {
         cost,
         fork,
         native_steer,
+        // No ability.
+        forgets_cut_turns: _,
     } = *capabilities;
     let named = [
         (streaming, "streaming"),

@@ -156,7 +156,12 @@ impl ActiveRun {
             self.open.warn("noSession", "the provider named no conversation, so the run cannot go on");
             return AfterTurn::End(self.stop_reason(), waiting);
         };
-        let texts: Vec<_> = waiting.iter().map(|mail| mail.content.as_str()).collect();
+        let mut texts: Vec<_> = waiting.iter().map(|mail| mail.content.as_str()).collect();
+        if self.stop_reason() == StopReason::Aborted
+            && self.call.provider.descriptor().capabilities.forgets_cut_turns
+        {
+            texts.splice(..0, input["prompt"].as_str());
+        }
         match self.call.provider.resume(input.clone(), session, &texts.join("\n\n")) {
             Ok(input) => AfterTurn::Turn(input),
             Err(error) => AfterTurn::Fail(error, waiting),

@@ -189,7 +189,14 @@ impl RunEvents {
         let event = match event {
             StreamEvent::Session { session_id } => return self.report_session(session_id),
             StreamEvent::Usage { usage, cost_usd } => {
-                self.turn_usage = Some(TurnSpending { usage, cost_usd: believable_cost(cost_usd) });
+                let cost_usd = believable_cost(cost_usd);
+                // A price that was named counts; nobody knows that of what followed.
+                let named =
+                    if self.is_priced() && cost_usd.is_none() { self.report_spending() } else { None };
+                self.turn_usage = Some(TurnSpending { usage, cost_usd });
+                if named.is_some() {
+                    return named.into_iter().collect();
+                }
                 // The answers of its tools go to the model again.
                 let goes_on = std::mem::take(&mut self.called_tool)
                     || self.calls.values().any(|call| matches!(call, CallState::Open { .. }));
@@ -244,6 +251,11 @@ impl RunEvents {
         [event].into_iter().chain(spent).collect()
     }
 
+    /// Whether the turn has named a price.
+    fn is_priced(&self) -> bool {
+        self.turn_usage.is_some_and(|spent| spent.cost_usd.is_some())
+    }
+
     /// What the turn, which goes on, has taken since it was last reported.
     fn report_spending(&mut self) -> Option<Event> {
         let so_far = self.turn_usage.filter(|so_far| Some(*so_far) != self.turn_reported)?;
@@ -287,12 +299,17 @@ impl RunEvents {
         if let Some(session) = facts.and_then(|facts| facts.session.clone()) {
             events.extend(self.report_session(session));
         }
-        let named = self.turn_usage.is_some_and(|spent| spent.cost_usd.is_some());
-        if named && facts.is_some_and(|facts| facts.cost_usd.is_none() && facts.usage != Usage::default()) {
-            // What was named counts; the output says that there is more.
-            events.extend(self.report_spending());
-        }
-        let streamed = self.turn_usage.take();
+        let is_more = |facts: &OutputFacts| {
+            let says = facts.usage != Usage::default() || facts.stop_reason == StopReason::Aborted;
+            facts.cost_usd.is_none() && says
+        };
+        let is_cut = self.is_priced() && facts.is_some_and(is_more);
+        // What was named counts; the output says that there is more.
+        events.extend(if is_cut { self.report_spending() } else { None });
+        let streamed = self.turn_usage.take().map(|spent| match is_cut {
+            true => TurnSpending { cost_usd: None, ..spent },
+            false => spent,
+        });
         let context = self.turn_context.take();
         let reported = self.turn_reported.take().filter(|reported| *reported != TurnSpending::default());
         let output = facts.map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });

@@ -81,11 +81,16 @@ async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) 
     };
     let prompt = input.get("prompt").and_then(Value::as_str);
     let message = match prompt {
-        // It was cut short before its vendor said anything, and maybe before the vendor had the prompt.
-        Some(prompt) if !context.has_answered().await => match message {
-            CONTINUE => prompt.to_owned(),
-            message => format!("{prompt}\n\n{message}"),
-        },
+        // It was cut short before its vendor said anything, and maybe before the vendor had the prompt, or the vendor has
+        // forgotten it.
+        Some(prompt)
+            if provider.descriptor().capabilities.forgets_cut_turns || !context.has_answered().await =>
+        {
+            match message {
+                CONTINUE => prompt.to_owned(),
+                message => format!("{prompt}\n\n{message}"),
+            }
+        }
         _ => message.to_owned(),
     };
     provider.resume(input, &known.session_id, &message)

@@ -50,7 +50,8 @@ impl program::TurnEnd for AcpTurnEnd {
                 .and_then(|wanted| instructed::extract(&self.answer, wanted)),
             text: if complete { self.answer } else { self.full_text },
             usage: self.usage,
-            cost_usd: self.cost_usd,
+            // The request that was under way has no price.
+            cost_usd: self.cost_usd.filter(|_| reason != StopReason::Aborted),
             model: self.model,
             num_turns: self.num_turns,
             ..TurnOutput::new(reason)

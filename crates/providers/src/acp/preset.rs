@@ -18,6 +18,8 @@ pub(super) struct Preset {
     pub(super) program: Option<&'static ProgramInfo>,
     /// The arguments of the program.
     pub(super) arguments: &'static [&'static str],
+    /// Whether it forgets what a turn was asked that was cut short.
+    pub(super) forgets_cut_turns: bool,
 }
 
 impl Preset {
@@ -32,12 +34,19 @@ impl Preset {
     }
 
     const fn of(program: &'static ProgramInfo, arguments: &'static [&'static str]) -> Self {
-        Self { provider: program.provider, name: program.name, program: Some(program), arguments }
+        Self {
+            provider: program.provider,
+            name: program.name,
+            program: Some(program),
+            arguments,
+            forgets_cut_turns: false,
+        }
     }
 }
 
 /// Any agent.
-pub(super) static ANY: Preset = Preset { provider: "acp", name: "Custom ACP", program: None, arguments: &[] };
+pub(super) static ANY: Preset =
+    Preset { provider: "acp", name: "Custom ACP", program: None, arguments: &[], forgets_cut_turns: false };
 
 /// Factory's Droid.
 pub(super) static DROID: Preset = Preset::of(
@@ -61,30 +70,33 @@ pub(super) static DROID: Preset = Preset::of(
 );
 
 /// Google's Gemini CLI.
-pub(super) static GEMINI: Preset = Preset::of(
-    &ProgramInfo {
-        provider: "gemini",
-        name: "Gemini CLI",
-        command: "gemini",
-        variable: "INSPAN_GEMINI",
-        option: "command",
-        install: "npm install -g @google/gemini-cli",
-        tested_version: "0.61.0",
-        variables: ProgramVariables { own: &["GEMINI_*", "GOOGLE_API_KEY"], hidden: &[] },
-        keys: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
-        version_word: 0,
-        login: |environment| {
-            login(environment, &["GEMINI_API_KEY", "GOOGLE_API_KEY"], ".gemini/oauth_creds.json")
+pub(super) static GEMINI: Preset = Preset {
+    forgets_cut_turns: true,
+    ..Preset::of(
+        &ProgramInfo {
+            provider: "gemini",
+            name: "Gemini CLI",
+            command: "gemini",
+            variable: "INSPAN_GEMINI",
+            option: "command",
+            install: "npm install -g @google/gemini-cli",
+            tested_version: "0.61.0",
+            variables: ProgramVariables { own: &["GEMINI_*", "GOOGLE_API_KEY"], hidden: &[] },
+            keys: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
+            version_word: 0,
+            login: |environment| {
+                login(environment, &["GEMINI_API_KEY", "GOOGLE_API_KEY"], ".gemini/oauth_creds.json")
+            },
+            log_in: Some("log in by running `gemini`, or set GEMINI_API_KEY"),
+            vendor: Some("gcp.gemini"),
+            model_settings: Some(|_| {
+                let general = json!({ "maxAttempts": 1, "enableAutoUpdate": false });
+                quiet(".gemini/settings.json", json!({ "general": general }))
+            }),
         },
-        log_in: Some("log in by running `gemini`, or set GEMINI_API_KEY"),
-        vendor: Some("gcp.gemini"),
-        model_settings: Some(|_| {
-            let general = json!({ "maxAttempts": 1, "enableAutoUpdate": false });
-            quiet(".gemini/settings.json", json!({ "general": general }))
-        }),
-    },
-    &["--acp"],
-);
+        &["--acp"],
+    )
+};
 
 /// Qwen Code.
 pub(super) static QWEN: Preset = Preset::of(

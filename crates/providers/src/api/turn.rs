@@ -249,7 +249,7 @@ impl<A: Api> ApiTurn<A> {
             }
             ResponseEnd::Failed(error) => {
                 if is_unanswered(&error) {
-                    self.events.extend(self.count.unknown());
+                    self.events.extend([self.count.cut()]);
                 }
                 return Phase::End(Err(self.api.explain(error)));
             }

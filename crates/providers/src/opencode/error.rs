@@ -33,7 +33,8 @@ impl program::TurnEnd for OpenCodeTurnEnd {
             structured_output: self.structured,
             turn_id: self.created,
             usage: self.usage,
-            cost_usd: self.cost_usd,
+            // The request that was under way has no price.
+            cost_usd: self.cost_usd.filter(|_| reason != StopReason::Aborted),
             model: self.model,
             num_turns: self.num_turns,
             ..TurnOutput::new(reason)
@@ -214,6 +215,14 @@ fn lead(code: ErrorCode) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::TurnEnd as _;
+
+    #[test]
+    fn the_price_of_a_turn_that_is_cut_short_is_unknown() {
+        let end = || OpenCodeTurnEnd { cost_usd: Some(0.5), ..OpenCodeTurnEnd::default() };
+        let cost = |reason| end().output(reason).cost_usd;
+        assert_eq!((cost(StopReason::Complete), cost(StopReason::Aborted)), (Some(0.5), None));
+    }
 
     #[test]
     fn words_tell_what_the_program_would_try_again() {

@@ -76,7 +76,7 @@ pub(crate) struct ProgramTurn<A: Agent> {
 enum QueueItem<A: Agent> {
     Decoded(Decoded<A>),
     Event(StreamEvent),
-    /// The prompt was sent, and the turn was cut short: says that nothing is known of what it took, if that is so.
+    /// The prompt was sent, and the turn was cut short: says that its price is unknown.
     Uncounted,
     Last(StreamItem),
 }
@@ -275,7 +275,7 @@ impl<A: Agent> ProgramTurn<A> {
         let decoded = match item {
             QueueItem::Last(item) => return Some(item),
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
-            QueueItem::Uncounted => return self.count.unknown().map(|event| Ok(ProviderItem::Event(event))),
+            QueueItem::Uncounted => return Some(Ok(ProviderItem::Event(self.count.cut()))),
             QueueItem::Decoded(decoded) => decoded,
         };
         match session.agent.handle(decoded, self).await {
@@ -289,7 +289,9 @@ impl<A: Agent> ProgramTurn<A> {
                 if !self.is_running() {
                     session.agent.clean_up().await;
                 }
-                let is_cut = self.is_over_limit();
+                // A program that ends the turn itself may know its price.
+                let is_cut =
+                    self.is_over_limit() && end.clone().output(StopReason::Aborted).cost_usd.is_none();
                 let last = self.conclude(*end, session);
                 if is_cut { self.last_of_cut(last) } else { Some(last) }
             }
@@ -360,7 +362,8 @@ impl<A: Agent> ProgramTurn<A> {
                 _ => exit::died(session.agent.process(), exit, A::explain_exit),
             }),
             Phase::Stopping { why: Interruption::Cancelled, .. } => {
-                Ok(self.complete(end.output(StopReason::Aborted), session))
+                let output = TurnOutput { cost_usd: None, ..end.output(StopReason::Aborted) };
+                Ok(self.complete(output, session))
             }
             _ => self.conclude(end, session),
         };

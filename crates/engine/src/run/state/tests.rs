@@ -239,19 +239,23 @@ fn the_events_of_two_turns_are_complete() {
 fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
     let none = facts(None, Usage::default(), None);
     let reported = facts(None, usage(5, 5), None);
-    // What the stream named counts also where the output says that there is more.
+    let aborted = OutputFacts { stop_reason: StopReason::Aborted, ..none.clone() };
+    let cut = || RunInput::Stream(StreamEvent::Usage { usage: usage(3, 4), cost_usd: None });
+    // What the stream named counts also where there is more.
     let named = Some(TurnSpending { usage: usage(3, 4), cost_usd: Some(0.5) });
     let rows = [
         (vec![], Some(&none), None, Some((Usage::default(), None))),
         (vec![], Some(&reported), None, Some((usage(5, 5), None))),
         (vec![spent(1, 2), spent(3, 4)], Some(&none), None, Some((usage(3, 4), Some(0.5)))),
         (vec![spent(1, 2), spent(3, 4)], Some(&reported), named, Some((usage(5, 5), None))),
+        (vec![spent(1, 2), spent(3, 4)], Some(&aborted), named, Some((usage(3, 4), None))),
         (vec![spent(1, 2), spent(3, 4)], None, None, Some((usage(3, 4), Some(0.5)))),
+        (vec![spent(1, 2), spent(3, 4), cut()], None, named, Some((usage(3, 4), None))),
         (vec![], None, None, None),
     ];
     for (stream, facts, reported, whole) in rows {
-        let mut state =
-            after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
+        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins]);
+        let mut events: Vec<_> = stream.iter().flat_map(|input| state.apply(input.clone())).collect();
         let run_id = || RunId::from("run-1");
         let before = reported.map(|TurnSpending { usage, cost_usd }| Event::AgentSpent {
             usage,
@@ -267,7 +271,8 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
             run_id: run_id(),
         });
         let expected: Vec<_> = before.into_iter().chain(whole).collect();
-        assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");
+        events.extend(state.apply(RunInput::TurnEnds(facts)));
+        assert_eq!(events, expected, "{stream:?}");
     }
 }
 
