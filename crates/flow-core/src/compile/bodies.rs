@@ -20,6 +20,7 @@ use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
+    nodes::read_input,
     source::Loaded,
     spec::{BodySpec, Choices, FlowName, NodeTypes, PackFlow, Spec, Yaml, expand},
 };
@@ -439,5 +440,5 @@ impl<'c> Bodies<'c> {
 
 /// A value of an input that is no template.
 fn stated<T: DeserializeOwned>(input: &Value, key: &str) -> Option<T> {
-    serde_json::from_value(input.get(key)?.clone()).ok()
+    read_input(input.get(key)?.clone()).ok()
 }

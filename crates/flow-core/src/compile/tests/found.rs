@@ -92,7 +92,7 @@ nodes:
         - id: again
           type: control.loop
           dependsOn: [own]
-          input: { maxIterations: 3, onExhausted: continue, while: 'previous.n != 2', until: 'deep.value == file' }
+          input: { maxIterations: 3.0, onExhausted: continue, while: 'previous.n != 2', until: 'deep.value == file' }
           body:
             nodes:
               - { id: deep, type: constant, input: { value: '{{ [file, own.text, list.failed, list.value, frame.index, frame.parent.index, passes] }}' } }
