@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Checker, ends};
 use crate::{
-    compile::resolve::{Flow, FrameKind, Resolved, quoted},
+    compile::resolve::{Flow, FrameKind, Resolved, ResolvedNode, quoted},
     diagnostic::{Code, Problem, Severity, did_you_mean},
     expr::{FRAME, NameUse, PathRoot, Resolver, SyntaxFault},
     graph::{NodeIx, OnFailure},
@@ -271,6 +271,12 @@ pub(super) fn has_inside(node: &NodeSpec<'_>, id: &str) -> bool {
         let is_it = |inner: &NodeSpec<'_>| inner.id.as_ref().is_some_and(|known| known.as_str() == id);
         body.nodes.iter().any(|inner| is_it(inner) || has_inside(inner, id))
     })
+}
+
+/// Whether the output of a node, or what stands in its place after a failure, has this key.
+fn gives(node: &ResolvedNode<'_>, key: &str) -> bool {
+    let output = node.node_type.as_ref().map(|of| &of.info().output["properties"]);
+    ["failed", "error"].contains(&key) || output.is_some_and(|properties| properties.get(key).is_some())
 }
 
 /// A name in the body of a node is used outside it.
