@@ -205,22 +205,27 @@ impl Checker<'_> {
                         found.filter(|_| used.bare)
                     }),
                 };
-                let spec = owner.nodes[node.0 as usize].spec;
-                let inner = key.filter(|name| has_inside(spec, name));
+                let of = &owner.nodes[node.0 as usize];
+                let inner = key.filter(|name| has_inside(of.spec, name) && !gives(of, name));
                 found.or_else(|| inner.map(|name| inside(name, root)))
             }
             None => Some(unknown(root, body)),
         }
     }
 
-    /// Notes a key of the flow's input without which a node cannot run.
+    /// Notes a key of the flow's input without which what uses it cannot be evaluated.
     fn need(&mut self, key: &str, site: &Site<'_>) {
-        let node = site.node.and_then(|node| self.body.nodes[node.0 as usize].spec.id.clone());
-        if let Some(node) = node
-            && !self.body.flow.header.input.contains_key(key)
-        {
-            self.needs.entry(key.to_owned()).or_insert(node);
+        if self.body.flow.header.input.contains_key(key) {
+            return;
         }
+        let user = match site.owner {
+            Owner::Node(node) => node.id.as_ref(),
+            Owner::Edge(..) => site.node.and_then(|node| self.body.nodes[node.0 as usize].spec.id.as_ref()),
+            Owner::Body(body) => body.around.and_then(|around| around.node().spec.id.as_ref()),
+        };
+        // What belongs to no node are the outputs of the flow.
+        let user = user.map_or_else(|| "`outputs`".to_owned(), |id| quoted(Some(id)));
+        self.needs.entry(key.to_owned()).or_insert(user);
     }
 }
 

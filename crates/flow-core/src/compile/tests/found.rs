@@ -19,7 +19,13 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     let declared = "name: f\ninput: { note: '' }\nnodes: [{ id: a, type: echo, input: { text: '{{ flow.input.issue }}{{ flow.input.note }}' } }]";
     let schema = "name: f\ninputSchema: { type: object, properties: { issue: {} } }\nnodes: [{ id: a, type: echo, input: { text: x } }]";
     let open = "name: f\ninputSchema: { type: object, properties: { issue: {} }, additionalProperties: true }\nnodes: [{ id: a, type: echo, input: { text: x } }]";
+    let outputs = "name: f\noutputs: { issue: '{{ flow.input.issue }}' }\nnodes: [{ id: a, type: echo, input: { text: x } }]";
+    let until = "name: f\nnodes: [{ id: l, type: control.loop, input: { maxIterations: 2, until: flow.input.issue }, body: { nodes: [{ id: a, type: echo, input: { text: x } }] } }]";
+    let of_body = "name: f\nnodes: [{ id: l, type: control.foreach, input: { items: [1] }, body: { outputs: { issue: '{{ flow.input.issue }}' }, nodes: [{ id: a, type: echo, input: { text: x } }] } }]";
     let asked = [
+        (outputs, json!({})),
+        (until, json!({})),
+        (of_body, json!({})),
         (undeclared, json!({ "issue": 1 })),
         (undeclared, json!({ "isue": 1 })),
         (declared, json!({})),
@@ -34,6 +40,9 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     });
     let fails = |problem: &str| Err(format!("invalid input for flow `f`: {problem}"));
     let expected = [
+        fails("missing input `issue`, which `outputs` uses"),
+        fails("missing input `issue`, which node `l` uses"),
+        fails("missing input `issue`, which node `l` uses"),
         Ok(()),
         fails("missing input `issue`, which node `a` uses"),
         fails("missing input `issue`, which node `a` uses"),
