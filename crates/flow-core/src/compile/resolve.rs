@@ -248,7 +248,8 @@ impl<'a> NodeResolver<'_, 'a> {
 
     fn with_its_agent(&mut self, node: &'a NodeSpec<'a>) -> ResolvedNode<'a> {
         let node_type = node_type(node, self.flow, self.sink);
-        let mut input = self.flow.files.input(node, self.sink);
+        let takes = node_type.as_ref().map_or(&Value::Null, |of| &of.info().input);
+        let mut input = self.flow.files.input(node, takes, self.sink);
         if let (Some(input), Some(of)) = (&mut input, &node_type) {
             servers::put(node, of.info(), self.flow.header, input, self.sink);
         }

@@ -49,8 +49,9 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// The input of a node with the files that it names put in place; none if it is not a mapping.
-    pub(super) fn input(&self, node: &NodeSpec<'_>, sink: &mut Sink) -> Option<Yaml> {
+    /// The input of a node with the files that it names put in place; none if it is not a mapping. `schema` is that of
+    /// the input of its type.
+    pub(super) fn input(&self, node: &NodeSpec<'_>, schema: &Value, sink: &mut Sink) -> Option<Yaml> {
         let mut input = match node.input {
             None => Yaml::empty(SourceSpan { end: node.span.start, ..node.span }),
             Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
@@ -61,7 +62,7 @@ impl<'a> Files<'a> {
                 return None;
             }
         };
-        let mut includes = Includes { node, files: self, sink };
+        let mut includes = Includes { node, schema, files: self, sink };
         includes.schemas(&mut input, "input");
         if input.get("options").is_some_and(has_schema_files)
             && let Some(options) = input.get_mut("options")
@@ -106,6 +107,7 @@ fn has_schema_files(map: &Yaml) -> bool {
 /// Replaces the keys that name files by their content.
 struct Includes<'i, 'a> {
     node: &'i NodeSpec<'a>,
+    schema: &'i Value,
     files: &'i Files<'i>,
     sink: &'i mut Sink,
 }
@@ -117,6 +119,12 @@ impl Includes<'_, '_> {
         if input.get("prompt").is_some() {
             let message = "`input.prompt` and `promptFile` are both set; keep one";
             self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
+            return;
+        }
+        if self.schema["additionalProperties"] == false && self.schema["properties"].get("prompt").is_none() {
+            let name = node.node_type().map_or("the node", |(name, _)| name);
+            let message = format!("`promptFile` gives a prompt, and `{name}` takes none");
+            self.sink.push(finish(Problem::error(Code::UnknownKey, file.1, message)));
             return;
         }
         let value = match text(file, self.files, finish, self.sink) {
@@ -134,7 +142,9 @@ impl Includes<'_, '_> {
 
     /// Replaces the keys that name schema files by the schemas.
     fn schemas(&mut self, map: &mut Yaml, owner: &str) {
-        let is_file = |entry: &&Entry| schema_key(&entry.key).is_some();
+        // A type of a pack may have an input of such a name.
+        let declared = &self.schema["properties"];
+        let is_file = |entry: &&Entry| schema_key(&entry.key).is_some() && declared.get(&entry.key).is_none();
         let files: Vec<Entry> = map.entries().iter().filter(is_file).cloned().collect();
         for Entry { key: written, key_span, value } in files {
             let Some(key) = schema_key(&written) else { continue };
