@@ -81,12 +81,7 @@ impl Declared<'_> {
 
     /// What to write instead of this key, if the flow declares its input and does not declare this key.
     pub(super) fn unknown(&self, key: &str) -> Option<String> {
-        // Such a schema says itself which other keys are allowed.
-        let has_own_rules = self.schema.is_some_and(|schema| {
-            ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
-                .iter()
-                .any(|word| schema.get(word).is_some())
-        });
+        let has_own_rules = self.schema.is_some_and(has_own_rules);
         let is_known = self.keys().any(|known| known == key) || self.needs.contains_key(key);
         if has_own_rules || self.keys().next().is_none() || is_known {
             return None;
@@ -105,6 +100,13 @@ impl Declared<'_> {
             .map(|(key, user)| (key.as_str(), user.as_str()))
             .filter(move |(key, _)| !given.contains_key(*key) && !has_own_rules(key))
     }
+}
+
+/// Whether a schema says itself which keys are allowed beside its `properties`.
+pub(super) fn has_own_rules(schema: &Value) -> bool {
+    ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+        .iter()
+        .any(|word| schema.get(word).is_some())
 }
 
 fn violations(schema: &Value, input: &Value) -> Vec<String> {

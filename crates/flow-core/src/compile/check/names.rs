@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use super::{Checker, ends};
 use crate::{
-    compile::resolve::{Flow, FrameKind, Resolved, ResolvedNode, quoted},
+    compile::{
+        input::has_own_rules,
+        resolve::{Flow, FrameKind, Resolved, ResolvedNode, quoted},
+    },
     diagnostic::{Code, Problem, Severity, did_you_mean},
     expr::{FRAME, NameUse, PathRoot, Resolver, SyntaxFault},
     graph::{NodeIx, OnFailure},
@@ -342,7 +345,14 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
             help: Some(help),
         });
     }
-    let closed = schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false));
+    let is_closed = |schema: &Value| {
+        schema.get("additionalProperties") == Some(&Value::Bool(false))
+            && schema.get("patternProperties").is_none()
+    };
+    let closed = schema.is_some_and(is_closed);
+    if !closed && schema.is_some_and(has_own_rules) {
+        return None;
+    }
     let message = format!("the flow declares no input `{key}`");
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
@@ -352,8 +362,13 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
 fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<'_>) -> Option<NameProblem> {
     if site.sees == Sees::Frame {
         let message = format!("`{name}` is in the body, and this is evaluated before the body runs");
-        let help = matches!(body.around.map(|around| around.kind), Some(FrameKind::Pass))
-            .then(|| format!("use `previous.{name}`, the output of the last pass"));
+        let help = matches!(body.around.map(|around| around.kind), Some(FrameKind::Pass)).then(|| match body
+            .spec
+            .outputs
+        {
+            Some(_) => "`previous` has the `outputs` of the last pass".to_owned(),
+            None => format!("use `previous.{name}`, the output of the last pass"),
+        });
         return Some(NameProblem::error(message, help));
     }
     let at = site.node?;
