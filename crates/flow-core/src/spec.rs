@@ -72,6 +72,11 @@ impl<'a> Spec<'a> {
                     header
                 });
                 let beside = header::mcp_servers(&mut fields, sink);
+                if beside.is_some() && header.as_ref().is_some_and(|header| header.mcp_servers.is_some()) {
+                    let message = "`mcpServers` is set under `flow` and beside it; keep one";
+                    let span = fields.key_span("mcpServers");
+                    sink.push(Problem::error(Code::DuplicateKey, span, message).key("mcpServers"));
+                }
                 fields.finish_with(sink, |name| {
                     let belongs =
                         Header::KEYS.contains(&name).then(|| format!("`{name}` belongs under `flow:`"));

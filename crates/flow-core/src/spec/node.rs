@@ -268,6 +268,7 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
     let refuse = |message: String| Problem::error(Code::InvalidId, span, message).key(Key::Field(key, "id"));
     if is_reserved(text) {
         sink.push(refuse(format!("`{text}` is reserved in templates and cannot be a node id")));
+        sink.refused(text);
         return None;
     }
     match NodeId::new(text) {
