@@ -23,7 +23,7 @@ pub(crate) use self::{
     header::Header,
     node::{NodeSpec, PolicySpec, SessionSpec},
     packs::{NodeTypes, PackFlow, files_of_pack, included_packs},
-    yaml::{Data, Document, Entry, Layout, Yaml, parse},
+    yaml::{Data, Document, Entry, Layout, Yaml, parse, pointer_parts},
 };
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},

@@ -3,7 +3,7 @@
 mod scalar;
 mod value;
 
-pub(crate) use value::{Data, Entry, Layout, Yaml};
+pub(crate) use value::{Data, Entry, Layout, Yaml, pointer_parts};
 
 use std::{
     collections::{HashMap, HashSet},

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, SourceSpan},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean, quoted},
     source::{Loaded, NAMED_FLOWS, folder_of, joined},
     spec::{Data, Entry, FlowName, Layout, NodeSpec, Text, Yaml, schema_key},
 };
@@ -96,7 +97,7 @@ impl<'a> Files<'a> {
             return None;
         }
         let json = yaml.json();
-        check_schema(&json, yaml.span, finish, sink).then_some(json)
+        check_schema(&json, |inside| yaml.span_at(inside), finish, sink).then_some(json)
     }
 }
 
@@ -206,23 +207,34 @@ fn schema(
             return None;
         }
     };
-    check_schema(&value, SourceSpan::at(source, 1, 1), finish, sink).then_some(value)
+    check_schema(&value, |_| SourceSpan::at(source, 1, 1), finish, sink).then_some(value)
 }
 
-/// Whether a value is a JSON Schema.
+/// The types that a JSON Schema names.
+const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
+
+/// Whether a value is a JSON Schema. `place` gives the place of what is at a JSON pointer in it.
 pub(in crate::compile) fn check_schema(
     value: &Value,
-    span: SourceSpan,
+    place: impl Fn(&str) -> SourceSpan,
     finish: impl Fn(Problem) -> Problem,
     sink: &mut Sink,
 ) -> bool {
-    let reason = match jsonschema::validator_for(value) {
-        Ok(_) => return true,
-        Err(error) => match error.instance_path().as_str() {
-            "" => error.to_string(),
-            path => format!("at `{path}`: {error}"),
-        },
+    let Err(error) = jsonschema::validator_for(value) else { return true };
+    let path = error.instance_path().as_str();
+    let is_type = path.ends_with("/type") && matches!(error.kind(), ValidationErrorKind::AnyOf { .. });
+    let (reason, help) = match is_type {
+        true => {
+            let written = error.instance().as_str().unwrap_or_default();
+            let help =
+                did_you_mean(written, TYPES).unwrap_or_else(|| format!("the types are {}", quoted(TYPES)));
+            (format!("{} is no type", error.instance()), Some(help))
+        }
+        false => (error.to_string(), None),
     };
-    sink.push(finish(Problem::error(Code::InvalidSchema, span, format!("invalid JSON Schema: {reason}"))));
+    let at = if path.is_empty() { String::new() } else { format!("at `{path}`: ") };
+    let problem =
+        Problem::error(Code::InvalidSchema, place(path), format!("invalid JSON Schema: {at}{reason}"));
+    sink.push(finish(problem.help(help)));
     false
 }
