@@ -304,6 +304,9 @@ fn node_type(node: &NodeSpec<'_>, flow: &Flow<'_>, sink: &mut Sink) -> Option<Kn
         sink.push(problem.node(node.id.as_ref()).key(node.key("type")));
     };
     let Some((describe, described)) = catalog.find(name) else {
+        if flow.types.is_refused(name) {
+            return None;
+        }
         let agent = format!("{name}.agent");
         let help = advice(name, catalog)
             .or_else(|| did_you_mean(name, catalog.names()))
