@@ -150,7 +150,9 @@ impl<'a> BodyLists<'a> {
                 }
                 let mut read = Vec::with_capacity(items.len());
                 read.extend(items.iter().enumerate().filter_map(|(at, node)| {
-                    NodeSpec::read(node, at, prefix, &Key::Index(&nodes_key, at), sink)
+                    let spec = NodeSpec::read(node, at, prefix, &Key::Index(&nodes_key, at), sink)?;
+                    spec.check_limit(node, sink);
+                    Some(spec)
                 }));
                 read
             }
