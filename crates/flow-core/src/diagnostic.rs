@@ -395,19 +395,46 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a 
     closest(wrong, names).map(|name| format!("did you mean `{name}`?"))
 }
 
+/// The longest name that is compared with others.
+const LONGEST_NAME: usize = 100;
+
 /// The name that was probably meant: the one that differs least, if any differs little enough.
 pub fn closest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let folded = wrong.to_lowercase();
-    let allowed = match wrong.chars().count() {
+    let length = wrong.chars().count();
+    let allowed = match length {
         0..=2 => 0,
         3..=5 => 1,
+        LONGEST_NAME.. => return None,
         length => length / 3,
     };
     names
         .into_iter()
-        .filter(|name| *name != wrong)
-        .map(|name| (strsim::damerau_levenshtein(&folded, &name.to_lowercase()), name))
+        .filter(|name| *name != wrong && name.chars().count().abs_diff(length) <= allowed)
+        .map(|name| (strsim::osa_distance(&folded, &name.to_lowercase()), name))
         .filter(|(distance, _)| *distance <= allowed)
         .min()
         .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_name_is_one_that_may_have_been_meant() {
+        let long = "x".repeat(20_000);
+        let almost = format!("{long}y");
+        let rows = [
+            ("modle", "model", Some("model")),
+            ("Modle", "model", Some("model")),
+            ("md", "me", None),
+            ("model", "model", None),
+            ("mod", "model", None),
+            // Two long texts are not compared: no one would read them.
+            (&almost, &long, None),
+        ];
+        let found = rows.map(|(wrong, name, _)| closest(wrong, [name]));
+        assert_eq!(found, rows.map(|(.., meant)| meant));
+    }
 }

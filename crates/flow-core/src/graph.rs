@@ -42,8 +42,8 @@ pub struct Graph {
     pub input: Map<String, Value>,
     /// The schema that the input must fit.
     pub input_schema: Option<Value>,
-    /// The keys of the input that templates use for certain, with a node that does.
-    pub(crate) needs: BTreeMap<String, NodeId>,
+    /// The keys of the input that templates use for certain, each with what uses it.
+    pub(crate) needs: BTreeMap<String, String>,
     /// The flow's state at the start.
     pub state: Map<String, Value>,
     /// The environment variables whose values are secrets, because the flow or another one that it runs names them.
@@ -85,7 +85,7 @@ impl Graph {
         }
         let required: Vec<&String> = self.needs.keys().filter(|key| !self.input.contains_key(*key)).collect();
         for key in &required {
-            let description = format!("used by node `{}`", self.needs[*key]);
+            let description = format!("used by {}", self.needs[*key]);
             properties.insert((*key).clone(), json!({ "description": description }));
         }
         json!({ "type": "object", "properties": properties, "required": required })

@@ -20,6 +20,7 @@ pub use exec::{Exec, ExecInput, ExecOutput, ExecParse};
 pub use http::{HttpInput, HttpMethod, HttpOutput, HttpRequest, QueryValue};
 pub use human::{HumanAnswer, HumanInput, HumanQuestion};
 pub use mcp::{McpCall, McpEntry, McpInput, McpOutput};
+pub(crate) use mcp::{SERVER_KEYS, SERVER_TYPES, SERVER_TYPES_OF_AGENTS};
 pub use typed::{Allowed, AnyWord, pointer_part, read_input, write_output};
 pub use wait::{ControlWait, WaitFor, WaitInput, WaitOutput};
 

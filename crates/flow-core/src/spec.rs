@@ -23,7 +23,7 @@ pub(crate) use self::{
     header::Header,
     node::{NodeSpec, PolicySpec, SessionSpec},
     packs::{NodeTypes, PackFlow, files_of_pack, included_packs},
-    yaml::{Data, Document, Entry, Layout, Yaml, parse},
+    yaml::{Data, Document, Entry, Layout, Yaml, parse, pointer_parts},
 };
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
@@ -72,6 +72,11 @@ impl<'a> Spec<'a> {
                     header
                 });
                 let beside = header::mcp_servers(&mut fields, sink);
+                if beside.is_some() && header.as_ref().is_some_and(|header| header.mcp_servers.is_some()) {
+                    let message = "`mcpServers` is set under `flow` and beside it; keep one";
+                    let span = fields.key_span("mcpServers");
+                    sink.push(Problem::error(Code::DuplicateKey, span, message).key("mcpServers"));
+                }
                 fields.finish_with(sink, |name| {
                     let belongs =
                         Header::KEYS.contains(&name).then(|| format!("`{name}` belongs under `flow:`"));
@@ -145,7 +150,9 @@ impl<'a> BodyLists<'a> {
                 }
                 let mut read = Vec::with_capacity(items.len());
                 read.extend(items.iter().enumerate().filter_map(|(at, node)| {
-                    NodeSpec::read(node, at, prefix, &Key::Index(&nodes_key, at), sink)
+                    let spec = NodeSpec::read(node, at, prefix, &Key::Index(&nodes_key, at), sink)?;
+                    spec.check_limit(node, sink);
+                    Some(spec)
                 }));
                 read
             }

@@ -1,7 +1,7 @@
 //! Compiles the body of a flow, then the bodies of its nodes, at any depth, and the flows that it runs.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     mem,
 };
 
@@ -20,8 +20,9 @@ use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
+    nodes::read_input,
     source::Loaded,
-    spec::{BodySpec, Choices, FlowName, NodeTypes, PackFlow, Spec, Yaml, expand},
+    spec::{BodySpec, Choices, Data, FlowName, NodeTypes, PackFlow, Spec, Yaml, expand},
 };
 
 /// How deep bodies and flows may be nested.
@@ -32,8 +33,8 @@ const ITEM: &str = "item";
 /// All bodies of a flow.
 pub(super) struct CompiledBodies {
     pub(super) all: Vec<Body>,
-    /// The keys of the flow's input that are used for certain, each with a node that uses it.
-    pub(super) needs: BTreeMap<String, NodeId>,
+    /// The keys of the flow's input that are used for certain, each with what uses it.
+    pub(super) needs: BTreeMap<String, String>,
     /// The secrets that the flow and the flows that it runs name.
     pub(super) secrets: Vec<String>,
     /// The names that the schemas of expressions of `agent` list.
@@ -50,27 +51,38 @@ pub(super) struct Bodies<'c> {
     listed: Choices,
     /// The flows of other files, by their paths.
     flows: HashMap<String, KnownFlow>,
-    /// The paths of the flows that are being compiled, each run by the one before it.
-    open: Vec<String>,
+    /// The path of the flow that is being compiled.
+    path: String,
+    /// The flows that run others without a limit, each with the one that it runs.
+    unlimited: Vec<(String, String)>,
     secrets: Vec<String>,
     policies: SharedPolicies,
     depth: usize,
+    /// The deepest level so far of the flow that is being compiled.
+    deepest: usize,
 }
 
 /// The input that a node gives to a flow.
-struct BodyCall<'c> {
+struct BodyCall {
     /// What takes it, in words.
-    owner: &'c str,
-    given: &'c Yaml,
-    /// Its key in the node.
-    key: &'c str,
+    owner: String,
+    given: Yaml,
+    /// The node.
+    id: Option<NodeId>,
+    /// The key of the input in the file.
+    root: String,
 }
 
 /// A flow that others run.
 struct KnownFlow {
     body: BodyIx,
+    schema: Option<InputSchema>,
     /// The keys of its input that it uses for certain; nothing while it is being compiled.
-    needs: Option<BTreeMap<String, NodeId>>,
+    needs: Option<BTreeMap<String, String>>,
+    /// What nodes gave to it meanwhile.
+    waiting: Vec<BodyCall>,
+    /// How many levels of bodies and flows are in it.
+    height: usize,
     /// What it gives, as far as it is known.
     gives: Shape,
 }
@@ -79,9 +91,15 @@ struct KnownFlow {
 struct CompiledBody {
     body: BodyIx,
     terms: FrameTerms,
-    needs: BTreeMap<String, NodeId>,
+    needs: BTreeMap<String, String>,
     /// What its frames give.
     gives: Shape,
+}
+
+impl BodyCall {
+    fn of(node: &ResolvedNode<'_>, owner: String, given: &Yaml, key: &str) -> Self {
+        Self { owner, given: given.clone(), id: node.spec.id.clone(), root: node.spec.key(key) }
+    }
 }
 
 impl<'c> Bodies<'c> {
@@ -124,10 +142,12 @@ impl<'c> Bodies<'c> {
             all: Vec::new(),
             listed: Choices::new(),
             flows: HashMap::new(),
-            open: Vec::new(),
+            path: String::new(),
+            unlimited: Vec::new(),
             secrets: Vec::new(),
             policies: SharedPolicies::default(),
             depth: 0,
+            deepest: 0,
         }
     }
 
@@ -175,7 +195,7 @@ impl<'c> Bodies<'c> {
         resolved: &Resolved<'_>,
         checked: &Checked,
         types: &mut Types<'_>,
-        needs: &mut BTreeMap<String, NodeId>,
+        needs: &mut BTreeMap<String, String>,
     ) -> Option<Box<Frames>> {
         let node = &resolved.nodes[ix.0 as usize];
         let known = node.node_type.as_ref()?;
@@ -189,9 +209,7 @@ impl<'c> Bodies<'c> {
             }
             return None;
         }
-        if self.depth > MAX_DEPTH {
-            let message = format!("bodies and flows are nested deeper than {MAX_DEPTH} levels");
-            self.report(node, Problem::error(Code::TooLarge, node.spec.id_span, message), "body");
+        if self.is_too_deep(node, self.depth) {
             return None;
         }
         let (body, kind) = match &*node_type.name {
@@ -223,6 +241,17 @@ impl<'c> Bodies<'c> {
         Some(Box::new(Frames { body, kind }))
     }
 
+    /// Whether a level is too deep; that is reported.
+    fn is_too_deep(&mut self, node: &ResolvedNode<'_>, level: usize) -> bool {
+        self.deepest = self.deepest.max(level);
+        if level <= MAX_DEPTH {
+            return false;
+        }
+        let message = format!("bodies and flows are nested deeper than {MAX_DEPTH} levels");
+        self.report(node, Problem::error(Code::TooLarge, node.spec.id_span, message), "body");
+        true
+    }
+
     /// Compiles the `body` of a node.
     fn inline(
         &mut self,
@@ -230,7 +259,7 @@ impl<'c> Bodies<'c> {
         resolved: &Resolved<'_>,
         kind: FrameKind<'_>,
         types: &mut Types<'_>,
-        needs: &mut BTreeMap<String, NodeId>,
+        needs: &mut BTreeMap<String, String>,
     ) -> Option<CompiledBody> {
         let node = &resolved.nodes[ix.0 as usize];
         let Some(body) = &node.spec.body else {
@@ -243,8 +272,8 @@ impl<'c> Bodies<'c> {
         let around = Around { body: resolved, node: ix, kind };
         let mut compiled = self.body(body, resolved.flow, Some(around), None, Some(types));
         types.frames(ix, &compiled.gives);
-        for (key, node) in mem::take(&mut compiled.needs) {
-            needs.entry(key).or_insert(node);
+        for (key, user) in mem::take(&mut compiled.needs) {
+            needs.entry(key).or_insert(user);
         }
         Some(compiled)
     }
@@ -278,11 +307,12 @@ impl<'c> Bodies<'c> {
             self.report(node, problem, key);
             return None;
         }
-        let body = self.load(&path)?;
-        if node.json.get("maxDepth").is_none() {
+        if node.json.get("maxDepth").is_none_or(Value::is_null) {
             let help = "set `maxDepth` in the `input` of this node";
             self.recursion(node, &path, span, (key, help));
         }
+        self.known_height(node, &path);
+        let body = self.load(&path)?;
         self.check_call(node, &path, &checked.nodes[ix.0 as usize].bound);
         if let Some(known) = self.flows.get(&path) {
             types.frames(ix, &known.gives);
@@ -306,13 +336,13 @@ impl<'c> Bodies<'c> {
             let message = format!("a node of the type `{name}` has no `body`: it runs a flow of its pack");
             self.report(node, Problem::error(Code::UnknownKey, node.spec.body_span, message), "body");
         }
-        let body = self.flow_of_pack(flow)?;
         let help = "`control.subflow` runs a flow of the same pack again, with `maxDepth`";
         self.recursion(node, &flow.path, span, ("type", help));
+        self.known_height(node, &flow.path);
+        let body = self.flow_of_pack(flow)?;
         if let (Some(input), Some(known)) = (&node.input, self.flows.get(&flow.path)) {
             types.frames(ix, &known.gives);
-            let call = BodyCall { owner: &format!("`{name}`"), given: input, key: "input" };
-            self.check_keys(node, known.body, &call);
+            self.check_keys(&flow.path, BodyCall::of(node, format!("`{name}`"), input, "input"));
         }
         Some(body)
     }
@@ -324,7 +354,14 @@ impl<'c> Bodies<'c> {
         }
     }
 
-    /// Reports a flow that runs itself.
+    /// Reports a flow that was compiled for another node and is too deep here.
+    fn known_height(&mut self, node: &ResolvedNode<'_>, path: &str) {
+        if let Some(known) = self.flows.get(path) {
+            self.is_too_deep(node, self.depth + known.height);
+        }
+    }
+
+    /// Notes that a flow runs another without a limit, and reports it if that one leads back to it.
     fn recursion(
         &mut self,
         node: &ResolvedNode<'_>,
@@ -332,13 +369,33 @@ impl<'c> Bodies<'c> {
         span: SourceSpan,
         (key, help): (&str, &str),
     ) {
-        if self.open.iter().all(|open| open != path) {
+        let call = (self.path.clone(), path.to_owned());
+        if self.unlimited.contains(&call) {
             return;
         }
-        let chain = self.open.iter().map(String::as_str).skip_while(|open| *open != path).chain([path]);
-        let chain = chain.collect::<Vec<_>>().join(" -> ");
-        let message = format!("a flow runs itself without a limit: {chain}");
+        let way = self.way(path, &self.path);
+        self.unlimited.push(call);
+        let Some(way) = way else { return };
+        let message = format!("a flow runs itself without a limit: {} -> {path}", way.join(" -> "));
         self.report(node, Problem::error(Code::Recursion, span, message).help(help.to_owned()), key);
+    }
+
+    /// The flows from one to another, each of which runs the next one without a limit.
+    fn way(&self, from: &str, to: &str) -> Option<Vec<String>> {
+        let mut ways = vec![vec![from]];
+        let mut seen = HashSet::from([from]);
+        while let Some(way) = ways.pop() {
+            let last = *way.last()?;
+            if last == to {
+                return Some(way.into_iter().map(str::to_owned).collect());
+            }
+            for (_, next) in self.unlimited.iter().filter(|(caller, _)| caller == last) {
+                if seen.insert(next) {
+                    ways.push(way.iter().copied().chain([&**next]).collect());
+                }
+            }
+        }
+        None
     }
 
     /// Compiles the flow of a file, unless that was done for another node.
@@ -370,12 +427,26 @@ impl<'c> Bodies<'c> {
             output_schema: flow.output_schema.clone(),
         };
         let body = BodyIx(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
-        self.flows.insert(path.to_owned(), KnownFlow { body, needs: None, gives: Shape::any() });
-        self.open.push(path.to_owned());
-        let compiled = self.body(&spec.body, &flow, None, Some(subflow), None);
-        self.open.pop();
-        let known = KnownFlow { body, needs: Some(compiled.needs), gives: compiled.gives };
+        let known = KnownFlow {
+            body,
+            schema: flow.input_schema.clone().map(InputSchema::of),
+            needs: None,
+            waiting: Vec::new(),
+            height: 0,
+            gives: Shape::any(),
+        };
         self.flows.insert(path.to_owned(), known);
+        let caller = mem::replace(&mut self.path, path.to_owned());
+        let deepest = mem::replace(&mut self.deepest, self.depth);
+        let compiled = self.body(&spec.body, &flow, None, Some(subflow), None);
+        self.path = caller;
+        let height = self.deepest - self.depth;
+        self.deepest = self.deepest.max(deepest);
+        let known = self.flows.get_mut(path)?;
+        (known.needs, known.height, known.gives) = (Some(compiled.needs), height, compiled.gives);
+        for call in mem::take(&mut known.waiting) {
+            self.check_keys(path, call);
+        }
         Some(body)
     }
 
@@ -383,52 +454,44 @@ impl<'c> Bodies<'c> {
     fn check_call(&mut self, node: &ResolvedNode<'_>, path: &str, bound: &[String]) {
         let (Some(input), Some(known)) = (&node.input, self.flows.get(path)) else { return };
         let absent = Yaml::empty(SourceSpan { end: input.span.start, ..input.span });
-        let given = input.get("input").unwrap_or(&absent);
+        let given = input.get("input").filter(|given| !matches!(given.data, Data::Null)).unwrap_or(&absent);
         let Value::Object(json) = given.json() else { return };
         let owner = &*format!("the flow `{path}`");
-        let body = known.body;
-        if let Some(Subflow { input: defaults, input_schema: Some(schema), .. }) =
-            &self.all[body.0 as usize].subflow
-        {
-            let mut whole = defaults.clone();
+        if let (Some(schema), Some(subflow)) = (&known.schema, &self.all[known.body.0 as usize].subflow) {
+            let mut whole = subflow.input.clone();
             whole.extend(json);
             let bound: Vec<String> =
                 bound.iter().filter_map(|bound| bound.strip_prefix("/input")).map(str::to_owned).collect();
-            let (schema, whole) = (InputSchema::of(schema.clone()), Value::Object(whole));
+            let whole = Value::Object(whole);
             let (id, root) = (node.spec.id.as_ref(), node.spec.key("input.input"));
-            SchemaCheck { input: given, json: &whole, bound: &bound, schema: &schema, owner, id, root }
+            SchemaCheck { input: given, json: &whole, bound: &bound, schema, owner, id, root }
                 .check(self.sink);
         }
-        self.check_keys(node, body, &BodyCall { owner, given, key: "input.input" });
+        self.check_keys(path, BodyCall::of(node, owner.to_owned(), given, "input.input"));
     }
 
-    /// Reports keys that a flow does not declare, and those that it uses and that are not given.
-    fn check_keys(&mut self, node: &ResolvedNode<'_>, body: BodyIx, call: &BodyCall<'_>) {
-        let BodyCall { owner, given, key: root } = *call;
-        let known = self.flows.values().find(|known| known.body == body);
-        let (Some(known), Some(subflow)) = (known, &self.all[body.0 as usize].subflow) else { return };
+    /// Reports keys that a flow does not declare, and those that it uses and that are not given. A flow that is being
+    /// compiled does so once it is known what it uses.
+    fn check_keys(&mut self, path: &str, call: BodyCall) {
+        let Some(known) = self.flows.get_mut(path) else { return };
+        let Some(needs) = &known.needs else { return known.waiting.push(call) };
+        let Some(subflow) = &self.all[known.body.0 as usize].subflow else { return };
+        let BodyCall { owner, given, id, root } = &call;
         let Value::Object(json) = given.json() else { return };
-        let none = BTreeMap::new();
-        let declared = Declared {
-            input: &subflow.input,
-            schema: subflow.input_schema.as_ref(),
-            needs: known.needs.as_ref().unwrap_or(&none),
+        let declared = Declared { input: &subflow.input, schema: subflow.input_schema.as_ref(), needs };
+        let mut report = |problem: Problem, key: &str| {
+            self.sink.push(problem.node(id.as_ref()).key(format_args!("{root}.{key}")));
         };
-        let mut problems = Vec::new();
         for entry in given.entries() {
             if let Some(help) = declared.unknown(&entry.key) {
                 let message = format!("{owner} declares no input `{}`", entry.key);
-                let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-                problems.push((problem, format!("{root}.{}", entry.key)));
+                report(Problem::error(Code::UnknownKey, entry.key_span, message).help(help), &entry.key);
             }
         }
         for (key, user) in declared.missing(&json) {
-            let message = format!("{owner} needs the input `{key}`, which its node `{user}` uses");
+            let message = format!("{owner} needs the input `{key}`, which its {user} uses");
             let span = SourceSpan { end: given.span.start, ..given.span };
-            problems.push((Problem::error(Code::MissingKey, span, message), format!("{root}.{key}")));
-        }
-        for (problem, key) in problems {
-            self.report(node, problem, &key);
+            report(Problem::error(Code::MissingKey, span, message), key);
         }
     }
 
@@ -439,5 +502,5 @@ impl<'c> Bodies<'c> {
 
 /// A value of an input that is no template.
 fn stated<T: DeserializeOwned>(input: &Value, key: &str) -> Option<T> {
-    serde_json::from_value(input.get(key)?.clone()).ok()
+    read_input(input.get(key)?.clone()).ok()
 }

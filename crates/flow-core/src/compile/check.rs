@@ -18,7 +18,6 @@ mod types;
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::NodeId;
 use serde_json::Value;
 
 pub(super) use loops::Loops;
@@ -48,8 +47,8 @@ pub(super) struct Checked {
     /// What the node around the body asks in the body.
     pub(super) terms: FrameTerms,
     pub(super) loops: Loops,
-    /// The keys of the flow's input that are used for certain, each with a node that uses it.
-    pub(super) needs: BTreeMap<String, NodeId>,
+    /// The keys of the flow's input that are used for certain, each with what uses it.
+    pub(super) needs: BTreeMap<String, String>,
 }
 
 /// The parsed templates and the condition of a node.
@@ -97,7 +96,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
 struct Checker<'c> {
     body: &'c Resolved<'c>,
     sink: &'c mut Sink,
-    needs: BTreeMap<String, NodeId>,
+    needs: BTreeMap<String, String>,
 }
 
 impl<'c> Checker<'c> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::{DEEPEST, NodeId, is_too_deep};
+use inspan_protocol::{DEEPEST, is_too_deep};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -30,8 +30,8 @@ pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<Strin
             problems.push(format!("unknown input `{key}`: {help}"));
         }
     }
-    for (key, node) in declared.missing(&given) {
-        problems.push(format!("missing input `{key}`, which node `{node}` uses"));
+    for (key, user) in declared.missing(&given) {
+        problems.push(format!("missing input `{key}`, which {user} uses"));
     }
     for (key, _) in given.iter().filter(|(_, value)| is_too_deep(value)) {
         problems.push(format!("`{key}` is nested more than {DEEPEST} levels deep"));
@@ -62,8 +62,8 @@ pub(super) struct Declared<'d> {
     /// Its defaults.
     pub(super) input: &'d Map<String, Value>,
     pub(super) schema: Option<&'d Value>,
-    /// The keys that are used for certain, each with a node that uses it.
-    pub(super) needs: &'d BTreeMap<String, NodeId>,
+    /// The keys that are used for certain, each with what uses it.
+    pub(super) needs: &'d BTreeMap<String, String>,
 }
 
 impl<'d> Declared<'d> {
@@ -81,12 +81,7 @@ impl Declared<'_> {
 
     /// What to write instead of this key, if the flow declares its input and does not declare this key.
     pub(super) fn unknown(&self, key: &str) -> Option<String> {
-        // Such a schema says itself which other keys are allowed.
-        let has_own_rules = self.schema.is_some_and(|schema| {
-            ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
-                .iter()
-                .any(|word| schema.get(word).is_some())
-        });
+        let has_own_rules = self.schema.is_some_and(has_own_rules);
         let is_known = self.keys().any(|known| known == key) || self.needs.contains_key(key);
         if has_own_rules || self.keys().next().is_none() || is_known {
             return None;
@@ -95,16 +90,23 @@ impl Declared<'_> {
         did_you_mean(key, known.iter().copied()).or_else(|| Some(format!("it has {}", quoted(known))))
     }
 
-    /// The keys that are used for certain and not given, each with a node that uses it.
-    pub(super) fn missing(&self, given: &Map<String, Value>) -> impl Iterator<Item = (&str, &NodeId)> {
+    /// The keys that are used for certain and not given, each with what uses it.
+    pub(super) fn missing(&self, given: &Map<String, Value>) -> impl Iterator<Item = (&str, &str)> {
         let required = self.schema.and_then(|schema| schema.get("required")?.as_array());
         let has_own_rules =
             move |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
         self.needs
             .iter()
-            .map(|(key, node)| (key.as_str(), node))
+            .map(|(key, user)| (key.as_str(), user.as_str()))
             .filter(move |(key, _)| !given.contains_key(*key) && !has_own_rules(key))
     }
+}
+
+/// Whether a schema says itself which keys are allowed beside its `properties`.
+pub(super) fn has_own_rules(schema: &Value) -> bool {
+    ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+        .iter()
+        .any(|word| schema.get(word).is_some())
 }
 
 fn violations(schema: &Value, input: &Value) -> Vec<String> {

@@ -248,7 +248,8 @@ impl<'a> NodeResolver<'_, 'a> {
 
     fn with_its_agent(&mut self, node: &'a NodeSpec<'a>) -> ResolvedNode<'a> {
         let node_type = node_type(node, self.flow, self.sink);
-        let mut input = self.flow.files.input(node, self.sink);
+        let takes = node_type.as_ref().map_or(&Value::Null, |of| &of.info().input);
+        let mut input = self.flow.files.input(node, takes, self.sink);
         if let (Some(input), Some(of)) = (&mut input, &node_type) {
             servers::put(node, of.info(), self.flow.header, input, self.sink);
         }
@@ -303,6 +304,9 @@ fn node_type(node: &NodeSpec<'_>, flow: &Flow<'_>, sink: &mut Sink) -> Option<Kn
         sink.push(problem.node(node.id.as_ref()).key(node.key("type")));
     };
     let Some((describe, described)) = catalog.find(name) else {
+        if flow.types.is_refused(name) {
+            return None;
+        }
         let agent = format!("{name}.agent");
         let help = advice(name, catalog)
             .or_else(|| did_you_mean(name, catalog.names()))

@@ -355,6 +355,7 @@ fn yaml_scalars_keep_what_was_written() {
             "literal": "two\nlines\n",
             "raw": "{{ not.bound }}",
             "braces": "a { b } c",
+            "<<": "no merge",
         } }))
     );
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::typed;
 use crate::{
-    diagnostic::did_you_mean,
+    diagnostic::closest,
     graph::Effects,
     node::{DescribeNode, NodeTypeInfo},
 };
@@ -53,7 +53,13 @@ pub struct McpOutput {
 pub struct McpCall;
 
 /// The keys of an entry of `mcpServers`.
-const KEYS: [&str; 7] = ["type", "command", "args", "env", "url", "headers", "timeout"];
+pub(crate) const SERVER_KEYS: [&str; 7] = ["type", "command", "args", "env", "url", "headers", "timeout"];
+
+/// The types of servers.
+pub(crate) const SERVER_TYPES: [&str; 3] = ["stdio", "http", "streamable-http"];
+
+/// Those that only the programs of some agents know.
+pub(crate) const SERVER_TYPES_OF_AGENTS: [&str; 4] = ["sse", "ws", "local", "remote"];
 
 impl DescribeNode for McpCall {
     fn describe(&self) -> NodeTypeInfo {
@@ -73,22 +79,25 @@ impl DescribeNode for McpCall {
     }
 }
 
-/// What is wrong with an entry of `mcpServers` that this node uses. Agents may have further forms.
+/// What is wrong with an entry of `mcpServers` that this node uses, and right for an agent. The rest was reported where it
+/// is declared.
 fn entry_problem(name: &str, entry: &Value) -> Option<InputProblem> {
     let problem =
         |what: String| Some(InputProblem::new("/server", format!("the MCP server `{name}` {what}")));
     let entry = entry.as_object()?;
-    if let Some(key) = entry.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        let help = did_you_mean(key, KEYS).map(|help| format!(": {help}")).unwrap_or_default();
-        return problem(format!("has the unknown key `{key}`{help}"));
+    let is_of_agents =
+        |key: &&String| !SERVER_KEYS.contains(&key.as_str()) && closest(key, SERVER_KEYS).is_none();
+    if let Some(key) = entry.keys().find(is_of_agents) {
+        return problem(format!("has the unknown key `{key}`"));
     }
     let kind = entry.get("type").and_then(Value::as_str);
-    match (entry.contains_key("command"), entry.contains_key("url"), kind) {
-        (_, _, Some(kind)) if !["stdio", "http", "streamable-http"].contains(&kind) => {
+    match kind {
+        Some(kind) if SERVER_TYPES_OF_AGENTS.contains(&kind) => {
             problem(format!("has the type `{kind}`; available: stdio, http"))
         }
-        (true, true, _) => problem("has both `command` and `url`; keep one".to_owned()),
-        (false, false, _) => problem("needs `command`, or `url`".to_owned()),
+        _ if ["command", "url"].iter().all(|key| entry.contains_key(*key)) => {
+            problem("has both `command` and `url`; keep one".to_owned())
+        }
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Frames: how many a node runs, when each begins, what it gives, and how the node ends.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, Event, NodeId, NodePath, NodeStatus, Outcome, Timestamp,
@@ -11,6 +11,7 @@ use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
     expr::{Passes, Scope, is_equal},
     graph::{Body, FrameIx, Frames, FramesKind, OnExceeded, OnExhausted, OnItemError, TaskRef},
+    nodes::read_input,
     pilot::misfit,
     state::{FrameEnd, FrameSet},
 };
@@ -314,9 +315,9 @@ impl Run {
         let max_concurrency = match input.get("maxConcurrency") {
             None | Some(Value::Null) => None,
             Some(most) => {
-                Some(most.as_u64().filter(|most| (1..=u32::MAX.into()).contains(most)).ok_or_else(|| {
+                Some(read_input::<NonZeroU32>(most.clone()).map(NonZeroU32::get).map_err(|_| {
                     refuse(format!("`maxConcurrency` must be a whole number of at least 1, found {most}"))
-                })? as u32)
+                })?)
             }
         };
         let items = match (input.get_mut("items").map(Value::take), input.get("matrix")) {

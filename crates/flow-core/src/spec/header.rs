@@ -3,9 +3,10 @@
 use serde_json::{Map, Value};
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, SourceSpan},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     graph::{FailFast, FlowPolicy, OnExceeded},
-    spec::{Data, Key, Text, Yaml, budget, fields, fields::Fields},
+    nodes::{SERVER_KEYS, SERVER_TYPES, SERVER_TYPES_OF_AGENTS},
+    spec::{Data, Entry, Key, Text, Yaml, budget, fields, fields::Fields},
 };
 
 /// What a flow declares about itself.
@@ -69,6 +70,13 @@ impl<'a> Header<'a> {
             sink.push(problem.help(help).key(Key::Field(fields.key, "name")));
         }
         let name = name.and_then(|name| fields::text(name, &Key::Field(fields.key, "name"), sink));
+        let phase = fields.text("phase", sink);
+        for (key, found) in [("name", name), ("phase", phase)] {
+            if let Some((_, span)) = found.filter(|(text, _)| text.trim().is_empty()) {
+                let problem = Problem::error(Code::InvalidValue, span, format!("`{key}` is empty"));
+                sink.push(problem.key(Key::Field(fields.key, key)));
+            }
+        }
         let version = fields.get("version").and_then(|version| match &version.data {
             Data::Number(number) => Some(number.to_string()),
             _ => {
@@ -81,7 +89,7 @@ impl<'a> Header<'a> {
             name: name.map(owned).unwrap_or_default(),
             version,
             description: fields.text("description", sink).map(owned),
-            phase: fields.text("phase", sink).map(owned),
+            phase: phase.map(owned),
             input: fields.object("input", sink).unwrap_or_default(),
             input_yaml: fields.get("input"),
             input_schema: fields.get("inputSchema"),
@@ -125,10 +133,43 @@ pub(super) fn mcp_servers<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> O
         fields::wrong(servers, &key, "a mapping of servers by their names", sink);
         return None;
     }
-    for entry in servers.entries().iter().filter(|entry| !matches!(entry.value.data, Data::Map(_))) {
-        fields::wrong(&entry.value, &Key::Field(&key, &entry.key), "a mapping", sink);
+    for entry in servers.entries() {
+        let key = Key::Field(&key, &entry.key);
+        match entry.value.data {
+            Data::Map(_) => check_server(entry, &key, sink),
+            _ => fields::wrong(&entry.value, &key, "a mapping", sink),
+        }
     }
     Some(servers)
+}
+
+/// Reports what is wrong with a server, whoever uses it. Agents may have further keys, so only misspelt ones are.
+fn check_server(server: &Entry, key: &Key<'_>, sink: &mut Sink) {
+    let (name, value) = (&server.key, &server.value);
+    for Entry { key: written, key_span, .. } in value.entries() {
+        let help = did_you_mean(written, SERVER_KEYS).filter(|_| !SERVER_KEYS.contains(&written.as_str()));
+        if help.is_some() {
+            let message = format!("the MCP server `{name}` has the unknown key `{written}`");
+            let problem = Problem::error(Code::UnknownKey, *key_span, message).help(help);
+            sink.push(problem.key(Key::Field(key, written)));
+        }
+    }
+    let kinds = || SERVER_TYPES.into_iter().chain(SERVER_TYPES_OF_AGENTS);
+    if let Some((kind, span)) = value.get("type").and_then(Yaml::placed_text)
+        && !kinds().any(|known| known == kind)
+    {
+        let help = did_you_mean(kind, kinds()).or_else(|| Some("available: stdio, http".to_owned()));
+        let message = format!("the MCP server `{name}` has the unknown type `{kind}`");
+        let problem = Problem::error(Code::InvalidValue, span, message).help(help);
+        sink.push(problem.key(Key::Field(key, "type")));
+    }
+    if value.get("command").is_none() && value.get("url").is_none() {
+        let message = format!("the MCP server `{name}` needs `command`, or `url`");
+        sink.push(Problem::error(Code::MissingKey, server.key_span, message).key(key));
+    }
+    if let Some(timeout) = value.get("timeout").filter(|timeout| timeout.json().as_u64().is_none()) {
+        fields::wrong(timeout, &Key::Field(key, "timeout"), "a whole number of milliseconds", sink);
+    }
 }
 
 fn texts<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -> Option<Vec<Text<'a>>> {

@@ -162,6 +162,22 @@ impl<'a> NodeSpec<'a> {
         Some(spec)
     }
 
+    /// Warns of `onLimit: fallback` that the node itself says, and that no other agent follows.
+    pub(super) fn check_limit(&self, node: &Yaml, sink: &mut Sink) {
+        let written = node.get("policy").and_then(|policy| policy.entry("onLimit"));
+        let (Some(written), Some(policy)) = (written, &self.policy) else { return };
+        let (whole, span) = (self.span, written.key_span);
+        let is_own = (whole.source, whole.start) <= (span.source, span.start)
+            && (span.source, span.end) <= (whole.source, whole.end);
+        if is_own && policy.on_limit == OnLimit::Fallback && node.get("fallback").is_none() {
+            let message =
+                "`onLimit: fallback` lets the next agent take over, and this node has no `fallback`";
+            let help = "name the next agents: `fallback: [{ agent: NAME }]`".to_owned();
+            let problem = Problem::warning(Code::Contradiction, span, message).help(help);
+            sink.push(problem.node(self.id.as_ref()).key(self.key("policy.onLimit")));
+        }
+    }
+
     /// A key of the node with its place in the file: `nodes[2].input` for `input`.
     pub(crate) fn key(&self, key: impl fmt::Display) -> String {
         format!("{}nodes[{}].{key}", self.prefix, self.at)
@@ -268,6 +284,7 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
     let refuse = |message: String| Problem::error(Code::InvalidId, span, message).key(Key::Field(key, "id"));
     if is_reserved(text) {
         sink.push(refuse(format!("`{text}` is reserved in templates and cannot be a node id")));
+        sink.refused(text);
         return None;
     }
     match NodeId::new(text) {

@@ -3,7 +3,7 @@
 //! replayed as the frame of a flow.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -51,6 +51,10 @@ pub(crate) struct PackFlow {
 pub(crate) struct NodeTypes {
     pub(crate) catalog: NodeCatalog,
     packs: BTreeMap<Arc<str>, Arc<PackFlow>>,
+    /// The types of packs that something is wrong with.
+    refused: BTreeSet<String>,
+    /// Whether a pack cannot be read, so that its types are not known.
+    lacks_pack: bool,
 }
 
 impl NodeTypes {
@@ -64,6 +68,15 @@ impl NodeTypes {
         self.packs.get(name)
     }
 
+    /// Whether a type that is not known may be one of a pack about which something was reported.
+    pub(crate) fn is_refused(&self, name: &str) -> bool {
+        let pack_of = |name: &str| name.split_once('.').map(|(pack, _)| pack.to_owned());
+        let pack = pack_of(name);
+        let is_of_unknown_pack =
+            || pack.is_some() && self.catalog.names().all(|known| pack_of(known) != pack);
+        self.refused.contains(name) || self.lacks_pack && is_of_unknown_pack()
+    }
+
     /// Reads the packs of the flow at a path, which is empty for the flow that was loaded.
     pub(crate) fn read(
         root: &Yaml,
@@ -72,10 +85,17 @@ impl NodeTypes {
         catalog: &NodeCatalog,
         sink: &mut Sink,
     ) -> Self {
-        let types = Self { catalog: catalog.clone(), packs: BTreeMap::new() };
+        let types = Self {
+            catalog: catalog.clone(),
+            packs: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            lacks_pack: false,
+        };
         let mut reader = PackReader { types, loaded, declared: HashMap::new(), folders: BTreeMap::new() };
         for named in named(root, sink) {
+            let known = reader.folders.len();
             reader.pack(&named, path, sink);
+            reader.types.lacks_pack |= reader.folders.len() == known;
         }
         reader.types
     }
@@ -196,16 +216,22 @@ impl PackReader<'_> {
             return sink.push(Problem::error(Code::DuplicateKey, span, message).key(&named.at));
         }
         let pack = Pack { name: name.into(), folder: folder_of(&path), path: &path, secrets };
-        for entry in nodes {
-            self.node_type(&pack, entry, named, sink);
+        for (at, entry) in nodes.iter().enumerate() {
+            // A key that is there twice was reported.
+            if nodes.iter().take(at).all(|known| known.key != entry.key) {
+                self.node_type(&pack, entry, named, sink);
+            }
         }
     }
 
     fn node_type(&mut self, pack: &Pack<'_>, entry: &Entry, named: &NamedPack<'_>, sink: &mut Sink) {
         let nodes = Key::Field(&Key::Root, "nodes");
         let key = Key::Field(&nodes, &entry.key);
-        let Some(flow) = self.flow_of_type(pack, entry, &key, sink) else { return };
         let name: Arc<str> = format!("{}.{}", pack.name, entry.key).into();
+        let Some(flow) = self.flow_of_type(pack, entry, &key, sink) else {
+            self.types.refused.insert(name.to_string());
+            return;
+        };
         if self.types.catalog.get(&name).is_some() {
             let of = |span: SourceSpan| format!("in {} on line {}", sink.name(span), span.start.line);
             let message = match self.declared.get(&name) {

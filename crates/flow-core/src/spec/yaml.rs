@@ -3,7 +3,7 @@
 mod scalar;
 mod value;
 
-pub(crate) use value::{Data, Entry, Layout, Yaml};
+pub(crate) use value::{Data, Entry, Layout, Yaml, pointer_parts};
 
 use std::{
     collections::{HashMap, HashSet},
@@ -100,7 +100,21 @@ struct Frame {
 
 enum Open {
     List(Vec<Yaml>),
-    Map { entries: Vec<Entry>, keys: HashMap<String, Position>, pending: Option<(String, SourceSpan)> },
+    Map {
+        entries: Vec<Entry>,
+        /// What is under `<<`.
+        merges: Vec<Yaml>,
+        keys: HashMap<String, Position>,
+        pending: Option<PendingKey>,
+    },
+}
+
+/// A key whose value comes next.
+struct PendingKey {
+    key: String,
+    span: SourceSpan,
+    /// Whether it is `<<`, without quotes.
+    is_merge: bool,
 }
 
 type Parsed = Result<(), Box<Problem>>;
@@ -134,7 +148,9 @@ impl Builder {
                     let message = "an alias cannot be inside the value that it names";
                     return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
                 };
-                let (value, size) = (Yaml { span, ..anchored.value.clone() }, anchored.size);
+                // The text is elsewhere, so a place in it is not known here.
+                let layout = Layout::Loose;
+                let (value, size) = (Yaml { span, layout, ..anchored.value.clone() }, anchored.size);
                 self.count(span, size.values, size.bytes)?;
                 self.check_depth(span, size.depth)?;
                 self.put(value, 0, size, None)?;
@@ -143,7 +159,8 @@ impl Builder {
                 self.open(span, anchor, tag.as_deref(), "seq", Open::List(Vec::new()))?;
             }
             Event::MappingStart(_, anchor, tag) => {
-                let open = Open::Map { entries: Vec::new(), keys: HashMap::new(), pending: None };
+                let (entries, merges, keys) = (Vec::new(), Vec::new(), HashMap::new());
+                let open = Open::Map { entries, merges, keys, pending: None };
                 self.open(span, anchor, tag.as_deref(), "map", open)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span)?,
@@ -183,8 +200,8 @@ impl Builder {
                 items.shrink_to_fit();
                 Data::List(Arc::new(items))
             }
-            Open::Map { entries, .. } => {
-                let mut entries = merged(entries);
+            Open::Map { mut entries, merges, .. } => {
+                self.merge(&mut entries, &merges);
                 entries.shrink_to_fit();
                 Data::Map(Arc::new(entries))
             }
@@ -210,9 +227,12 @@ impl Builder {
         frame.depth = frame.depth.max(size.depth);
         match &mut frame.open {
             Open::List(items) => items.push(value),
-            Open::Map { entries, keys, pending } => {
-                if let Some((key, key_span)) = pending.take() {
-                    entries.push(Entry { key, key_span, value });
+            Open::Map { entries, merges, keys, pending } => {
+                if let Some(PendingKey { key, span: key_span, is_merge }) = pending.take() {
+                    match is_merge {
+                        true => merges.push(value),
+                        false => entries.push(Entry { key, key_span, value }),
+                    }
                     return Ok(());
                 }
                 let span = value.span;
@@ -231,10 +251,34 @@ impl Builder {
                 } else {
                     keys.insert(key.clone(), span.start);
                 }
-                *pending = Some((key, span));
+                *pending = Some(PendingKey { key, span, is_merge: plain == Some("<<") });
             }
         }
         Ok(())
+    }
+
+    /// Merges the mappings under `<<`; the own keys of the mapping win.
+    fn merge(&mut self, entries: &mut Vec<Entry>, merges: &[Yaml]) {
+        if merges.is_empty() {
+            return;
+        }
+        let mut known: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+        let sources = merges.iter().flat_map(|value| match &value.data {
+            Data::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(value),
+        });
+        for source in sources {
+            if !matches!(source.data, Data::Map(_)) {
+                let message = format!("`<<` merges mappings, found {}", source.kind());
+                let help = "quote it if it is a key of its own: `\"<<\"`".to_owned();
+                self.problems.push(Problem::error(Code::WrongType, source.span, message).help(help));
+            }
+            for entry in source.entries() {
+                if known.insert(entry.key.clone()) {
+                    entries.push(entry.clone());
+                }
+            }
+        }
     }
 
     /// Checks that a value with so many levels is allowed here.
@@ -283,25 +327,6 @@ impl Builder {
         let help = advice(&message, text, span.start.line as usize);
         Box::new(Problem::error(Code::YamlSyntax, span, message).help(help))
     }
-}
-
-/// Merges the mappings under `<<`; the own keys of the mapping win.
-fn merged(entries: Vec<Entry>) -> Vec<Entry> {
-    if entries.iter().all(|entry| entry.key != "<<") {
-        return entries;
-    }
-    let (sources, mut entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.key == "<<");
-    let mut known: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
-    let sources = sources.iter().flat_map(|entry| match &entry.value.data {
-        Data::List(items) => items.as_slice(),
-        _ => std::slice::from_ref(&entry.value),
-    });
-    for entry in sources.flat_map(Yaml::entries) {
-        if known.insert(entry.key.clone()) {
-            entries.push(entry.clone());
-        }
-    }
-    entries
 }
 
 /// Advice for the most common YAML mistakes.

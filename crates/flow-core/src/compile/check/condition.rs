@@ -81,6 +81,11 @@ impl ConditionParser<'_, '_> {
             self.report(Problem::error(Code::WrongType, value.span, message), key);
             return None;
         };
+        if items.is_empty() {
+            let holds = if key.last() == "and" { "always" } else { "never" };
+            let message = format!("`{}` without conditions {holds} holds", key.last());
+            self.report(Problem::warning(Code::ConstantCondition, value.span, message), key);
+        }
         let tests: Vec<_> =
             items.iter().enumerate().map(|(at, item)| self.test(item, &Key::Index(key, at))).collect();
         tests.into_iter().collect()

@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use super::{Checker, ends};
 use crate::{
-    compile::resolve::{Flow, FrameKind, Resolved, quoted},
+    compile::{
+        input::has_own_rules,
+        resolve::{Flow, FrameKind, Resolved, ResolvedNode, quoted},
+    },
     diagnostic::{Code, Problem, Severity, did_you_mean},
     expr::{FRAME, NameUse, PathRoot, Resolver, SyntaxFault},
     graph::{NodeIx, OnFailure},
@@ -205,22 +208,27 @@ impl Checker<'_> {
                         found.filter(|_| used.bare)
                     }),
                 };
-                let spec = owner.nodes[node.0 as usize].spec;
-                let inner = key.filter(|name| has_inside(spec, name));
+                let of = &owner.nodes[node.0 as usize];
+                let inner = key.filter(|name| has_inside(of.spec, name) && !gives(of, name));
                 found.or_else(|| inner.map(|name| inside(name, root)))
             }
             None => Some(unknown(root, body)),
         }
     }
 
-    /// Notes a key of the flow's input without which a node cannot run.
+    /// Notes a key of the flow's input without which what uses it cannot be evaluated.
     fn need(&mut self, key: &str, site: &Site<'_>) {
-        let node = site.node.and_then(|node| self.body.nodes[node.0 as usize].spec.id.clone());
-        if let Some(node) = node
-            && !self.body.flow.header.input.contains_key(key)
-        {
-            self.needs.entry(key.to_owned()).or_insert(node);
+        if self.body.flow.header.input.contains_key(key) {
+            return;
         }
+        let user = match site.owner {
+            Owner::Node(node) => node.id.as_ref(),
+            Owner::Edge(..) => site.node.and_then(|node| self.body.nodes[node.0 as usize].spec.id.as_ref()),
+            Owner::Body(body) => body.around.and_then(|around| around.node().spec.id.as_ref()),
+        };
+        // What belongs to no node are the outputs of the flow.
+        let user = user.map_or_else(|| "`outputs`".to_owned(), |id| quoted(Some(id)));
+        self.needs.entry(key.to_owned()).or_insert(user);
     }
 }
 
@@ -271,6 +279,12 @@ pub(super) fn has_inside(node: &NodeSpec<'_>, id: &str) -> bool {
         let is_it = |inner: &NodeSpec<'_>| inner.id.as_ref().is_some_and(|known| known.as_str() == id);
         body.nodes.iter().any(|inner| is_it(inner) || has_inside(inner, id))
     })
+}
+
+/// Whether the output of a node, or what stands in its place after a failure, has this key.
+fn gives(node: &ResolvedNode<'_>, key: &str) -> bool {
+    let output = node.node_type.as_ref().map(|of| &of.info().output["properties"]);
+    ["failed", "error"].contains(&key) || output.is_some_and(|properties| properties.get(key).is_some())
 }
 
 /// A name in the body of a node is used outside it.
@@ -331,7 +345,14 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
             help: Some(help),
         });
     }
-    let closed = schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false));
+    let is_closed = |schema: &Value| {
+        schema.get("additionalProperties") == Some(&Value::Bool(false))
+            && schema.get("patternProperties").is_none()
+    };
+    let closed = schema.is_some_and(is_closed);
+    if !closed && schema.is_some_and(has_own_rules) {
+        return None;
+    }
     let message = format!("the flow declares no input `{key}`");
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
@@ -341,8 +362,13 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
 fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<'_>) -> Option<NameProblem> {
     if site.sees == Sees::Frame {
         let message = format!("`{name}` is in the body, and this is evaluated before the body runs");
-        let help = matches!(body.around.map(|around| around.kind), Some(FrameKind::Pass))
-            .then(|| format!("use `previous.{name}`, the output of the last pass"));
+        let help = matches!(body.around.map(|around| around.kind), Some(FrameKind::Pass)).then(|| match body
+            .spec
+            .outputs
+        {
+            Some(_) => "`previous` has the `outputs` of the last pass".to_owned(),
+            None => format!("use `previous.{name}`, the output of the last pass"),
+        });
         return Some(NameProblem::error(message, help));
     }
     let at = site.node?;

@@ -192,7 +192,7 @@ impl NodeCheck<'_> {
         let spec = self.node.spec;
         let key = spec.key("input.options.outputSchema");
         let finish = |problem: Problem| problem.node(spec.id.as_ref()).key(&key);
-        check_schema(&value.json(), value.span, finish, self.sink);
+        check_schema(&value.json(), |inside| value.span_at(inside), finish, self.sink);
     }
 
     /// Reports templates where a value is read before the flow runs.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
-    spec::{Data, Yaml, either},
+    spec::{Yaml, either, pointer_parts},
 };
 
 /// The input of one node, or that which a node gives to a flow, to be checked.
@@ -136,9 +136,7 @@ impl SchemaCheck<'_> {
             return;
         }
         let last = key.rsplit('.').next().unwrap_or(&key).to_owned();
-        if let (Some(words), Some(written)) =
-            (constants(context), find(self.input, path).and_then(Yaml::text))
-        {
+        if let (Some(words), Some(written)) = (constants(context), self.input.at(path).and_then(Yaml::text)) {
             let help = did_you_mean(written, words.iter().map(String::as_str))
                 .unwrap_or_else(|| format!("expected {}", either(&words)));
             let message = format!("invalid value `{written}` for `{last}`");
@@ -175,7 +173,7 @@ impl SchemaCheck<'_> {
     }
 
     fn unknown(&self, name: &str, path: &str, error: &ValidationError<'_>, sink: &mut Sink) {
-        let owner = find(self.input, path);
+        let owner = self.input.at(path);
         let span = owner.and_then(|owner| owner.entry(name)).map_or(self.span(path), |entry| entry.key_span);
         let known: Vec<&str> = self.schema_of(error)["properties"]
             .as_object()
@@ -201,17 +199,17 @@ impl SchemaCheck<'_> {
     }
 
     fn span(&self, path: &str) -> SourceSpan {
-        find(self.input, path).map_or(self.input.span, |value| value.span)
+        self.input.span_at(path)
     }
 
     fn kind(&self, path: &str) -> &'static str {
-        find(self.input, path).map_or("null", Yaml::kind)
+        self.input.at(path).map_or("null", Yaml::kind)
     }
 
     /// `nodes[2].input.options.model` for `/options/model`.
     fn key(&self, path: &str) -> String {
         let mut key = self.root.clone();
-        for segment in segments(path) {
+        for segment in pointer_parts(path) {
             if segment.bytes().all(|b| b.is_ascii_digit()) {
                 key.push_str(&format!("[{segment}]"));
             } else {
@@ -246,23 +244,6 @@ fn constants(context: &[Vec<ValidationError<'static>>]) -> Option<Vec<String>> {
 /// Whether a JSON pointer is at or below another.
 fn within(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-fn segments(path: &str) -> impl Iterator<Item = String> {
-    path.split('/').skip(1).map(|segment| segment.replace("~1", "/").replace("~0", "~"))
-}
-
-/// The value at a JSON pointer, or the nearest one above that has a place in the file.
-fn find<'y>(root: &'y Yaml, path: &str) -> Option<&'y Yaml> {
-    let mut value = root;
-    for segment in segments(path) {
-        value = match &value.data {
-            Data::Map(_) => value.get(&segment)?,
-            Data::List(items) => items.get(segment.parse::<usize>().ok()?)?,
-            _ => return Some(value),
-        };
-    }
-    Some(value)
 }
 
 fn types(kind: &TypeKind) -> String {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, SourceSpan},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean, quoted},
     source::{Loaded, NAMED_FLOWS, folder_of, joined},
     spec::{Data, Entry, FlowName, Layout, NodeSpec, Text, Yaml, schema_key},
 };
@@ -49,8 +50,9 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// The input of a node with the files that it names put in place; none if it is not a mapping.
-    pub(super) fn input(&self, node: &NodeSpec<'_>, sink: &mut Sink) -> Option<Yaml> {
+    /// The input of a node with the files that it names put in place; none if it is not a mapping. `schema` is that of
+    /// the input of its type.
+    pub(super) fn input(&self, node: &NodeSpec<'_>, schema: &Value, sink: &mut Sink) -> Option<Yaml> {
         let mut input = match node.input {
             None => Yaml::empty(SourceSpan { end: node.span.start, ..node.span }),
             Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
@@ -61,7 +63,7 @@ impl<'a> Files<'a> {
                 return None;
             }
         };
-        let mut includes = Includes { node, files: self, sink };
+        let mut includes = Includes { node, schema, files: self, sink };
         includes.schemas(&mut input, "input");
         if input.get("options").is_some_and(has_schema_files)
             && let Some(options) = input.get_mut("options")
@@ -95,7 +97,7 @@ impl<'a> Files<'a> {
             return None;
         }
         let json = yaml.json();
-        check_schema(&json, yaml.span, finish, sink).then_some(json)
+        check_schema(&json, |inside| yaml.span_at(inside), finish, sink).then_some(json)
     }
 }
 
@@ -106,6 +108,7 @@ fn has_schema_files(map: &Yaml) -> bool {
 /// Replaces the keys that name files by their content.
 struct Includes<'i, 'a> {
     node: &'i NodeSpec<'a>,
+    schema: &'i Value,
     files: &'i Files<'i>,
     sink: &'i mut Sink,
 }
@@ -117,6 +120,12 @@ impl Includes<'_, '_> {
         if input.get("prompt").is_some() {
             let message = "`input.prompt` and `promptFile` are both set; keep one";
             self.sink.push(finish(Problem::error(Code::FileConflict, file.1, message)));
+            return;
+        }
+        if self.schema["additionalProperties"] == false && self.schema["properties"].get("prompt").is_none() {
+            let name = node.node_type().map_or("the node", |(name, _)| name);
+            let message = format!("`promptFile` gives a prompt, and `{name}` takes none");
+            self.sink.push(finish(Problem::error(Code::UnknownKey, file.1, message)));
             return;
         }
         let value = match text(file, self.files, finish, self.sink) {
@@ -134,7 +143,9 @@ impl Includes<'_, '_> {
 
     /// Replaces the keys that name schema files by the schemas.
     fn schemas(&mut self, map: &mut Yaml, owner: &str) {
-        let is_file = |entry: &&Entry| schema_key(&entry.key).is_some();
+        // A type of a pack may have an input of such a name.
+        let declared = &self.schema["properties"];
+        let is_file = |entry: &&Entry| schema_key(&entry.key).is_some() && declared.get(&entry.key).is_none();
         let files: Vec<Entry> = map.entries().iter().filter(is_file).cloned().collect();
         for Entry { key: written, key_span, value } in files {
             let Some(key) = schema_key(&written) else { continue };
@@ -196,23 +207,34 @@ fn schema(
             return None;
         }
     };
-    check_schema(&value, SourceSpan::at(source, 1, 1), finish, sink).then_some(value)
+    check_schema(&value, |_| SourceSpan::at(source, 1, 1), finish, sink).then_some(value)
 }
 
-/// Whether a value is a JSON Schema.
+/// The types that a JSON Schema names.
+const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
+
+/// Whether a value is a JSON Schema. `place` gives the place of what is at a JSON pointer in it.
 pub(in crate::compile) fn check_schema(
     value: &Value,
-    span: SourceSpan,
+    place: impl Fn(&str) -> SourceSpan,
     finish: impl Fn(Problem) -> Problem,
     sink: &mut Sink,
 ) -> bool {
-    let reason = match jsonschema::validator_for(value) {
-        Ok(_) => return true,
-        Err(error) => match error.instance_path().as_str() {
-            "" => error.to_string(),
-            path => format!("at `{path}`: {error}"),
-        },
+    let Err(error) = jsonschema::validator_for(value) else { return true };
+    let path = error.instance_path().as_str();
+    let is_type = path.ends_with("/type") && matches!(error.kind(), ValidationErrorKind::AnyOf { .. });
+    let (reason, help) = match is_type {
+        true => {
+            let written = error.instance().as_str().unwrap_or_default();
+            let help =
+                did_you_mean(written, TYPES).unwrap_or_else(|| format!("the types are {}", quoted(TYPES)));
+            (format!("{} is no type", error.instance()), Some(help))
+        }
+        false => (error.to_string(), None),
     };
-    sink.push(finish(Problem::error(Code::InvalidSchema, span, format!("invalid JSON Schema: {reason}"))));
+    let at = if path.is_empty() { String::new() } else { format!("at `{path}`: ") };
+    let problem =
+        Problem::error(Code::InvalidSchema, place(path), format!("invalid JSON Schema: {at}{reason}"));
+    sink.push(finish(problem.help(help)));
     false
 }

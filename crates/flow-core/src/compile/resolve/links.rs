@@ -211,6 +211,9 @@ impl<'a> LinkReader<'a, '_> {
 /// So many nodes are listed where one is not found.
 const LISTED: usize = 12;
 
+/// After so many problems no node is looked for that was meant.
+const ADVISED: usize = 100;
+
 /// All nodes that can be reached from one, itself included.
 pub(in crate::compile) fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {
     let mut found = vec![false; next.len()];
@@ -235,11 +238,15 @@ fn end(
 ) -> Option<NodeIx> {
     let found = index.get(id).copied();
     if found.is_none() {
-        let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
-        names.sort_unstable();
         let message = format!("{what} unknown node `{id}`");
-        let help = did_you_mean(id, names.iter().copied())
-            .or_else(|| (names.len() <= LISTED).then(|| format!("the nodes are {}", quoted(&names))));
+        let names = index.keys().map(NodeId::as_str);
+        // Among very many problems this one is not read.
+        let meant = (sink.len() < ADVISED).then(|| did_you_mean(id, names.clone())).flatten();
+        let help = meant.or_else(|| {
+            let mut names: Vec<&str> = names.collect();
+            names.sort_unstable();
+            (names.len() <= LISTED).then(|| format!("the nodes are {}", quoted(&names)))
+        });
         let problem = Problem::error(Code::DanglingEdge, span, message).help(help);
         sink.push(problem.key(key()));
     }

@@ -85,6 +85,6 @@ impl<'a> Servers<'_, 'a> {
     }
 
     fn report(&mut self, problem: Problem, key: &str) {
-        self.sink.push(problem.node(self.node.id.as_ref()).key(format!("nodes[{}].{key}", self.node.at)));
+        self.sink.push(problem.node(self.node.id.as_ref()).key(self.node.key(key)));
     }
 }

@@ -1,6 +1,7 @@
 //! `session`: the conversation that a node continues or branches.
 
 use inspan_protocol::NodeId;
+use serde_json::Value;
 
 use super::{Around, FrameKind, Resolved, ResolvedNode, quoted};
 use crate::{
@@ -109,7 +110,7 @@ impl Naming<'_, '_> {
         }
         let parallel = frames.iter().find(|around| {
             let limit = around.node().json.get("maxConcurrency");
-            matches!(around.kind, FrameKind::Item(_)) && limit.is_none_or(|limit| *limit != 1)
+            matches!(around.kind, FrameKind::Item(_)) && limit.and_then(Value::as_f64) != Some(1.0)
         });
         if let Some(around) = parallel.filter(|_| self.session.mode == SessionMode::Continue) {
             let owner = quoted(around.node().spec.id.as_ref());

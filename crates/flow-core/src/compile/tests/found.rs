@@ -19,7 +19,13 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     let declared = "name: f\ninput: { note: '' }\nnodes: [{ id: a, type: echo, input: { text: '{{ flow.input.issue }}{{ flow.input.note }}' } }]";
     let schema = "name: f\ninputSchema: { type: object, properties: { issue: {} } }\nnodes: [{ id: a, type: echo, input: { text: x } }]";
     let open = "name: f\ninputSchema: { type: object, properties: { issue: {} }, additionalProperties: true }\nnodes: [{ id: a, type: echo, input: { text: x } }]";
+    let outputs = "name: f\noutputs: { issue: '{{ flow.input.issue }}' }\nnodes: [{ id: a, type: echo, input: { text: x } }]";
+    let until = "name: f\nnodes: [{ id: l, type: control.loop, input: { maxIterations: 2, until: flow.input.issue }, body: { nodes: [{ id: a, type: echo, input: { text: x } }] } }]";
+    let of_body = "name: f\nnodes: [{ id: l, type: control.foreach, input: { items: [1] }, body: { outputs: { issue: '{{ flow.input.issue }}' }, nodes: [{ id: a, type: echo, input: { text: x } }] } }]";
     let asked = [
+        (outputs, json!({})),
+        (until, json!({})),
+        (of_body, json!({})),
         (undeclared, json!({ "issue": 1 })),
         (undeclared, json!({ "isue": 1 })),
         (declared, json!({})),
@@ -34,6 +40,9 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     });
     let fails = |problem: &str| Err(format!("invalid input for flow `f`: {problem}"));
     let expected = [
+        fails("missing input `issue`, which `outputs` uses"),
+        fails("missing input `issue`, which node `l` uses"),
+        fails("missing input `issue`, which node `l` uses"),
         Ok(()),
         fails("missing input `issue`, which node `a` uses"),
         fails("missing input `issue`, which node `a` uses"),
@@ -43,6 +52,45 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
         Ok(()),
     ];
     assert_eq!(said, expected);
+}
+
+/// Where a schema leaves open which keys there are, none is reported.
+#[test]
+fn a_key_that_the_schema_of_the_input_leaves_open_is_not_reported() {
+    let found = |schema: &str| {
+        let text = format!(
+            "name: f\ninput: {{ a: 1 }}\ninputSchema: {{ type: object, properties: {{ a: {{}} }}, {schema} }}\nnodes: [{{ id: n, type: echo, input: {{ text: '{{{{ flow.input.b }}}}' }} }}]"
+        );
+        match compile(&loaded(&text), &registry()) {
+            Ok(compiled) => compiled.warnings.to_string(),
+            Err(found) => found.to_string(),
+        }
+    };
+    let open = [
+        "additionalProperties: { type: string }",
+        "allOf: [{ properties: { b: {} } }]",
+        "$ref: '#/$defs/more', $defs: { more: { properties: { b: {} } } }",
+        "additionalProperties: false, patternProperties: { '^b': {} }",
+    ];
+    assert_eq!(open.map(found), [""; 4]);
+    let help = "the flow declares no input `b` (help: declare it under `input`)";
+    let place = "flow.yaml:4:49:";
+    assert_eq!(
+        ["minProperties: 1", "additionalProperties: false"].map(found),
+        [
+            format!("{place} warning[unknown-binding]: {help}"),
+            format!("{place} error[unknown-binding]: {help}")
+        ]
+    );
+}
+
+/// A problem of a server is at the node that names it, also in a body.
+#[test]
+fn the_key_of_a_server_in_a_body_is_that_of_its_node() {
+    let text = "name: f\nnodes: [{ id: each, type: control.foreach, input: { items: [1] }, body: { nodes: [{ id: a, type: echo, input: { text: x } }, { id: b, type: mcp.call, input: { server: x, tool: t } }] } }]";
+    let found = compile(&loaded(text), &registry()).unwrap_err();
+    let keys: Vec<_> = found.iter().map(|problem| problem.key.as_deref()).collect();
+    assert_eq!(keys, [Some("nodes[0].body.nodes[1].input.server")]);
 }
 
 /// A whole expression keeps its type, but becomes text where only a text is allowed.
@@ -92,7 +140,7 @@ nodes:
         - id: again
           type: control.loop
           dependsOn: [own]
-          input: { maxIterations: 3, onExhausted: continue, while: 'previous.n != 2', until: 'deep.value == file' }
+          input: { maxIterations: 3.0, onExhausted: continue, while: 'previous.n != 2', until: 'deep.value == file' }
           body:
             nodes:
               - { id: deep, type: constant, input: { value: '{{ [file, own.text, list.failed, list.value, frame.index, frame.parent.index, passes] }}' } }

@@ -207,7 +207,7 @@ nodes:
   - id: second
     type: control.foreach
     dependsOn: [first]
-    input: { items: [a, b], maxConcurrency: 1 }
+    input: { items: [a, b], maxConcurrency: 1.0 }
     body: { nodes: [{ id: ask, type: talk.agent, session: first, input: { prompt: '{{ item }}' } }] }
   - { id: third, type: talk.agent, session: first, input: { prompt: three }, dependsOn: [second] }
 ";

@@ -194,8 +194,8 @@ nodes:
         - { id: a, type: control.noop, dependsOn: [pause], input: { value: '{{ item }}' } }
         - { id: b, type: control.noop, dependsOn: [a], input: { value: '{{ item }}' } }
 ";
-    for most in [1, 2] {
-        let graph = graph(&text.replace("MOST", &most.to_string()));
+    for most in ["1", "2.0", "'{{ 2e0 }}'"] {
+        let graph = graph(&text.replace("MOST", most));
         for seed in 0..20 {
             let mut sim = Sim::new(&graph, &[]).shuffled(seed);
             let mut waits = 0;

@@ -97,6 +97,24 @@ impl Yaml {
         if let Data::Map(entries) = &self.data { entries } else { &[] }
     }
 
+    /// The value at a JSON pointer, or the nearest one above that has a place in the file.
+    pub(crate) fn at(&self, pointer: &str) -> Option<&Self> {
+        let mut value = self;
+        for part in pointer_parts(pointer) {
+            value = match &value.data {
+                Data::Map(_) => value.get(&part)?,
+                Data::List(items) => items.get(part.parse::<usize>().ok()?)?,
+                _ => return Some(value),
+            };
+        }
+        Some(value)
+    }
+
+    /// The place of what is at a JSON pointer, or that of the whole.
+    pub(crate) fn span_at(&self, pointer: &str) -> SourceSpan {
+        self.at(pointer).map_or(self.span, |value| value.span)
+    }
+
     /// The items; none if this is not a list.
     pub(crate) fn items(&self) -> &[Self] {
         if let Data::List(items) = &self.data { items } else { &[] }
@@ -203,6 +221,11 @@ impl Yaml {
             Arc::make_mut(entries).retain(|entry| entry.key != key);
         }
     }
+}
+
+/// The parts of a JSON pointer.
+pub(crate) fn pointer_parts(pointer: &str) -> impl Iterator<Item = String> {
+    pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~"))
 }
 
 pub(super) fn count(number: usize) -> u32 {
