@@ -220,6 +220,10 @@ fn exclusive_branches(join: NodeIx, body: &Resolved<'_>, sink: &mut Sink) {
     for link in body.links.leading_to(join).filter(|link| link.on == EdgeOn::Success) {
         let mut before = body.links.leading_to(link.from);
         let (Some(branch), None) = (before.next(), before.next()) else { continue };
+        // A loop edge begins another pass of a node that has run already.
+        if branch.is_loop() {
+            continue;
+        }
         let Some((subject, claim)) = branch.spec.and_then(|edge| claim(&edge.when?.json())) else { continue };
         let other = taken.get(&(branch.from, subject.clone())).filter(|(_, other)| other.excludes(&claim));
         if let Some((other, _)) = other {
