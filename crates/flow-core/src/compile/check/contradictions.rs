@@ -316,7 +316,7 @@ pub(super) fn without_braces(when: &Value) -> String {
 }
 
 /// The text of a value that is no template.
-fn literal(value: &Yaml) -> Option<&str> {
+pub(super) fn literal(value: &Yaml) -> Option<&str> {
     value.text().filter(|text| !text.contains("{{") && !text.contains("{%"))
 }
 
