@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, iter::successors};
 
 use super::Checker;
 use crate::{
-    compile::resolve::{Around, Link},
+    compile::resolve::{Around, FrameKind, Link},
     diagnostic::{Code, Problem},
     graph::{EdgeOn, NodeIx, SessionMode},
     spec::{BodySpec, NodeSpec, SessionSpec},
@@ -36,6 +36,7 @@ impl<'c> Checker<'c> {
             }
         }
         let links = &self.body.links;
+        let mut reported = Vec::new();
         for users in users.into_values().filter(|users| users.len() > 1) {
             let ways: Vec<_> = users.iter().take(MAX_USERS).map(|&user| self.way_to(user)).collect();
             for (nth, &second) in users.iter().enumerate().take(MAX_USERS) {
@@ -45,8 +46,34 @@ impl<'c> Checker<'c> {
                 });
                 if let Some((&first, _)) = parallel {
                     self.report_shared_conversation(first, second);
+                    reported.extend([first, second]);
                 }
             }
+        }
+        self.missing_conversations(&reported);
+    }
+
+    /// Warns of nodes that name the conversation of a node that never runs before.
+    fn missing_conversations(&mut self, reported: &[NodeIx]) {
+        // A pass of a loop knows the conversations of the one before.
+        if self.body.around.is_some_and(|around| around.kind == FrameKind::Pass) {
+            return;
+        }
+        for (node, at) in self.body.nodes.iter().zip((0..).map(NodeIx)) {
+            let Some(source) = node.session.filter(|session| session.depth == 0) else { continue };
+            if source.node == at || reported.contains(&at) || self.body.links.precedes(source.node, at) {
+                continue;
+            }
+            let (Some((from, span)), Some(id)) =
+                (node.spec.session().map(|session| session.from), &node.spec.id)
+            else {
+                continue;
+            };
+            let message = format!("`{from}` never runs before `{id}`: there is no conversation yet");
+            let comes_after = self.body.links.precedes(at, source.node);
+            let help = (!comes_after).then(|| format!("add an edge from `{from}` to `{id}`"));
+            let problem = Problem::warning(Code::UnknownNode, span, message).help(help);
+            self.sink.push(problem.node(Some(id)).key(node.spec.key("session")));
         }
     }
 
