@@ -85,7 +85,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
     checker.conversations();
     let needs = checker.needs;
     let loops = Loops::find(body.spec, &body.links, sink);
-    exits::check(body.spec, &body.links, &loops, sink);
+    exits::check(body, &loops, sink);
     exits::endless_nodes(body, sink);
     contradictions::check(body, sink);
     ends::check(body, sink);

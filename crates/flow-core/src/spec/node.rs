@@ -48,6 +48,8 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) pool: Option<Text<'a>>,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
+    /// The policy as written, which has the places of its values.
+    pub(crate) policy_yaml: Option<&'a Yaml>,
     pub(crate) body: Option<Box<BodySpec<'a>>>,
     /// The place of the key `body`.
     pub(crate) body_span: SourceSpan,
@@ -152,6 +154,7 @@ impl<'a> NodeSpec<'a> {
             effects,
             pool: pool.filter(|pool| is_pool(*pool, key, sink)),
             policy: policy(&mut fields, sink),
+            policy_yaml: fields.get("policy"),
             body_span: fields.key_span("body"),
             body: fields
                 .get("body")

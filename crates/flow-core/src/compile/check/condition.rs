@@ -1,6 +1,6 @@
 //! Conditions as written: a structure of `equals`, `not`, `and` and `or`, or an expression.
 
-use super::{Checker, names::Site};
+use super::{Checker, contradictions::literal, names::Site};
 use crate::{
     diagnostic::{Code, Problem, did_you_mean},
     expr::{Condition, Predicate, parse_condition, parse_variable},
@@ -112,6 +112,12 @@ impl ConditionParser<'_, '_> {
             }
         }
         let (variable, expected) = (value.get("var")?, value.get("value")?);
+        if expected.text().is_some() && literal(expected).is_none() {
+            let message = "`value` is compared as it is written: it is no template";
+            let help = "compare in an expression, such as `when: \"a.text == b.text\"`".to_owned();
+            let problem = Problem::warning(Code::ConstantCondition, expected.span, message).help(help);
+            self.report(problem, &Key::Field(key, "value"));
+        }
         let key = Key::Field(key, "var");
         let Some(text) = variable.text() else {
             let message = format!("`var` must be a path, found {}", variable.kind());

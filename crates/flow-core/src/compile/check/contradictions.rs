@@ -60,11 +60,11 @@ impl<'o> NodeOptions<'o> {
     /// A default that is no answer, and choices that are there twice.
     fn question(&mut self) {
         let Some(choices) = self.input("choices") else { return };
-        let texts: Vec<&str> = choices.items().iter().filter_map(|choice| literal(choice)).collect();
-        for (at, choice) in choices.items().iter().enumerate() {
-            if let Some(text) =
-                literal(choice).filter(|text| texts.iter().take(at).any(|known| known == text))
-            {
+        let items = choices.items();
+        let texts: Vec<&str> = items.iter().filter_map(literal).collect();
+        for (at, choice) in items.iter().enumerate() {
+            let is_before = |text: &&str| items[..at].iter().any(|known| literal(known) == Some(*text));
+            if let Some(text) = literal(choice).filter(is_before) {
                 self.warn(
                     choice,
                     &format!("input.choices[{at}]"),
@@ -74,7 +74,7 @@ impl<'o> NodeOptions<'o> {
             }
         }
         let Some(default) = self.input("default") else { return };
-        let all_known = texts.len() == choices.items().len() && !texts.is_empty();
+        let all_known = texts.len() == items.len() && !texts.is_empty();
         let takes_text = self.input("allowText").is_some_and(|allows| allows.json() != false);
         if let Some(text) = literal(default).filter(|text| all_known && !takes_text && !texts.contains(text))
         {
@@ -184,7 +184,10 @@ impl<'o> NodeOptions<'o> {
             ));
         }
         for (key, message) in found {
-            let problem = Problem::warning(Code::Contradiction, spec.id_span, message);
+            let mut names = key.split('.').skip(1);
+            let value = spec.policy_yaml.and_then(|policy| names.try_fold(policy, |at, name| at.get(name)));
+            let span = value.map_or(spec.id_span, |value| value.span);
+            let problem = Problem::warning(Code::Contradiction, span, message);
             self.sink.push(problem.node(spec.id.as_ref()).key(spec.key(key)));
         }
     }
@@ -220,6 +223,10 @@ fn exclusive_branches(join: NodeIx, body: &Resolved<'_>, sink: &mut Sink) {
     for link in body.links.leading_to(join).filter(|link| link.on == EdgeOn::Success) {
         let mut before = body.links.leading_to(link.from);
         let (Some(branch), None) = (before.next(), before.next()) else { continue };
+        // A loop edge begins another pass of a node that has run already.
+        if branch.is_loop() {
+            continue;
+        }
         let Some((subject, claim)) = branch.spec.and_then(|edge| claim(&edge.when?.json())) else { continue };
         let other = taken.get(&(branch.from, subject.clone())).filter(|(_, other)| other.excludes(&claim));
         if let Some((other, _)) = other {
@@ -309,7 +316,7 @@ pub(super) fn without_braces(when: &Value) -> String {
 }
 
 /// The text of a value that is no template.
-fn literal(value: &Yaml) -> Option<&str> {
+pub(super) fn literal(value: &Yaml) -> Option<&str> {
     value.text().filter(|text| !text.contains("{{") && !text.contains("{%"))
 }
 

@@ -4,7 +4,9 @@ use super::names::{NameProblem, Owner, Sees, Site};
 use crate::{
     compile::resolve::{Link, Resolved, name, quoted},
     diagnostic::{Code, Problem, Sink},
+    expr::Resolver,
     graph::{EdgeOn, NodeIx, OnFailure},
+    node::NodeKind,
 };
 
 /// Reports edges that can never fire.
@@ -82,6 +84,10 @@ pub(super) fn output_after(
             format!("`{name}` has failed when this is evaluated, and has no `{}`", key.unwrap_or_default()),
             Some(format!("use `{name}.error`")),
         )),
+        // A node whose failure is handled has `failed` also where it has not run.
+        EdgeOn::Skipped if key == Some("failed") && body.root(name).is_some_and(|root| root.may_fail()) => {
+            None
+        }
         EdgeOn::Skipped => {
             let message = format!("`{name}` was skipped when this is evaluated, and has no output");
             Some(NameProblem::error(message, None))
@@ -90,8 +96,33 @@ pub(super) fn output_after(
             format!("`{name}` may have failed or been skipped when this is evaluated"),
             Some(format!("give a default: `{name}.{} | default(…)`", key.unwrap_or_default())),
         )),
+        EdgeOn::Any if key == Some("error") && gives_no_error(node, body) && !is_tested(site, body) => {
+            let message =
+                format!("`{name}` may not have failed when this is evaluated, and has no `error` then");
+            let help = format!("test `{name}.failed` first, or give a default: `{name}.error | default(…)`");
+            Some(NameProblem::warning(message, Some(help)))
+        }
         _ => None,
     }
+}
+
+/// Whether a node that succeeds gives no field `error`, as far as its type says.
+fn gives_no_error(node: NodeIx, body: &Resolved<'_>) -> bool {
+    let node = &body.nodes[node.0 as usize];
+    let known = node.node_type.as_ref().map(|of| of.info()).filter(|of| of.kind != NodeKind::Frames);
+    let fields = known.and_then(|of| of.output.get("properties")?.as_object());
+    fields.is_some_and(|fields| !fields.contains_key("error"))
+}
+
+/// Whether a condition was true before this is evaluated: it may have asked how the node before has ended.
+fn is_tested(site: &Site<'_>, body: &Resolved<'_>) -> bool {
+    if let Owner::Edge(..) = site.owner {
+        return false;
+    }
+    site.node.is_some_and(|node| {
+        let of_edge = |edge: &Link<'_>| edge.spec.is_some_and(|edge| edge.when.is_some());
+        body.nodes[node.0 as usize].spec.when.is_some() || body.links.leading_to(node).any(of_edge)
+    })
 }
 
 /// How a node has ended where a template or condition is evaluated; unknown if more than one edge leads there.

@@ -11,12 +11,13 @@ use super::{
 use crate::{
     compile::resolve::{Link, Links, Resolved, ResolvedNode, name},
     diagnostic::{Code, Problem, Sink},
-    graph::{EdgeOn, NodeIx, OnExhausted},
+    graph::{EdgeOn, FailFast, NodeIx, OnExhausted},
     spec::{BodySpec, Yaml},
 };
 
 /// Reports endless loops and exits that are never taken.
-pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink: &mut Sink) {
+pub(super) fn check(body: &Resolved<'_>, loops: &Loops, sink: &mut Sink) {
+    let (spec, links) = (body.spec, &body.links);
     if links.onward.is_empty() {
         return;
     }
@@ -26,7 +27,10 @@ pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink:
     let mut endless: Vec<usize> = Vec::new();
     for found in loops.iter().filter(fails) {
         let link = &links.links[found.edge];
-        if !certain.goes_back(link, found.to, None) {
+        if certain.may_stop(found.to)
+            || !certain.goes_back(link, found.to, None)
+            || may_be_cut_off(body, found.from)
+        {
             continue;
         }
         endless.push(found.edge);
@@ -38,11 +42,15 @@ pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink:
         let help = "add a `when`, or set `onExhausted: continue`".to_owned();
         sink.push(Problem::warning(Code::EndlessLoop, link.span, message).help(help));
     }
-    for (at, exit) in links.links.iter().enumerate() {
+    let successes = |(_, link): &(usize, &Link<'_>)| link.on == EdgeOn::Success;
+    for (at, exit) in links.links.iter().enumerate().filter(successes) {
         let when = condition(exit);
         let certain = |found: &&LoopEdge| {
             let link = &links.links[found.edge];
-            !endless.contains(&found.edge) && certain.goes_back(link, exit.from, when.as_ref())
+            // Without `failFast` the flow goes on where a node on the way back has failed.
+            (spec.policy.fail_fast == FailFast::On || exit.from == found.from)
+                && !endless.contains(&found.edge)
+                && certain.goes_back(link, exit.from, when.as_ref())
         };
         let Some(found) = loops.left_by(at).filter(fails).find(certain) else { continue };
         let message = format!(
@@ -93,21 +101,32 @@ struct Certain<'a> {
     out: Vec<Vec<usize>>,
     /// Whether each node runs as soon as its edges are resolved and one of them fired.
     plain: Vec<bool>,
+    /// Whether an edge handles the failure of each node: the flow then goes on without its other edges.
+    handled: Vec<bool>,
 }
 
 impl<'a> Certain<'a> {
     fn new(spec: &'a BodySpec<'a>, links: &'a Links<'a>) -> Self {
         let mut out = vec![Vec::new(); spec.nodes.len()];
+        let mut handled = vec![false; spec.nodes.len()];
+        for link in links.links.iter().filter(|link| link.on == EdgeOn::Failure) {
+            handled[link.from.0 as usize] = true;
+        }
         for (at, link) in links.links.iter().enumerate().filter(|(_, link)| !link.is_loop()) {
             out[link.from.0 as usize].push(at);
         }
         let is_plain = |node: &crate::spec::NodeSpec<'_>| {
             node.when.is_none() && node.node_type().is_none_or(|(name, _)| name != "control.merge")
         };
-        Self { links, out, plain: spec.nodes.iter().map(is_plain).collect() }
+        Self { links, out, plain: spec.nodes.iter().map(is_plain).collect(), handled }
     }
 
-    /// Whether a loop edge is certain to fire after a node has completed while a condition is true.
+    /// Whether a node may fail, and the flow goes on without its other edges.
+    fn may_stop(&self, node: NodeIx) -> bool {
+        self.handled[node.0 as usize]
+    }
+
+    /// Whether a loop edge is certain to fire after a node has succeeded while a condition is true.
     fn goes_back(&self, edge: &Link<'_>, start: NodeIx, held: Option<&Value>) -> bool {
         let fires = |link: &Link<'_>| {
             let when = condition(link);
@@ -124,6 +143,9 @@ impl<'a> Certain<'a> {
         let mut open = VecDeque::from([start]);
         runs[start.0 as usize] = true;
         while let Some(node) = open.pop_front() {
+            if node != start && self.may_stop(node) {
+                continue;
+            }
             if node == edge.from {
                 return true;
             }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     compile::resolve::{Around, FrameKind, InputSchema},
-    diagnostic::{Code, Problem, SourceSpan},
+    diagnostic::{Code, Problem},
     expr::{Condition, FRAME, Template, TemplateValue, has_segments, is_reserved},
     spec::{Data, Key, Yaml},
 };
@@ -120,8 +120,7 @@ impl Checker<'_> {
         let names: &[&str] = match &around.kind {
             FrameKind::Item(item) => {
                 let named = around.node().input.as_ref().and_then(|input| input.get("as"));
-                let span = named.map_or(node.id_span, |named| named.span);
-                self.item_name(item, around, span);
+                self.item_name(item, named, around);
                 &[FRAME]
             }
             FrameKind::Pass => &[FRAME, "previous", "passes"],
@@ -137,8 +136,10 @@ impl Checker<'_> {
         }
     }
 
-    fn item_name(&mut self, item: &str, around: Around<'_>, span: SourceSpan) {
+    /// Checks the name of the items, which has a place of its own if an author gave it.
+    fn item_name(&mut self, item: &str, named: Option<&Yaml>, around: Around<'_>) {
         let node = around.node().spec;
+        let span = named.map_or(node.id_span, |named| named.span);
         if has_segments(item) {
             // That was reported with the other keys that cannot be templates.
             return;
@@ -149,7 +150,7 @@ impl Checker<'_> {
             Problem::error(Code::InvalidValue, span, message)
         } else if let Some(line) = taken(around, item) {
             let message = format!("`{item}` is already visible in this body: it is declared on line {line}");
-            let help = "name the item by `as`".to_owned();
+            let help = named.is_none().then(|| "name the item by `as`".to_owned());
             Problem::error(Code::ShadowedName, span, message).help(help)
         } else {
             return;

@@ -1,9 +1,10 @@
 //! Conversations that several nodes of a body use.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter::successors};
 
 use super::Checker;
 use crate::{
+    compile::resolve::{Around, FrameKind, Link},
     diagnostic::{Code, Problem},
     graph::{EdgeOn, NodeIx, SessionMode},
     spec::{BodySpec, NodeSpec, SessionSpec},
@@ -12,56 +13,112 @@ use crate::{
 /// Of users of one conversation only so many are compared with all before them.
 const MAX_USERS: usize = 50;
 
+/// The nodes of a way, each with the end after which the way goes on.
+type Way = BTreeMap<NodeIx, Option<EdgeOn>>;
+
 impl<'c> Checker<'c> {
     /// Reports two nodes that continue one conversation and may run at the same time: both would write into it.
     pub(super) fn conversations(&mut self) {
-        let mut users: BTreeMap<NodeIx, Vec<NodeIx>> = BTreeMap::new();
+        let mut users: BTreeMap<&str, Vec<NodeIx>> = BTreeMap::new();
         for (at, node) in self.body.nodes.iter().enumerate() {
             // A session that could not be resolved may still name a node.
             let Ok(at) = u32::try_from(at) else { continue };
             for session in continued(node.spec) {
-                let Some(&owner) = self.body.index.get(session.from.0) else { continue };
-                let users = users.entry(owner).or_insert_with(|| vec![owner]);
+                let name = session.from.0;
+                let owner = self.body.index.get(name).copied();
+                if owner.is_none() && !self.is_node_around(name) {
+                    continue;
+                }
+                let users = users.entry(name).or_insert_with(|| owner.into_iter().collect());
                 if !users.contains(&NodeIx(at)) {
                     users.push(NodeIx(at));
                 }
             }
         }
         let links = &self.body.links;
-        for users in users.into_values() {
+        let mut reported = Vec::new();
+        for users in users.into_values().filter(|users| users.len() > 1) {
+            let ways: Vec<_> = users.iter().take(MAX_USERS).map(|&user| self.way_to(user)).collect();
             for (nth, &second) in users.iter().enumerate().take(MAX_USERS) {
-                let parallel = users[..nth].iter().find(|&&first| {
+                let parallel = users[..nth].iter().zip(&ways).find(|&(&first, way)| {
                     let follows = links.precedes(first, second) || links.precedes(second, first);
-                    !(follows
-                        || self.exclude(first, second)
-                        || self.is_conditional(first) && self.is_conditional(second))
+                    !follows && !self.may_exclude(way, &ways[nth])
                 });
-                if let Some(&first) = parallel {
+                if let Some((&first, _)) = parallel {
                     self.report_shared_conversation(first, second);
+                    reported.extend([first, second]);
                 }
             }
         }
+        self.missing_conversations(&reported);
     }
 
-    /// Whether a node may be skipped: of two such nodes perhaps only one runs.
+    /// Warns of nodes that name the conversation of a node that never runs before.
+    fn missing_conversations(&mut self, reported: &[NodeIx]) {
+        // A pass of a loop knows the conversations of the one before.
+        if self.body.around.is_some_and(|around| around.kind == FrameKind::Pass) {
+            return;
+        }
+        for (node, at) in self.body.nodes.iter().zip((0..).map(NodeIx)) {
+            let Some(source) = node.session.filter(|session| session.depth == 0) else { continue };
+            if source.node == at || reported.contains(&at) || self.body.links.precedes(source.node, at) {
+                continue;
+            }
+            let (Some((from, span)), Some(id)) =
+                (node.spec.session().map(|session| session.from), &node.spec.id)
+            else {
+                continue;
+            };
+            let message = format!("`{from}` never runs before `{id}`: there is no conversation yet");
+            let comes_after = self.body.links.precedes(at, source.node);
+            let help = (!comes_after).then(|| format!("add an edge from `{from}` to `{id}`"));
+            let problem = Problem::warning(Code::UnknownNode, span, message).help(help);
+            self.sink.push(problem.node(Some(id)).key(node.spec.key("session")));
+        }
+    }
+
+    /// Whether a body around this one has a node of this name.
+    fn is_node_around(&self, name: &str) -> bool {
+        let around = |around: &Around<'c>| around.body.around;
+        successors(self.body.around, around).any(|around| around.body.index.contains_key(name))
+    }
+
+    /// The edges that begin a node, and not another pass of it.
+    fn beginning(&self, node: NodeIx) -> impl Iterator<Item = &Link<'c>> {
+        self.body.links.leading_to(node).filter(|edge| !edge.is_loop())
+    }
+
+    /// A node, and those before it as far as each has one edge.
+    fn way_to(&self, node: NodeIx) -> Way {
+        let before = |&(at, _): &(NodeIx, Option<EdgeOn>)| {
+            let mut edges = self.beginning(at);
+            let edge = edges.next().filter(|_| edges.next().is_none())?;
+            Some((edge.from, Some(edge.on)))
+        };
+        // Edges that go in a circle were reported.
+        successors(Some((node, None)), before).take(self.body.nodes.len()).collect()
+    }
+
+    /// Whether perhaps only one of two nodes runs: each way has a condition that the other has not, or they follow different
+    /// ends of one node.
+    fn may_exclude(&self, one: &Way, other: &Way) -> bool {
+        let has_condition = |way: &Way, other: &Way| {
+            way.keys().any(|&node| !other.contains_key(&node) && self.is_conditional(node))
+        };
+        let differs = |(node, end): (&NodeIx, &Option<EdgeOn>)| {
+            let ends = end.zip(other.get(node).copied().flatten());
+            ends.is_some_and(|(one, other)| one != other && ![one, other].contains(&EdgeOn::Any))
+        };
+        has_condition(one, other) && has_condition(other, one) || one.iter().any(differs)
+    }
+
+    /// Whether a node may be skipped, although those before it have run.
     fn is_conditional(&self, node: NodeIx) -> bool {
         let spec = self.body.nodes[node.0 as usize].spec;
-        let mut edges = self.body.links.leading_to(node).peekable();
+        let mut edges = self.beginning(node).peekable();
         let by_edges =
             edges.peek().is_some() && edges.all(|edge| edge.spec.is_some_and(|edge| edge.when.is_some()));
         spec.id.is_none() || spec.when.is_some() || by_edges
-    }
-
-    /// Whether two nodes wait for different ends of one node, and for nothing else.
-    fn exclude(&self, first: NodeIx, second: NodeIx) -> bool {
-        let only = |node| {
-            let mut edges = self.body.links.leading_to(node);
-            edges.next().filter(|_| edges.next().is_none()).map(|edge| (edge.from, edge.on))
-        };
-        let ends = only(first).zip(only(second));
-        ends.is_some_and(|((one, first), (other, second))| {
-            one == other && first != second && ![first, second].contains(&EdgeOn::Any)
-        })
     }
 
     fn report_shared_conversation(&mut self, first: NodeIx, second: NodeIx) {
