@@ -3,6 +3,8 @@
 
 mod reports;
 
+use std::path::Path;
+
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use inspan_flow::{Diagnostic, Diagnostics, Loaded, Position, Severity};
 use inspan_view::{Colour, safe::harmless};
@@ -18,7 +20,8 @@ const COLUMNS: usize = 400;
 pub(crate) fn render(problems: &Diagnostics, loaded: &Loaded, colour: Colour) -> String {
     let mut out = String::new();
     for problem in problems.iter().take(SHOWN) {
-        out.push_str(&one(problem, source(problem, loaded), colour));
+        let path = path(Path::new(loaded.name()), problem);
+        out.push_str(&one(problem, &path, source(problem, loaded), colour));
         out.push_str("\n\n");
     }
     if problems.len() > SHOWN {
@@ -31,7 +34,17 @@ fn source<'a>(problem: &Diagnostic, loaded: &'a Loaded) -> &'a str {
     loaded.file(&problem.path).unwrap_or_else(|| loaded.text())
 }
 
-fn one(problem: &Diagnostic, source: &str, colour: Colour) -> String {
+/// The path of the file that a problem of a flow is in. Files that a flow includes are named from the flow's own folder.
+fn path(flow: &Path, problem: &Diagnostic) -> String {
+    let file = flow.display().to_string();
+    if *problem.path == *file {
+        return file;
+    }
+    let folder = flow.parent().unwrap_or(Path::new(""));
+    folder.join(&*problem.path).display().to_string()
+}
+
+fn one(problem: &Diagnostic, path: &str, source: &str, colour: Colour) -> String {
     let renderer = match colour {
         Colour::On => Renderer::styled(),
         Colour::Off => Renderer::plain(),
@@ -41,7 +54,7 @@ fn one(problem: &Diagnostic, source: &str, colour: Colour) -> String {
         Severity::Warning => Level::WARNING,
     };
     let Position { line, column } = problem.start;
-    let name = format!("{}:{line}:{column}: {}", harmless(&problem.path), problem.severity);
+    let name = format!("{}:{line}:{column}: {}", harmless(path), problem.severity);
     let message = harmless(&problem.message);
     let title = level.clone().with_name(name).primary_title(message).id(problem.code.as_str());
     let excerpt = Excerpt::of(source, problem);
@@ -73,10 +86,15 @@ impl Excerpt {
         let first = (problem.start.line as usize).saturating_sub(1);
         // A byte order mark is in no column.
         let line = source.strip_prefix('\u{feff}').unwrap_or(source).lines().nth(first)?;
-        let shown: String = line.chars().take(COLUMNS).map(blank).collect();
-        let from = offset(&shown, problem.start.column);
+        // Of a long line what is around the place.
+        let start = (problem.start.column as usize).saturating_sub(1);
+        let skipped = if start < COLUMNS { 0 } else { start - COLUMNS / 2 };
+        let shown: String = line.chars().skip(skipped).take(COLUMNS).map(blank).collect();
+        let from = offset(&shown, start - skipped);
         let until = match problem.end {
-            Some(end) if end.line == problem.start.line => offset(&shown, end.column),
+            Some(end) if end.line == problem.start.line => {
+                offset(&shown, (end.column as usize).saturating_sub(1 + skipped))
+            }
             Some(_) => shown.trim_end().len(),
             None => from + shown[from..].chars().next().map_or(0, char::len_utf8),
         };
@@ -89,8 +107,7 @@ fn blank(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }
 
-/// The byte at which a column starts; columns count letters from 1.
-fn offset(line: &str, column: u32) -> usize {
-    let letters = (column as usize).saturating_sub(1);
+/// The byte after so many letters.
+fn offset(line: &str, letters: usize) -> usize {
     line.char_indices().nth(letters).map_or(line.len(), |(at, _)| at)
 }

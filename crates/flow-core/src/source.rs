@@ -313,6 +313,11 @@ impl Loaded {
         &self.changes
     }
 
+    /// The path of the flow, as it was named.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The flow's own text.
     pub fn text(&self) -> &str {
         &self.text

@@ -119,7 +119,15 @@ pub(crate) fn is_flow(path: &Path) -> bool {
 
 fn report(file: &Checked, valid: bool) -> serde_json::Value {
     match &file.found {
-        Ok(problems) => json!({ "file": file.name, "valid": valid, "diagnostics": problems }),
+        Ok(problems) => {
+            let with_path = |problem| {
+                let mut value = json!(problem);
+                value["path"] = json!(file.path(problem));
+                value
+            };
+            let diagnostics: Vec<_> = problems.iter().map(with_path).collect();
+            json!({ "file": file.name, "valid": valid, "diagnostics": diagnostics })
+        }
         Err(failure) => json!({ "file": file.name, "valid": false, "error": failure.json()["error"] }),
     }
 }

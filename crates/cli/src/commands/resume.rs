@@ -490,8 +490,9 @@ impl StoredSession {
         });
         let answered: Vec<&NodePath> = answers.filter_map(|prompt| prompt.task.as_ref()).collect();
         for node in &mut plan.nodes {
-            if node.decision == ReuseDecision::Runs(ReuseReason::Unfinished) && answered.contains(&&node.path)
-            {
+            let asks = node.decision == ReuseDecision::Runs(ReuseReason::Unfinished)
+                || node.decision == ReuseDecision::Asks;
+            if asks && answered.contains(&&node.path) {
                 node.decision = ReuseDecision::Answered;
             }
         }

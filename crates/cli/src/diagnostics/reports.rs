@@ -1,6 +1,6 @@
 //! What `inspan check` found, for other programs: SARIF 2.1.0 for code scanning, and workflow commands of GitHub Actions.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use inspan_flow::{Code, Diagnostic, Diagnostics, Severity};
 use serde_json::{Map, Value, json};
@@ -26,14 +26,9 @@ impl Checked {
         }
     }
 
-    /// The path of a file that a problem is in. Files that a flow includes are named from the flow's own folder.
-    fn path(&self, problem: &Diagnostic) -> String {
-        let file = self.file.display().to_string();
-        if *problem.path == *file {
-            return file;
-        }
-        let folder = self.file.parent().unwrap_or(Path::new(""));
-        folder.join(&*problem.path).display().to_string()
+    /// The path of the file that a problem is in.
+    pub(crate) fn path(&self, problem: &Diagnostic) -> String {
+        super::path(&self.file, problem)
     }
 }
 

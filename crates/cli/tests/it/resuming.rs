@@ -412,8 +412,14 @@ nodes:
     let asked = inspan(folder, &["inbox", "--json"]).json();
     assert_eq!(asked[0]["task"], json!("c"), "{asked}");
     let again = asked[0]["choices"][0].as_str().unwrap().to_owned();
-    let answered = inspan(folder, &["reply", "s", "--choice", &again]);
-    assert_eq!(answered.code, Some(1), "{}", answered.report());
+    let answered = inspan(folder, &["reply", "s", "--choice", &again, "--no-resume"]);
+    assert_eq!(answered.code, Some(0), "{}", answered.report());
+    let plan = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
+    let nodes = plan["nodes"].as_array().unwrap();
+    let fates: Vec<_> = nodes.iter().filter(|node| node["path"] == "c").map(|node| &node["fate"]).collect();
+    assert_eq!(fates, ["answered"], "{plan}");
+    let resumed = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!(resumed.code, Some(1), "{}", resumed.report());
     assert_eq!(did(folder), ["c", "c"]);
 }
 

@@ -293,6 +293,9 @@ fn the_declared_outputs_are_printed_or_those_of_the_last_nodes() {
     let repeat = "  - { id: repeat, type: control.loop, input: { maxIterations: 2, until: \"frame.index == 1\" },\n      \
                   body: { nodes: [{ id: say, type: echo, input: { text: \"pass {{ frame.index }}\" } }] } }";
     assert_eq!(printed("", repeat), "pass 1\n");
+    let noop = "  - { id: three, type: constant, input: { value: 3 } }\n  \
+                - { id: more, type: control.noop, dependsOn: [three], input: { value: \"{{ three.value + 1 }}\" } }";
+    assert_eq!(printed("", noop), "4\n");
 }
 
 #[test]

@@ -160,6 +160,10 @@ async fn run(
     let traced = traced.iter().flatten().map(|(name, value)| (*name, value.as_str()));
     let env = context.program_env()?.iter().chain(own).chain(traced).chain(added);
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    // A file of its output makes the folders above it.
+    if !folder.is_dir() {
+        return Err(not_started(&program, &folder, &io::ErrorKind::NotFound.into()));
+    }
     let sinks = files.create(&context.redactor)?;
     let mut process = Process::start(&call.argv, &folder, env, context.host.supervisor.clone())
         .map_err(|error| not_started(&program, &folder, &error))?;

@@ -173,7 +173,10 @@ impl<'a> SessionReport<'a> {
         if !complete || last.contains(&node) {
             return;
         }
-        if spec.node_type.starts_with("control.") && spec.frames.is_none() {
+        let output = self.result.outputs.get(&spec.id);
+        let has_value =
+            output.is_some_and(|output| &*spec.node_type == "control.noop" && !output["value"].is_null());
+        if spec.node_type.starts_with("control.") && spec.frames.is_none() && !has_value {
             for edge in &spec.incoming {
                 self.collect(graph, graph.flow().edge(*edge).from, last);
             }

@@ -142,6 +142,11 @@ async fn what_cannot_be_started_says_why() {
             ErrorCode::ConfigInvalid,
             "there is no folder `/nowhere`",
         ),
+        (
+            json!({ "argv": ["true"], "cwd": "/nowhere", "stdoutFile": "out.txt" }),
+            ErrorCode::ConfigInvalid,
+            "there is no folder `/nowhere`",
+        ),
     ];
     for (input, code, message) in rows {
         let error = exec(input, &json!({})).await.0.unwrap_err();
