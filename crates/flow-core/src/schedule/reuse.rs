@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
-    ProviderSessionId, SessionId, Spending,
+    ProviderSessionId, SessionId, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     expr::Template,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
-    node::NodeKind,
+    node::{NodeKind, Occupies},
     state::{CONTINUE, Facts, NotRaised, frame_prefix},
 };
 
@@ -123,7 +123,7 @@ impl Reusable {
                 (Event::FrameStart { index, .. }, Some(path)) => {
                     begun.entry(path.clone()).or_default().insert(*index);
                 }
-                (Event::TaskStart { .. }, Some(path)) => {
+                (Event::TaskStart { since, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let before = found.tasks.remove(path);
                     let mut task = ReusableTask::of(&run, at);
@@ -135,6 +135,8 @@ impl Reusable {
                         task.worked = before.worked && cut;
                         task.fallbacks = before.fallbacks;
                     }
+                    let earlier = run.facts.node(at).since.filter(|_| cut);
+                    task.since = earlier.or(*since).or(Some(envelope.timestamp));
                     found.tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, turn_id, error, .. }, Some(path)) => {
@@ -173,6 +175,9 @@ impl Reusable {
             run.end_unseen();
         }
         found.note_answers(&run);
+        if run.facts.session.outcome.is_some() {
+            found.withdraw_questions();
+        }
         found.turns.splice(..0, run.older_turns());
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
@@ -309,6 +314,13 @@ impl Reusable {
     pub fn branch_off(&mut self) {
         self.may_go_on = true;
         self.forget_unfinished();
+        self.tasks.values_mut().for_each(|task| task.since = None);
+    }
+
+    /// Questions that were open when the session ended are asked anew, with their whole time: nobody could answer them
+    /// since.
+    fn withdraw_questions(&mut self) {
+        self.tasks.values_mut().filter(|task| task.asked).for_each(|task| task.since = None);
     }
 
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
@@ -389,6 +401,9 @@ impl Run {
         if tried > task.fallbacks.len() {
             return None;
         }
+        if let Some(since) = task.since.filter(|_| self.only_waits(at)) {
+            attempt.interrupted.get_or_insert_default().since.get_or_insert(since);
+        }
         let goes_on = task.error.as_ref().is_none_or(|error| task.worked && error.code.leaves_conversation());
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
@@ -403,6 +418,19 @@ impl Run {
             attempt.interrupted = Some(Box::new(cut));
         }
         None
+    }
+
+    /// Whether a task only waits, for a person or a time, and no attempt of this pass has failed.
+    fn only_waits(&self, at: TaskRef) -> bool {
+        let spec = self.facts.spec(&self.graph, at);
+        let waits = spec.occupies == Occupies::Nothing && spec.kind != NodeKind::Frames;
+        waits && self.facts.node(at).failures == 0
+    }
+
+    /// When the wait began that an attempt goes on with, if that was in an earlier session.
+    pub(super) fn waits_since(&self, attempt: &StartNode) -> Option<Timestamp> {
+        let is_own = self.facts.node(attempt.node).interrupted;
+        attempt.interrupted.as_ref().filter(|_| !is_own)?.since
     }
 
     /// Whether this run goes on after a failure of a task too, so that the task need not run again for it. One that had too
