@@ -45,7 +45,7 @@ pub(super) struct ReusableTask {
     /// How each agent took over from the one before: events `task:agent`.
     #[serde(default)]
     pub(super) fallbacks: Vec<Event>,
-    /// Of a node that begins after any of its predecessors: those that had ended when it did.
+    /// Of a node that begins after any of its predecessors: those whose edges had fired when it did.
     #[serde(default)]
     pub(super) came_after: Vec<NodeId>,
     /// What a person has said is to be done about it, since it was cut short and may have taken effect.
