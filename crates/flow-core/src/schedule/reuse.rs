@@ -160,6 +160,7 @@ impl Reusable {
                 (event, Some(path)) => {
                     if let Some(task) = found.tasks.get_mut(path) {
                         task.take(event);
+                        run.keep_conversation(path, task);
                         found.turns.extend(task.turn_of(path, event));
                     }
                 }
@@ -395,6 +396,13 @@ impl Run {
             // What the agents before it did is done, also if the last one failed.
             return Some(event.clone());
         }
+        if let Some(output) = task.undecided().filter(|_| tried == task.fallbacks.len()) {
+            match self.after_output(at, output.clone()).map_err(|event| *event) {
+                Ok(output) => return Some(reused(Arc::new(output), None)),
+                Err(Event::TaskFailed { error, .. }) => attempt.input = Err(error),
+                Err(event) => return Some(event),
+            }
+        }
         if let Some(error) = failure {
             return Some(reused(Arc::default(), Some(error.clone())));
         }
@@ -504,9 +512,10 @@ impl Run {
             return Some(ReuseReason::Session);
         }
         if agents.is_some() || task.agents.is_some() {
-            let before = task.agents.as_ref();
-            let same = agents.as_ref() == before
-                || before.is_some_and(|before| self.with_own_files(before) == agents);
+            let [agents, before] =
+                [agents, task.agents.clone()].map(|agents| Some(task.but_open_conditions(agents?)));
+            let same =
+                agents == before || before.is_some_and(|before| self.with_own_files(&before) == agents);
             return (!same).then_some(ReuseReason::Input);
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
