@@ -164,7 +164,7 @@ pub struct StartNode {
 }
 
 /// What is left of an attempt that was interrupted by a pause, a limit or a crash.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Interrupted {
     /// When the first of the attempts began that interruptions alone part.

@@ -147,6 +147,7 @@ fn with_reused(graph: &Graph, events: &[Arc<Envelope>]) -> (Vec<Arc<Envelope>>, 
             attempt: 1,
             path: path.clone(),
             cleans_up: false,
+            since: None,
         };
         let end = match error.clone() {
             Some(error) => Event::TaskFailed { task_id, error, will_retry: false },

@@ -75,6 +75,10 @@ events! {
         /// in any case has led to it. Logs of older versions do not say so.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cleans_up: bool,
+        /// When the wait began that the attempt goes on with, if that was in the session that this one continues: the time
+        /// of a question or of a `control.wait` counts from there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Timestamp>,
     }
     /// A node finished.
     "task:complete" TaskComplete {

@@ -49,6 +49,7 @@ fn start(path: &str, node_type: &str, attempt: u32) -> Event {
         attempt,
         path,
         cleans_up: false,
+        since: None,
     }
 }
 

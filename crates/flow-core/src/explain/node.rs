@@ -14,7 +14,7 @@ use super::{
 use crate::graph::{EdgeIx, FramesKind, Join, OnExhausted, OnLimit, RetryOn, TaskRef};
 
 /// How many failed items of a foreach are named.
-const NAMED_ITEMS: u32 = 5;
+pub(super) const NAMED_ITEMS: u32 = 5;
 
 impl Walk<'_> {
     /// What the state just before an event shows of it.

@@ -4,18 +4,19 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    BudgetLimits, BudgetRaise, Envelope, Event, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,
-    Spending, WaitingOn,
+    AgentError, BudgetLimits, BudgetRaise, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt,
+    SessionStatus, SkipReason, Spending, Timestamp, WaitingOn,
 };
 
 use super::{
     Statement, StatementKind,
+    node::NAMED_ITEMS,
     reason::{in_short, question},
     walk::Walk,
 };
 use crate::{
     diagnostic::quoted,
-    graph::{FrameIx, Graph, OnFailure, TaskRef},
+    graph::{FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     record::SessionRecord,
 };
 
@@ -75,8 +76,31 @@ impl Walk<'_> {
                 let text = format!("`{path}` was skipped: {}", self.blame(task, failures));
                 self.say(envelope.seq, Some(path), StatementKind::Skipped, text);
             }
+            Event::FrameFailed { index, error, .. }
+                if self.fails_by_itself(task, *index, error, envelope.timestamp) =>
+            {
+                let path = NodePath::new(&format!("{path}[{index}]"));
+                let text = format!("`{path}` failed: {}", in_short(error));
+                self.say(envelope.seq, Some(path), StatementKind::Failed, text);
+            }
             _ => {}
         }
+    }
+
+    /// Whether an item of a foreach that succeeds fails for a reason of its own, such as its time or its outputs, and not
+    /// for one of its nodes or for the time of the foreach, which are reported. Of many items the first are named.
+    fn fails_by_itself(&self, owner: TaskRef, index: u32, error: &AgentError, now: Timestamp) -> bool {
+        let kind = self.spec_of(self.run.graph(), owner).frames.as_deref().map(|frames| &frames.kind);
+        let Some(FramesKind::Foreach { on_item_error: OnItemError::Continue | OnItemError::Stop, .. }) = kind
+        else {
+            return false;
+        };
+        let Some(frames) = self.node(owner).frames.as_deref() else { return false };
+        let frame = frames.open.get(&index).map(|frame| &self.state().frames[*frame]);
+        let of_node = frame.and_then(|frame| frame.failure.as_ref());
+        let is_late = self.node(owner).deadline.is_some_and(|deadline| deadline <= now);
+        let is_named = frames.failed < NAMED_ITEMS && !is_late;
+        is_named && of_node.is_none_or(|failure| !error.message.ends_with(&failure.message))
     }
 
     /// What the state just after an event shows of it.

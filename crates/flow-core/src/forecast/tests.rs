@@ -82,6 +82,7 @@ fn start(path: &str, node_type: &str) -> Event {
         attempt: 1,
         path: NodePath::new(path),
         cleans_up: false,
+        since: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatus, Timestamp, is_too_deep};
 
-use super::{AttemptEnd, CancelCause, Run};
+use super::{AttemptEnd, CancelCause, Run, fallback::kept_output};
 use crate::{
     graph::{OnLimit, RetryOn, TaskRef},
     node::NodeKind,
@@ -133,6 +133,7 @@ impl Run {
             RetryOn::Retryable => error.is_retryable(),
         };
         again
+            && kept_output(error).is_none()
             && tried < retry.max_attempts
             && self.facts.ending.is_none()
             && self.limited_until(node, error, now).is_none()

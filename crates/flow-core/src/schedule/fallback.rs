@@ -3,17 +3,54 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, AgentReason, ErrorCode, Event};
+use inspan_protocol::{AgentError, AgentReason, ErrorCode, Event, NodePath, is_too_deep};
 use serde_json::{Value, json};
 
-use super::Run;
+use super::{Run, reusable_task::ReusableTask};
 use crate::{
     diagnostic::quoted,
     expr::Scope,
     graph::{Agents, Fallback, Node, OnLimit, TaskRef},
 };
 
+/// The field of the failure's detail with the output of which nobody could say whether the next agent takes over.
+const KEPT_OUTPUT: &str = "output";
+
+/// The output that a failure has kept.
+pub(super) fn kept_output(error: &AgentError) -> Option<&Value> {
+    let detail = error.detail.as_ref().filter(|_| error.code == ErrorCode::BindingFailed)?;
+    detail.get(KEPT_OUTPUT)
+}
+
+impl ReusableTask {
+    /// The output that is finished, and of which it is not decided whether the next agent takes over: the condition could
+    /// not be evaluated.
+    pub(super) fn undecided(&self) -> Option<&Value> {
+        self.final_error().and_then(kept_output)
+    }
+
+    /// What the agents of a node depend on, but for conditions that nobody could evaluate yet for such an output.
+    pub(super) fn but_open_conditions(&self, mut agents: Value) -> Value {
+        if self.undecided().is_some() {
+            let entries = agents.as_array_mut().into_iter().flatten();
+            entries.skip(1 + self.fallbacks.len()).for_each(|entry| entry["when"] = Value::Null);
+        }
+        agents
+    }
+}
+
 impl Run {
+    /// The agent of an output that was judged again in vain has worked in an earlier session, and so is its conversation.
+    pub(super) fn keep_conversation(&self, path: &NodePath, task: &mut ReusableTask) {
+        if task.undecided().is_none() || task.conversation.is_some() {
+            return;
+        }
+        let before = self.facts.find_any_pass(&self.graph, path).and_then(|at| self.before(at));
+        if let Some(before) = before.and_then(|(reusable, path)| reusable.task(&path)) {
+            (task.conversation, task.turn_id) = (before.conversation.clone(), before.turn_id.clone());
+        }
+    }
+
     /// The agents of a node, and the node as it is with the first.
     fn agents(&self, task: TaskRef) -> Option<(&Node, &Agents)> {
         let node = self.facts.body(&self.graph, task.frame).node(task.node);
@@ -57,22 +94,21 @@ impl Run {
     }
 
     /// What happens with an output: the next agent takes over if its condition holds for it, else it is the node's.
-    /// A condition that cannot be evaluated is a failure of the node.
-    pub(super) fn after_output(&mut self, task: TaskRef, output: Value) -> Result<Value, Box<Event>> {
+    /// A condition that cannot be evaluated is a failure of the node, which keeps the output.
+    pub(super) fn after_output(&self, task: TaskRef, output: Value) -> Result<Value, Box<Event>> {
         let output = self.facts.with_agents(&self.graph, task, output);
-        let asks = self.next_agent(task).is_some_and(|(entry, ..)| entry.when.is_some());
-        if !asks || self.facts.is_ending(task.frame) {
-            return Ok(output);
-        }
+        let when = self.next_agent(task).and_then(|(entry, ..)| entry.when.as_ref());
+        let Some(when) = when.filter(|_| !self.facts.is_ending(task.frame)) else { return Ok(output) };
         let mut seen = output.clone();
         if let Some(fields) = seen.as_object_mut() {
             fields.entry("failed").or_insert(json!(false));
         }
-        // The condition sees this output instead of that of an earlier pass; the node's input still sees the latter.
-        let outputs = &mut self.facts.frames[task.frame].outputs;
-        let before = outputs[task.node].replace(Arc::new(seen));
-        let holds = self.takes_over(task);
-        self.facts.frames[task.frame].outputs[task.node] = before;
+        let holds = self.scoped(task.frame, &self.locals(task), |scope| {
+            // The condition sees this output instead of that of an earlier pass; the node's input still sees the latter.
+            let mut outputs = scope.outputs.to_vec();
+            outputs[task.node.0 as usize] = Some(Arc::new(seen));
+            when.holds(&Scope { outputs: &outputs, ..*scope })
+        });
         match holds {
             Ok(false) => Ok(output),
             Ok(true) => {
@@ -81,16 +117,12 @@ impl Run {
             }
             Err(error) => {
                 let task_id = self.facts.spec(&self.graph, task).id.clone();
+                let detail = json!({ KEPT_OUTPUT: output });
+                let error = AgentError::from(error);
+                let error = if is_too_deep(&detail) { error } else { error.with_detail(detail) };
                 Err(Box::new(Event::TaskFailed { task_id, error, will_retry: false }))
             }
         }
-    }
-
-    fn takes_over(&self, task: TaskRef) -> Result<bool, AgentError> {
-        let when = self.next_agent(task).and_then(|(entry, ..)| entry.when.as_ref());
-        let Some(when) = when else { return Ok(false) };
-        let evaluate = |scope: &Scope<'_>| when.holds(scope);
-        self.scoped(task.frame, &self.locals(task), evaluate).map_err(AgentError::from)
     }
 
     /// The next agent takes over after a failure that remains; nothing if there is none, or if it could do nothing about it.

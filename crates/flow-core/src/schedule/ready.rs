@@ -129,8 +129,15 @@ impl Run {
         // Who only waits, for a person or a time, leaves nothing half done, and a stop is to end what costs money.
         let can_clean_up = node.occupies == Occupies::Slot && node.kind != NodeKind::Agent;
         let cleans_up = is_ending || (can_clean_up && self.facts.follows_any_end(&graph, task));
-        let event =
-            Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone(), cleans_up };
+        let since = self.waits_since(&attempt);
+        let event = Event::TaskStart {
+            task_id,
+            node_type,
+            attempt: attempt.attempt,
+            path: path.clone(),
+            cleans_up,
+            since,
+        };
         let runs_frames = node.kind == NodeKind::Frames;
         let warnings = [self.warn_of_later_turns(&attempt), self.warn_of_other_provider(&attempt)];
         for message in warnings.into_iter().flatten() {

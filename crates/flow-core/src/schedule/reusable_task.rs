@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, Event, NodeId, NodePath, ProviderSessionId, TurnId};
+use inspan_protocol::{AgentError, Event, NodeId, NodePath, ProviderSessionId, Timestamp, TurnId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ pub(super) struct ReusableTask {
     /// How each agent took over from the one before: events `task:agent`.
     #[serde(default)]
     pub(super) fallbacks: Vec<Event>,
-    /// Of a node that begins after any of its predecessors: those that had ended when it did.
+    /// Of a node that begins after any of its predecessors: those whose edges had fired when it did.
     #[serde(default)]
     pub(super) came_after: Vec<NodeId>,
     /// What a person has said is to be done about it, since it was cut short and may have taken effect.
@@ -54,6 +54,12 @@ pub(super) struct ReusableTask {
     /// Whether it was cancelled before any machine had begun it.
     #[serde(default)]
     pub(super) never_began: bool,
+    /// When the first of the attempts began that interruptions alone part, if the newest did not fail.
+    #[serde(default)]
+    pub(super) since: Option<Timestamp>,
+    /// Whether its newest attempt asked a person.
+    #[serde(default)]
+    pub(super) asked: bool,
 }
 
 /// A turn of an agent, in the order of the turns.
@@ -89,6 +95,8 @@ impl ReusableTask {
             came_after: run.came_after(at),
             rerun: None,
             never_began: false,
+            since: None,
+            asked: false,
         }
     }
 
@@ -104,7 +112,9 @@ impl ReusableTask {
             Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
             Event::TaskFailed { error, will_retry, .. } => {
                 (self.error, self.will_retry) = (Some(error.clone()), *will_retry);
+                self.since = None;
             }
+            Event::SessionPrompt(_) => self.asked = true,
             Event::TaskCancelled { never_began, .. } => self.never_began = *never_began,
             Event::TaskAgent { .. } => {
                 self.conversation = None;

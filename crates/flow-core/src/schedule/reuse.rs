@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
-    ProviderSessionId, SessionId, Spending,
+    ProviderSessionId, SessionId, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     expr::Template,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
-    node::NodeKind,
+    node::{NodeKind, Occupies},
     state::{CONTINUE, Facts, NotRaised, frame_prefix},
 };
 
@@ -123,7 +123,7 @@ impl Reusable {
                 (Event::FrameStart { index, .. }, Some(path)) => {
                     begun.entry(path.clone()).or_default().insert(*index);
                 }
-                (Event::TaskStart { .. }, Some(path)) => {
+                (Event::TaskStart { since, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let before = found.tasks.remove(path);
                     let mut task = ReusableTask::of(&run, at);
@@ -135,6 +135,8 @@ impl Reusable {
                         task.worked = before.worked && cut;
                         task.fallbacks = before.fallbacks;
                     }
+                    let earlier = run.facts.node(at).since.filter(|_| cut);
+                    task.since = earlier.or(*since).or(Some(envelope.timestamp));
                     found.tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, turn_id, error, .. }, Some(path)) => {
@@ -158,6 +160,7 @@ impl Reusable {
                 (event, Some(path)) => {
                     if let Some(task) = found.tasks.get_mut(path) {
                         task.take(event);
+                        run.keep_conversation(path, task);
                         found.turns.extend(task.turn_of(path, event));
                     }
                 }
@@ -173,6 +176,9 @@ impl Reusable {
             run.end_unseen();
         }
         found.note_answers(&run);
+        if run.facts.session.outcome.is_some() {
+            found.withdraw_questions();
+        }
         found.turns.splice(..0, run.older_turns());
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
@@ -309,6 +315,13 @@ impl Reusable {
     pub fn branch_off(&mut self) {
         self.may_go_on = true;
         self.forget_unfinished();
+        self.tasks.values_mut().for_each(|task| task.since = None);
+    }
+
+    /// Questions that were open when the session ended are asked anew, with their whole time: nobody could answer them
+    /// since.
+    fn withdraw_questions(&mut self) {
+        self.tasks.values_mut().filter(|task| task.asked).for_each(|task| task.since = None);
     }
 
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
@@ -383,11 +396,21 @@ impl Run {
             // What the agents before it did is done, also if the last one failed.
             return Some(event.clone());
         }
+        if let Some(output) = task.undecided().filter(|_| tried == task.fallbacks.len()) {
+            match self.after_output(at, output.clone()).map_err(|event| *event) {
+                Ok(output) => return Some(reused(Arc::new(output), None)),
+                Err(Event::TaskFailed { error, .. }) => attempt.input = Err(error),
+                Err(event) => return Some(event),
+            }
+        }
         if let Some(error) = failure {
             return Some(reused(Arc::default(), Some(error.clone())));
         }
         if tried > task.fallbacks.len() {
             return None;
+        }
+        if let Some(since) = task.since.filter(|_| self.only_waits(at)) {
+            attempt.interrupted.get_or_insert_default().since.get_or_insert(since);
         }
         let goes_on = task.error.as_ref().is_none_or(|error| task.worked && error.code.leaves_conversation());
         let fresh = self.facts.node(at).failures == 0 && goes_on;
@@ -403,6 +426,19 @@ impl Run {
             attempt.interrupted = Some(Box::new(cut));
         }
         None
+    }
+
+    /// Whether a task only waits, for a person or a time, and no attempt of this pass has failed.
+    fn only_waits(&self, at: TaskRef) -> bool {
+        let spec = self.facts.spec(&self.graph, at);
+        let waits = spec.occupies == Occupies::Nothing && spec.kind != NodeKind::Frames;
+        waits && self.facts.node(at).failures == 0
+    }
+
+    /// When the wait began that an attempt goes on with, if that was in an earlier session.
+    pub(super) fn waits_since(&self, attempt: &StartNode) -> Option<Timestamp> {
+        let is_own = self.facts.node(attempt.node).interrupted;
+        attempt.interrupted.as_ref().filter(|_| !is_own)?.since
     }
 
     /// Whether this run goes on after a failure of a task too, so that the task need not run again for it. One that had too
@@ -476,9 +512,10 @@ impl Run {
             return Some(ReuseReason::Session);
         }
         if agents.is_some() || task.agents.is_some() {
-            let before = task.agents.as_ref();
-            let same = agents.as_ref() == before
-                || before.is_some_and(|before| self.with_own_files(before) == agents);
+            let [agents, before] =
+                [agents, task.agents.clone()].map(|agents| Some(task.but_open_conditions(agents?)));
+            let same =
+                agents == before || before.is_some_and(|before| self.with_own_files(&before) == agents);
             return (!same).then_some(ReuseReason::Input);
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.

@@ -31,14 +31,14 @@ impl Run {
         self.ends = bodies.map(|body| ends(&body.nodes)).collect();
     }
 
-    /// The predecessors that have ended before a task that begins after any of them.
+    /// The predecessors whose edges have fired before a task that begins after any of them.
     pub(super) fn came_after(&self, task: TaskRef) -> Vec<NodeId> {
         let body = self.facts.body(&self.graph, task.frame);
         let node = body.node(task.node);
         let frame = &self.facts.frames[task.frame];
         let any = node.incoming.iter().filter(|_| node.join == Join::Any);
-        let ended = any.filter(|edge| frame.edges[**edge].status != EdgeStatus::Pending);
-        ended.map(|edge| body.node(body.edge(*edge).from).id.clone()).collect()
+        let fired = any.filter(|edge| frame.edges[**edge].status == EdgeStatus::Fired);
+        fired.map(|edge| body.node(body.edge(*edge).from).id.clone()).collect()
     }
 
     /// Whether a predecessor that a task came after has not ended yet.

@@ -26,8 +26,11 @@ impl Facts {
         let fits = |task: &TaskRef| follows(event, self.node(*task).status);
         let Some(task) = self.find(graph, path).filter(fits) else { return };
         match event {
-            Event::TaskStart { attempt, cleans_up, .. } => {
+            Event::TaskStart { attempt, cleans_up, since, .. } => {
                 self.start(graph, task, *attempt, *cleans_up, at);
+                if let Some(since) = since {
+                    self.node_mut(task).since = Some(*since);
+                }
             }
             Event::TaskComplete { result, duration_ms, .. } => {
                 self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));

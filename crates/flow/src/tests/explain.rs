@@ -397,3 +397,40 @@ fn a_frame_says_what_became_of_it_and_one_that_is_not_there_does_so_too() {
         assert_eq!(said(path), (standing.to_owned(), is_alone));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_fails_for_a_reason_of_its_own_is_named_with_the_session() {
+    let flow = |policy: &str| {
+        format!(
+            "
+flow: {{ name: items }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [1, 2, 3], as: n, onItemError: {policy} }}
+    body:
+      outputs: {{ o: '{{{{ e.value.k }}}}' }}
+      policy: {{ timeout: 2m }}
+      nodes:
+        - {{ id: e, type: constant, when: 'n != 3', input: {{ value: '{{{{ {{\"k\": 1}} if n == 1 else 7 }}}}' }} }}
+        - {{ id: w, type: control.wait, when: 'n == 3', input: {{ ms: 999000 }} }}
+"
+        )
+    };
+    let because = async |policy: &str| {
+        let kept = Kept::new(&flow(policy));
+        kept.run().await;
+        let record = kept.store.record(&kept.session).await.unwrap();
+        let explained = explain(&kept.graph, &record, &kept.log().await, About::Session, false);
+        let said = explained.because.into_iter().filter(|said| said.text.contains("failed:"));
+        said.map(|said| (said.task.unwrap().to_string(), said.text)).collect::<Vec<_>>()
+    };
+    let said = because("continue").await;
+    let (places, texts): (Vec<_>, Vec<_>) = said.into_iter().unzip();
+    assert_eq!(places, ["each[1]", "each[2]"], "{texts:?}");
+    assert!(texts[0].starts_with("`each[1]` failed: node `each`, key `body.outputs.o`:"), "{texts:?}");
+    assert!(texts[1].starts_with("`each[2]` failed: item 2 of `each` did not end within"), "{texts:?}");
+    // The failure of the node says it.
+    let fails = because("fail").await;
+    assert!(fails.iter().all(|(place, _)| place == "each"), "{fails:?}");
+}

@@ -341,3 +341,67 @@ fn what_several_agents_may_work_on_is_reused_though_it_names_the_session() {
     assert_eq!((continued.starts("solve").len(), continued.starts("last").len()), (0, 1));
     assert_eq!(output(&continued)["by"], "other");
 }
+
+#[test]
+fn an_output_that_a_condition_could_not_judge_is_judged_again_and_not_paid_again() {
+    let flow = |when: &str, last: u32| {
+        let text = FLOW.replace("WHO", "cheap").replace("solve.sure < 0.7 and not solve.failed", when);
+        graph(&format!(
+            "{text}  - {{ id: last, type: constant, dependsOn: [solve], input: {{ value: {last} }} }}\n"
+        ))
+    };
+    const WRONG: &str = "solve.nothing.sure < 0.7";
+    let mut sim = Sim::new(&flow(WRONG, 1), &[]);
+    sim.drive(unsure);
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+    let failed = ["cheap Named None", "start 1"];
+    let passed_on = [
+        "cheap Named None",
+        "strong Condition Some(\"cheap\")",
+        "start 1",
+        "other Limit Some(\"strong\")",
+        "start 2",
+    ];
+    let rows: [(&str, u32, &[&str], &str); 4] = [
+        // As it was, and after an edit elsewhere: it fails again, and no agent works.
+        (WRONG, 1, &failed, ""),
+        (WRONG, 2, &failed, ""),
+        ("solve.sure < 0.1", 1, &failed[..1], "cheap"),
+        ("solve.sure < 0.7", 1, &passed_on, "other"),
+    ];
+    for (when, last, expected, by) in rows {
+        let mut left = super::reuse::reusable(&sim, usize::MAX);
+        // A session that failed again leaves the same.
+        for _ in 0..2 {
+            let mut next = Sim::reusing(&flow(when, last), left);
+            next.drive(|start, run| match run.state().agent_of(run.graph(), start.node) {
+                Some("cheap") => panic!("it is paid again"),
+                _ => unsure(start, run),
+            });
+            next.check();
+            assert_eq!(relay(&next.log), expected, "{when}");
+            assert_eq!(output(&next)["by"].as_str().unwrap_or_default(), by, "{when}");
+            if !by.is_empty() {
+                break;
+            }
+            // The conversation is left too.
+            let mut judged =
+                Sim::reusing(&flow("solve.sure < 0.1", 1), super::reuse::reusable(&next, usize::MAX));
+            judged.drive(unsure);
+            let in_conversation = |envelope: &Envelope| matches!(&envelope.event, Event::TaskReused { session_id: Some(id), .. } if id.as_str() == "c-cheap");
+            assert!(judged.log.iter().any(in_conversation), "{}", super::story(&judged.log));
+            left = super::reuse::reusable(&next, usize::MAX);
+        }
+    }
+    // Where anything else has changed, the agent works again.
+    let edited = flow("solve.sure < 0.1", 1);
+    let prompt = FLOW.replace("WHO", "cheap").replace("talk.agent, prompt: go", "talk.agent, prompt: run");
+    let mut again = Sim::reusing(&graph(&prompt), super::reuse::reusable(&sim, usize::MAX));
+    again.drive(unsure);
+    assert_eq!(relay(&again.log)[..2], failed);
+    let mut forked = super::reuse::reusable(&sim, usize::MAX);
+    forked.run_again(inspan_protocol::NodePath::new("solve"));
+    let mut again = Sim::reusing(&edited, forked);
+    again.drive(unsure);
+    assert_eq!(relay(&again.log), failed);
+}

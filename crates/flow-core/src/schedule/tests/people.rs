@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{Event, NodeId, NodePath, NodeStatus, Outcome, PromptKind};
+use inspan_protocol::{Event, NodeId, NodePath, NodeStatus, Outcome, PromptKind, Timestamp};
 use serde_json::json;
 
 use super::{
     reuse::reusable,
     sim::{AttemptStep, Sim, story, world},
 };
-use crate::{schedule::AttemptEnd, testing::graph};
+use crate::{
+    schedule::{AttemptEnd, Run, StartNode},
+    testing::graph,
+};
 
 const ASK: &str = "name: ask\nnodes:\n  - { id: human, type: human.input, input: { prompt: go } }\n";
 const RISKY: &str = "name: risky\nnodes:\n  - { id: ok, type: control.noop, effects: external, policy: { retry: { maxAttempts: 3 } } }\n  - { id: ok2, type: control.noop, dependsOn: [ok] }\n";
@@ -250,4 +253,69 @@ fn what_a_person_said_of_it_counts_in_the_next_session_too() {
     let expected = [("ok ok2", Outcome::Success), ("ok2", Outcome::Success), ("", Outcome::Failed)];
     let expected = expected.map(|(started, outcome)| (started.to_owned(), outcome));
     assert_eq!([ends(false), ends(true)], [expected.clone(), expected]);
+}
+
+#[test]
+fn a_wait_counts_from_its_start_in_the_sessions_that_continue_it() {
+    const WAITS: &str = "
+flow: { name: waits }
+nodes:
+  - { id: human, type: human.input, input: { prompt: go } }
+  - { id: wait, type: control.wait, input: { ms: 90000000 } }
+  - { id: work, type: control.noop }
+";
+    let hours = |hours: u64| Timestamp::default() + Duration::from_secs(hours * 3_600);
+    let waits = |start: &StartNode, _: &Run| match start.path.node() {
+        "work" => vec![AttemptStep::Until(hours(9))],
+        "human" => vec![AttemptStep::Ask(None), AttemptStep::Until(hours(99))],
+        _ => vec![AttemptStep::Until(hours(99))],
+    };
+    // Since when each waits, as its newest attempt is told.
+    let since = |sim: &Sim| {
+        ["human", "wait"].map(|node| {
+            let start = sim.started.iter().rfind(|start| start.path.node() == node).unwrap();
+            start.interrupted.as_ref().and_then(|cut| cut.since)
+        })
+    };
+    let until_all_wait = |sim: &mut Sim, now| {
+        sim.now = now;
+        sim.until_event("session:prompt", waits);
+        while sim.started.iter().filter(|start| start.path.node() == "wait").count() == 0 {
+            sim.step(&waits);
+        }
+    };
+    let edited = |index: u64| {
+        graph(&WAITS.replace("control.noop }", &format!("control.noop, when: \"{index} == {index}\" }}")))
+    };
+    let mut first = Sim::new(&graph(WAITS), &[]);
+    until_all_wait(&mut first, hours(1));
+    assert_eq!(since(&first), [None; 2]);
+    // Each session goes on with the one before it, was killed too, and was then resumed as it was.
+    let mut left = reusable(&first, usize::MAX);
+    for index in 2..5 {
+        let mut next = Sim::reusing(&edited(index), left.clone());
+        until_all_wait(&mut next, hours(index));
+        assert_eq!(since(&next), [Some(hours(1)); 2], "session {index}\n{}", story(&next.log));
+        let mut resumed = Sim::reusing_log(&edited(index), left, &next.log);
+        resumed.resume(None, &Default::default());
+        until_all_wait(&mut resumed, hours(index));
+        assert_eq!(since(&resumed), [Some(hours(1)); 2], "session {index}, resumed\n{}", story(&resumed.log));
+        left = reusable(&resumed, usize::MAX);
+    }
+    // A fork asks anew, and so does a question that another one has replaced.
+    let mut branch = left.clone();
+    branch.branch_off();
+    let replaced = graph(&WAITS.replace("prompt: go", "prompt: really?"));
+    let anew = [(edited(5), branch, [None; 2]), (replaced, left, [None, Some(hours(1))])];
+    for (graph, left, expected) in anew {
+        let mut sim = Sim::reusing(&graph, left);
+        until_all_wait(&mut sim, hours(5));
+        assert_eq!(since(&sim), expected, "{}", story(&sim.log));
+    }
+    // Nobody could answer since the session was stopped.
+    first.emit(None, Event::SessionAbort { reason: None });
+    first.drive(waits);
+    let mut after = Sim::reusing(&edited(6), reusable(&first, usize::MAX));
+    until_all_wait(&mut after, hours(6));
+    assert_eq!(since(&after), [None, Some(hours(1))], "{}", story(&after.log));
 }

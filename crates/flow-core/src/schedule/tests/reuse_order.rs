@@ -12,16 +12,22 @@ use crate::{
     testing::graph,
 };
 
-/// As `talk`: but `slow` takes a second, `fails` fails after five, and `end` gives its input.
+fn failure() -> AgentError {
+    AgentError::new(ErrorCode::NodeFailed, "no")
+}
+
+/// As `talk`: but `slow` takes a second and `last` nine, `fails` fails after five and `broken` at once, and `end` gives its
+/// input.
 fn world(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let mut steps = talk(start, run);
     match start.path.node() {
         "slow" => steps.insert(2, AttemptStep::Until(Timestamp::from_millis(1000))),
+        "last" => steps.insert(2, AttemptStep::Until(Timestamp::from_millis(9000))),
         "fails" => {
-            let error = AgentError::new(ErrorCode::NodeFailed, "no");
             let after = AttemptStep::Until(Timestamp::from_millis(5000));
-            return vec![after, AttemptStep::End(AttemptEnd::Error(error))];
+            return vec![after, AttemptStep::End(AttemptEnd::Error(failure()))];
         }
+        "broken" => return vec![AttemptStep::End(AttemptEnd::Error(failure()))],
         "end" => return vec![AttemptStep::End(AttemptEnd::Output(start.input.clone().unwrap()))],
         _ => {}
     }
@@ -226,5 +232,23 @@ nodes:
     for (again, [slow, fast, m2, r2]) in rows {
         let expected = [slow, "begin reused", "m reused", "r reused", fast, m2, r2, "Success"];
         continues(flow, &[], again, &expected);
+    }
+}
+
+#[test]
+fn a_merge_does_not_come_after_a_branch_that_failed() {
+    let flow = "
+flow: { name: merge, policy: { failFast: false } }
+nodes:
+  - { id: fails, type: talk.agent, input: { prompt: f } }
+  - { id: last, type: talk.agent, input: { prompt: l } }
+  - { id: m, type: control.merge, dependsOn: [fails, last], input: { mode: any } }
+  - { id: r, type: talk.agent, dependsOn: [m], input: { prompt: r } }
+";
+    for failing in ["fails", "broken", "other"] {
+        let flow = flow.replace("fails", failing);
+        let tried = if failing == "other" { "other reused" } else { &format!("{failing} starts") };
+        let outcome = if failing == "other" { "Success" } else { "Partial" };
+        continues(&flow, &[], None, &[tried, "last reused", "m reused", "r reused", outcome]);
     }
 }
