@@ -549,7 +549,7 @@ declare namespace Api {
   /** Why a request was not answered. */
   type Problem = {
     /** The code that programs rely on. */
-    code: "hostNotAllowed" | "originNotAllowed" | "crossSite" | "tokenMissing" | "notJson" | "tooLarge" | "notFound" | "methodNotAllowed" | "tooManyStreams" | "timeout" | "unknownSession" | "ambiguousSession" | "sessionExists" | "sessionEnded" | "sessionContinued" | "sessionHeld" | "notRunning" | "flowOfOtherVersion" | "unknownNode" | "unknownPrompt" | "ambiguousPrompt" | "alreadyAnswered" | "questionExpired" | "invalidAnswer" | "unknownRun" | "commandRefused" | "noResponse" | "keyReused" | "unknownFlow" | "invalidFlow" | "invalidInput" | "invalidRequest" | "cannotStart" | "configuration" | "storeDamaged" | "storeUnavailable" | "failed";
+    code: "hostNotAllowed" | "originNotAllowed" | "crossSite" | "tokenMissing" | "notJson" | "tooLarge" | "notFound" | "methodNotAllowed" | "tooManyStreams" | "timeout" | "unknownSession" | "ambiguousSession" | "sessionExists" | "sessionEnded" | "sessionContinued" | "sessionHeld" | "notRunning" | "flowOfOtherVersion" | "unknownNode" | "unknownPrompt" | "ambiguousPrompt" | "alreadyAnswered" | "questionExpired" | "invalidAnswer" | "unknownRun" | "ambiguousRun" | "commandRefused" | "noResponse" | "keyReused" | "unknownFlow" | "invalidFlow" | "invalidInput" | "invalidRequest" | "cannotStart" | "configuration" | "storeDamaged" | "storeUnavailable" | "failed";
     /** What went wrong, in one sentence. */
     detail: string;
     /** The problems of a flow, each as `inspan check --json` reports it. */
