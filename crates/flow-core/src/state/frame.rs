@@ -188,13 +188,10 @@ impl FrameState {
     pub(crate) fn follows_work(&self, body: &Body, ix: NodeIx) -> bool {
         // What a merge did not wait for is not its predecessor, and neither is what led nowhere if anything else led to it.
         let only_fired = body.node(ix).join == Join::Any && self.nodes[ix].fired > 0;
-        let counts = |status: EdgeStatus| match only_fired {
-            true => status == EdgeStatus::Fired,
-            false => status != EdgeStatus::Pending,
-        };
         let ran = |edge: &EdgeIx| {
-            let from = body.edge(*edge).from;
-            counts(self.edges[*edge].status) && self.nodes[from].is_work(body.node(from).kind)
+            let (from, status) = (body.edge(*edge).from, self.edges[*edge].status);
+            let counts = status == EdgeStatus::Fired || (status == EdgeStatus::Skipped && !only_fired);
+            counts && self.nodes[from].is_work(body.node(from).kind)
         };
         self.nodes[ix].follows_work || body.node(ix).incoming.iter().any(ran)
     }
