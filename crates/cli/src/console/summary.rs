@@ -65,26 +65,38 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let (mut is_said, mut is_finished) = (false, false);
     let mut in_frames = 0;
     each_row(&state.rows, "", &mut |place, row| {
-        let has_failed = row.status == NodeStatus::Failed;
-        if place.contains('/') {
-            if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
-                in_frames += 1;
-                if in_frames <= FAILURES {
-                    say(&place, Some(row), None, error, goes_on || is_finished);
+        let error = row.error.as_ref().filter(|_| row.status == NodeStatus::Failed);
+        let is_inside = place.contains('/');
+        if !is_inside {
+            is_finished = matches!(row.status, NodeStatus::Complete | NodeStatus::Reused);
+            for (pass, error) in &row.failed_passes {
+                say(&place, Some(row), Some(*pass), error, true);
+            }
+        }
+        let mut say_inside = |place: &str, row: Option<&NodeRow>, error: &AgentError| {
+            in_frames += 1;
+            if in_frames <= FAILURES {
+                say(place, row, None, error, goes_on || is_finished);
+            }
+        };
+        match error {
+            // The failure of a node that runs frames is that of one of them.
+            Some(error) if is_inside => say_inside(&place, Some(row), error),
+            Some(error) => {
+                say(&place, Some(row), None, error, goes_on || handled.contains(&*place));
+                is_said |= state.error.as_ref().is_some_and(|of_flow| of_flow.message == error.message);
+            }
+            None => {
+                for (key, frame) in &row.frames {
+                    // It failed by its time or its outputs, and not by one of its nodes.
+                    let of_node = frame.rows.iter().any(|row| row.status == NodeStatus::Failed);
+                    if let Some(error) = frame.error.as_ref().filter(|_| !of_node) {
+                        say_inside(inside(&place, *key, frame).trim_end_matches('/'), None, error);
+                    }
                 }
             }
-            return !has_failed;
         }
-        is_finished = matches!(row.status, NodeStatus::Complete | NodeStatus::Reused);
-        for (pass, error) in &row.failed_passes {
-            say(&place, Some(row), Some(*pass), error, true);
-        }
-        if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
-            say(&place, Some(row), None, error, goes_on || handled.contains(&*place));
-            is_said |= state.error.as_ref().is_some_and(|of_flow| of_flow.message == error.message);
-        }
-        // The failure of a node that runs frames is that of one of them.
-        !has_failed
+        error.is_none()
     });
     let bad = outcome.is_some_and(|outcome| {
         !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)

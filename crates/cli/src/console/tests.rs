@@ -616,6 +616,37 @@ nodes:
 }
 
 #[test]
+fn an_item_that_fails_by_itself_is_reported_at_the_end() {
+    let flow = "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1], onItemError: continue }
+    body: { nodes: [{ id: a, type: echo, input: { text: x } }] }
+";
+    let error = AgentError::new(ErrorCode::Timeout, "the item took too long");
+    let items = Arc::new(json!([1]));
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "f".to_owned() })
+        .at(1, "each", start("each", "control.foreach", 1))
+        .at(
+            1,
+            "each",
+            Event::FrameItems { task_id: node("each"), items, keys: vec![], max_concurrency: None },
+        )
+        .at(1, "each", frame("each", 0))
+        .at(2, "each[0]/a", start("each[0]/a", "echo", 1))
+        .at(3, "each[0]/a", done("a", 1))
+        .at(4, "each", Event::FrameFailed { task_id: node("each"), index: 0, error })
+        .at(5, "each", done("each", 4))
+        .at(6, "", end(Outcome::Success, 6));
+    let text = plain(flow, &tale);
+    let warned = text.lines().filter(|line| line.starts_with("warning: ")).collect::<Vec<_>>();
+    assert_eq!(warned, ["warning: each[0] failed: the item took too long [TIMEOUT]"], "{text}");
+}
+
+#[test]
 fn a_flow_that_the_budget_of_a_node_ended_says_so_once() {
     let spent = "the budget of `plan` is used up: 10 tokens (12 spent)";
     let error = AgentError::new(ErrorCode::BudgetExceeded, spent);
