@@ -94,8 +94,7 @@ impl NotificationChannel {
         environment: &Environment,
         supervisor: Option<Supervisor>,
     ) -> Result<Self, SendError> {
-        let secrets: Vec<String> = settings.variables().into_iter().map(str::to_owned).collect();
-        let environment = environment.clone().mark(secrets.iter().map(String::as_str));
+        let environment = environment.clone().mark(settings.variables());
         let redactor = Redactor::new(&environment).with_values(secret_parts(&settings, &environment));
         let sender = sender(&settings, &environment, supervisor)?;
         Ok(Self { name: name.to_owned(), origin: origin.to_owned(), settings, sender, redactor })

@@ -71,8 +71,8 @@ impl Environment {
 
     /// The same environment, in which the values of these variables are secrets whatever they are called.
     #[must_use]
-    pub fn mark<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        Arc::make_mut(&mut self.secrets).extend(names.into_iter().map(str::to_owned));
+    pub fn mark<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        Arc::make_mut(&mut self.secrets).extend(names.into_iter().map(|name| name.as_ref().to_owned()));
         self
     }
 

@@ -317,7 +317,7 @@ impl Watch {
 
     /// Takes the secrets of this environment, and those that the flow names, out of what is passed on.
     pub(crate) fn redactor(&self, environment: &Environment) -> Redactor {
-        Redactor::new(&environment.clone().mark(self.graph().secrets.iter().map(String::as_str)))
+        Redactor::new(&environment.clone().mark(&self.graph().secrets))
     }
 
     /// What was stored when the session began.

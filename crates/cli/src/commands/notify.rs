@@ -239,7 +239,7 @@ impl Notifications {
                 return Ok(None);
             }
             let notices = Arc::clone(notices);
-            let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+            let env = invocation.env.clone().mark(&graph.secrets);
             let warn = Arc::new(move |line: &str| notices.warn(line));
             // An answer for a session that no process runs resumes it.
             let sessions = launcher::with_launcher(sessions.clone(), invocation)?;

@@ -67,7 +67,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
 /// What is given as input is stored as it is given, since a session that is resumed needs it; and a secret that is like
 /// any other text is found nowhere.
 fn warn_of_secrets(given: &Map<String, Value>, is_stored: bool, graph: &Graph, invocation: &Invocation) {
-    let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+    let env = invocation.env.clone().mark(&graph.secrets);
     let redactor = Redactor::new(&env);
     let is_plain = |name: &&String| {
         env.get(name).is_some_and(|value| !value.trim().is_empty() && redactor.text(value) == value)

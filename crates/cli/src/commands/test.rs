@@ -228,7 +228,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
             };
             return Err(Failure::usage(what).with_hint(hint));
         }
-        let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+        let env = invocation.env.clone().mark(&graph.secrets);
         let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
         let case = MadeCase::of(&record, (&graph, &nodes), &events, &name, &Redactor::new(&env));
         Ok((entry.session, case))

@@ -68,7 +68,7 @@ impl AttemptContext {
         calls: NodeCalls,
         artifacts: Option<Artifacts>,
     ) -> Self {
-        let env = host.env.mark(secrets.iter().map(String::as_str));
+        let env = host.env.mark(secrets);
         let env = match &artifacts {
             Some(Artifacts { folder, .. }) => env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
             None => env.without(|name| name == "INSPAN_ARTIFACTS"),
