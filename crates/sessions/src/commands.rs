@@ -150,15 +150,6 @@ pub enum Accepted {
     Accepted,
 }
 
-/// The command that sends a message to a run, else to a node, else to the session.
-fn message_to(node: Option<&NodeId>, run: Option<&RunId>, content: String, mode: MessageMode) -> Command {
-    match (node, run) {
-        (_, Some(run)) => Command::SendToRun { run: run.clone(), content, mode },
-        (Some(node), None) => Command::SendTo { node: node.clone(), content, mode },
-        (None, None) => Command::Send { content },
-    }
-}
-
 impl Receipt {
     fn of(session_id: SessionId) -> Self {
         Self { verdict: Accepted::Accepted, session_id }
@@ -228,7 +219,15 @@ impl Sessions {
                 target.must_be_driven(|id| {
                     format!("`inspan resume {id} --message TEXT` resumes it with a message")
                 })?;
-                let message = message_to(node.as_ref(), run.as_ref(), content.clone(), *mode);
+                let message = match (node, run) {
+                    (_, Some(run)) => {
+                        Command::SendToRun { run: run.clone(), content: content.clone(), mode: *mode }
+                    }
+                    (Some(node), None) => {
+                        target.message_to_node(node.as_str(), content.clone(), *mode).await?
+                    }
+                    (None, None) => Command::Send { content: content.clone() },
+                };
                 let result = target.post_and_wait(&message).await?;
                 self.receipt(&target, command, result).await
             }

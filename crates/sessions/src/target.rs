@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use inspan_engine::Clock;
 use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
-use inspan_protocol::{Command, Event, NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId};
+use inspan_protocol::{
+    Command, Event, MessageMode, NodeId, NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId,
+};
 use inspan_view::{entry::DisplayStatus, label};
 
 use crate::{SessionError, SessionErrorCode, is_driven};
@@ -249,44 +251,57 @@ impl SessionTarget {
 
     /// The agent run of this id or node; the only one if none is named.
     pub async fn active_run(&self, named: Option<&str>) -> Result<RunId, SessionError> {
+        let active = self.active_runs().await?;
+        let found = match named {
+            None => active.iter().collect(),
+            // The id of a run begins with the place of its node, which may begin with the name of another.
+            Some(name) => match of_node(&active, name) {
+                found if !found.is_empty() || name.is_empty() => found,
+                _ => active.iter().filter(|(run, _)| run.as_str().starts_with(name)).collect(),
+            },
+        };
+        match found.as_slice() {
+            [(run, _)] => Ok(run.clone()),
+            [] => Err(self.no_run(named, &active)),
+            _ => Err(ambiguous_run(&active)),
+        }
+    }
+
+    /// The command that sends a message to the agent of a node, which is named by its id or by its path.
+    pub async fn message_to_node(
+        &self,
+        name: &str,
+        content: String,
+        mode: MessageMode,
+    ) -> Result<Command, SessionError> {
+        let active = self.active_runs().await?;
+        match (of_node(&active, name).as_slice(), NodeId::new(name)) {
+            // It may be in its next attempt when the message comes, and then that one gets it.
+            ([] | [_], Ok(node)) => Ok(Command::SendTo { node, content, mode }),
+            ([(run, _)], Err(_)) => Ok(Command::SendToRun { run: run.clone(), content, mode }),
+            ([], Err(_)) => Err(self.no_run(Some(name), &active)),
+            _ => Err(ambiguous_run(&active)),
+        }
+    }
+
+    /// The agent runs that have begun and not ended, with their nodes.
+    async fn active_runs(&self) -> Result<Vec<(RunId, NodePath)>, SessionError> {
         let log = self.store.read(self.id(), 1, Select::Names(&["agent:start", "agent:complete"])).await?;
-        let mut active: Vec<(&RunId, &NodePath)> = Vec::new();
+        let mut active = Vec::new();
         for envelope in &log {
             match (&envelope.event, &envelope.context.task) {
-                (Event::AgentStart { run_id, .. }, Some(node)) => active.push((run_id, node)),
-                (Event::AgentComplete { run_id, .. }, _) => active.retain(|(run, _)| *run != run_id),
+                (Event::AgentStart { run_id, .. }, Some(node)) => active.push((run_id.clone(), node.clone())),
+                (Event::AgentComplete { run_id, .. }, _) => active.retain(|(run, _)| run != run_id),
                 _ => {}
             }
         }
-        let listed = || {
-            let runs: Vec<_> = active.iter().map(|(run, node)| format!("{run} ({})", node.node())).collect();
-            if runs.is_empty() {
-                "no agent runs now".to_owned()
-            } else {
-                format!("running now: {}", runs.join(", "))
-            }
-        };
-        let error = |code, message: String| SessionError::new(code, message).with_hint(listed());
-        let is_node = |name: &str, node: &NodePath| [node.node(), node.as_str(), label(node)].contains(&name);
-        let of_node = |name: &str| active.iter().any(|(_, node)| is_node(name, node));
-        let is_meant = |run: &RunId, node: &NodePath| match named {
-            None => true,
-            // The id of a run begins with the place of its node, which may begin with the name of another.
-            Some(name) if of_node(name) => is_node(name, node),
-            Some(name) => !name.is_empty() && run.as_str().starts_with(name),
-        };
-        match active.iter().filter(|(run, node)| is_meant(run, node)).collect::<Vec<_>>().as_slice() {
-            [(run, _)] => Ok((*run).clone()),
-            [] => {
-                let named = named.map(|name| format!(" `{name}`")).unwrap_or_default();
-                let message = format!("session `{}` has no active run{named}", self.id());
-                Err(error(SessionErrorCode::UnknownRun, message))
-            }
-            _ => {
-                let message = "more than one agent runs: name the run, or its node by its path";
-                Err(error(SessionErrorCode::AmbiguousRun, message.to_owned()))
-            }
-        }
+        Ok(active)
+    }
+
+    fn no_run(&self, named: Option<&str>, active: &[(RunId, NodePath)]) -> SessionError {
+        let named = named.map(|name| format!(" `{name}`")).unwrap_or_default();
+        let message = format!("session `{}` has no active run{named}", self.id());
+        SessionError::new(SessionErrorCode::UnknownRun, message).with_hint(running(active))
     }
 
     /// How many received the message that was sent last.
@@ -301,4 +316,21 @@ impl SessionTarget {
 
 fn listed(prompts: &[&Prompt]) -> String {
     prompts.iter().map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// The runs of the node of this path, else those of the nodes of this id.
+fn of_node<'a>(active: &'a [(RunId, NodePath)], name: &str) -> Vec<&'a (RunId, NodePath)> {
+    let is_path = |(_, node): &&(RunId, NodePath)| node.as_str() == name || label(node) == name;
+    let found: Vec<_> = active.iter().filter(is_path).collect();
+    if found.is_empty() { active.iter().filter(|(_, node)| node.node() == name).collect() } else { found }
+}
+
+fn ambiguous_run(active: &[(RunId, NodePath)]) -> SessionError {
+    let message = "more than one agent runs: name the run, or its node by its path";
+    SessionError::new(SessionErrorCode::AmbiguousRun, message).with_hint(running(active))
+}
+
+fn running(active: &[(RunId, NodePath)]) -> String {
+    let runs: Vec<_> = active.iter().map(|(run, node)| format!("{run} ({})", label(node))).collect();
+    if runs.is_empty() { "no agent runs now".to_owned() } else { format!("running now: {}", runs.join(", ")) }
 }

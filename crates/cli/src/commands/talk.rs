@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use inspan_engine::SystemClock;
 use inspan_flow::{Liveness, Resume, RunStore, SessionEntry, Verdict};
-use inspan_protocol::{Command, MessageMode, NodeId, Prompt, PromptKind, RunId, SessionId, SessionStatus};
+use inspan_protocol::{Command, MessageMode, Prompt, PromptKind, RunId, SessionId, SessionStatus};
 use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarget};
 use serde_json::{Value, json};
 
@@ -39,14 +39,7 @@ pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Fai
             format!("`inspan resume {id} --message TEXT` resumes it with a message to its agents")
         })?;
         let command = match (&args.to, &args.run) {
-            (Some(to), _) => match (target.session.active_run(Some(to)).await, NodeId::new(to.as_str())) {
-                // A node may have its next attempt when the message comes, and then that one gets it.
-                (Ok(_), Ok(node)) => Command::SendTo { node, content, mode },
-                (Err(error), Ok(node)) if error.code == SessionErrorCode::UnknownRun => {
-                    Command::SendTo { node, content, mode }
-                }
-                (run, _) => Command::SendToRun { run: run?, content, mode },
-            },
+            (Some(to), _) => target.session.message_to_node(to, content, mode).await?,
             (None, Some(run)) => Command::SendToRun { run: RunId::from(run.as_str()), content, mode },
             (None, None) => Command::Send { content },
         };
