@@ -1,12 +1,6 @@
 //! A Temporal server and workers of one sandbox.
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::{fs, net::TcpListener, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_protocol::Envelope;
@@ -41,52 +35,23 @@ impl<'a> Cluster<'a> {
 
     /// Starts a server, with these options in its address.
     pub(super) fn start_with(sandbox: &'a mut Sandbox, options: &str) -> anyhow::Result<Self> {
-        let program = installed()?;
-        let free = || TcpListener::bind("127.0.0.1:0");
-        let taken = [free()?, free()?, free()?];
-        let mut ports = [0; 3];
-        for (port, listener) in ports.iter_mut().zip(&taken) {
-            *port = listener.local_addr()?.port();
-        }
-        drop(taken);
+        let mut tries = 3;
+        let (ports, server) = loop {
+            let free = || TcpListener::bind("127.0.0.1:0")?.local_addr().map(|address| address.port());
+            let ports = [free()?, free()?, free()?];
+            tries -= 1;
+            match serve(sandbox, ports) {
+                // Another program has taken a port that was free.
+                Err(error) if tries > 0 && format!("{error:#}").contains("address already in use") => {}
+                server => break (ports, server?),
+            }
+        };
         let mut engine = format!("temporal://127.0.0.1:{}/default?{options}", ports[0]);
         if !options.contains("heartbeat=") {
             engine.push_str(&format!("&heartbeat={HEARTBEAT}"));
         }
         sandbox.set("INSPAN_ENGINE", &engine);
-        let mut cluster = Self { sandbox, engine, ports, server: None };
-        cluster.start_server(&program)?;
-        Ok(cluster)
-    }
-
-    fn start_server(&mut self, program: &Path) -> anyhow::Result<()> {
-        let [port, http, metrics] = self.ports.map(|port| port.to_string());
-        let mut command = Command::new(program);
-        command.args(["server", "start-dev", "--headless", "--ip", "127.0.0.1", "--log-level", "error"]);
-        command.args(["--port", &port, "--http-port", &http, "--metrics-port", &metrics, "--db-filename"]);
-        command.arg(self.sandbox.path("temporal.db"));
-        self.sandbox.enclose(&mut command);
-        let mut server = self.sandbox.start(command)?;
-        let address = format!("127.0.0.1:{port}");
-        // A connection that is accepted does not say that the server answers, or that it is this one.
-        let serves = || {
-            ensure!(!server.has_ended()?, "the server has ended: {}", fs::read_to_string(&server.stderr)?);
-            let mut describe = Command::new(program);
-            describe.args([
-                "operator",
-                "namespace",
-                "describe",
-                "--namespace",
-                "default",
-                "--address",
-                &address,
-            ]);
-            self.sandbox.enclose(&mut describe);
-            Ok(describe.output()?.status.success())
-        };
-        eventually(START, "the Temporal server serves", serves)?;
-        self.server = Some(server);
-        Ok(())
+        Ok(Self { sandbox, engine, ports, server: Some(server) })
     }
 
     /// Kills the server without a warning.
@@ -96,7 +61,8 @@ impl<'a> Cluster<'a> {
 
     /// Starts the server again on what it has stored.
     pub(super) fn restart_server(&mut self) -> anyhow::Result<()> {
-        self.start_server(&installed()?)
+        self.server = Some(serve(self.sandbox, self.ports)?);
+        Ok(())
     }
 
     /// Starts a worker, and waits until it works.
@@ -153,6 +119,29 @@ impl<'a> Cluster<'a> {
         }
         self.kill_server()
     }
+}
+
+/// Starts a server on these ports, on what it has stored.
+fn serve(sandbox: &Sandbox, ports: [u16; 3]) -> anyhow::Result<RunningProcess> {
+    let program = installed()?;
+    let [port, http, metrics] = ports.map(|port| port.to_string());
+    let mut command = Command::new(&program);
+    command.args(["server", "start-dev", "--headless", "--ip", "127.0.0.1", "--log-level", "error"]);
+    command.args(["--port", &port, "--http-port", &http, "--metrics-port", &metrics, "--db-filename"]);
+    command.arg(sandbox.path("temporal.db"));
+    sandbox.enclose(&mut command);
+    let mut server = sandbox.start(command)?;
+    let address = format!("127.0.0.1:{port}");
+    // A connection that is accepted does not say that the server answers, or that it is this one.
+    let serves = || {
+        ensure!(!server.has_ended()?, "the server has ended: {}", fs::read_to_string(&server.stderr)?);
+        let mut describe = Command::new(&program);
+        describe.args(["operator", "namespace", "describe", "--namespace", "default", "--address", &address]);
+        sandbox.enclose(&mut describe);
+        Ok(describe.output()?.status.success())
+    };
+    eventually(START, "the Temporal server serves", serves)?;
+    Ok(server)
 }
 
 /// The folder of the sessions.
