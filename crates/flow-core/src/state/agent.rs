@@ -89,15 +89,12 @@ impl Facts {
         if let Some(before) = self.continued(graph, at).filter(|before| *before != session_id).cloned() {
             self.rename_conversation(&before, session_id);
         }
-        let known = self.named_conversation(graph, at).map(|(_, known)| known);
-        let continued = known.filter(|known| known.session_id == *session_id).cloned();
+        let continued = self.named_conversation(graph, at).map(|(_, known)| known.clone());
         let node = self.node_mut(at);
         let speaker = node.choice.as_ref().map_or(0, |choice| choice.agent);
         node.more().speaker = speaker;
         node.more().named = true;
-        // It has the turns that others had in it before.
-        node.conversation = node.conversation.take().or(continued);
-        Conversation::name(&mut node.conversation, session_id);
+        Conversation::name(&mut node.conversation, session_id, continued);
     }
 
     /// The conversation that an agent names, with what it does with it. One of another provider does not count: the agent

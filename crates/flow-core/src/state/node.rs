@@ -239,12 +239,13 @@ impl Conversation {
         Self { session_id, turn_id: None, turns: 0, taken_over: false }
     }
 
-    /// The vendor names the conversation that an agent is in: the one that is known goes on, or another begins.
-    pub fn name(known: &mut Option<Self>, session_id: &ProviderSessionId) {
-        match known {
-            Some(known) if known.session_id == *session_id => known.taken_over = false,
-            _ => *known = Some(Self::new(session_id.clone())),
-        }
+    /// The vendor names the conversation that an agent is in: its own goes on, or that of another node with the turns that it
+    /// had there, or a new one begins.
+    pub fn name(own: &mut Option<Self>, session_id: &ProviderSessionId, of_another: Option<Self>) {
+        let known =
+            [own.take(), of_another].into_iter().flatten().find(|known| known.session_id == *session_id);
+        let known = known.unwrap_or_else(|| Self::new(session_id.clone()));
+        *own = Some(Self { taken_over: false, ..known });
     }
 
     /// A turn ends.

@@ -230,7 +230,7 @@ impl Progress {
         match &envelope.event {
             Event::AgentStart { .. } => self.runs += 1,
             Event::AgentSession { session_id, .. } => {
-                Conversation::name(&mut self.conversation, session_id);
+                Conversation::name(&mut self.conversation, session_id, None);
             }
             Event::AgentUsage { turn_id, .. } => {
                 if let Some(known) = &mut self.conversation {

@@ -1,6 +1,6 @@
 //! The conversations that agents continue and branch, in a session that reuses the work of another one.
 
-use inspan_protocol::{Event, NodePath};
+use inspan_protocol::{Event, NodePath, ProviderSessionId};
 
 use super::reuse::{planned, reusable, talk};
 use super::sim::{AttemptStep, Sim, story};
@@ -155,6 +155,11 @@ fn an_agent_in_the_conversation_of_another_is_not_in_a_new_one() {
     left.run_again(NodePath::new("second"));
     left.branch_off();
     assert_eq!(turns(Sim::reusing(&graph, left)), Some(1), "it is a branch");
+    // Its own conversation of an earlier pass is another one.
+    let id = |name: &str| ProviderSessionId::from(name);
+    let mut own = Some(Conversation::new(id("earlier")));
+    Conversation::name(&mut own, &id("now"), Some(Conversation { turns: 2, ..Conversation::new(id("now")) }));
+    assert_eq!(own.map(|own| (own.session_id, own.turns)), Some((id("now"), 2)));
 }
 
 #[test]
