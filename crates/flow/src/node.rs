@@ -7,7 +7,7 @@ use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
 use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
 use inspan_protocol::{
     AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Redactor,
-    SessionId, StopReason, Timestamp, trace_variables,
+    SessionId, StopReason, Timestamp, Usage, trace_variables,
 };
 use inspan_store::RunStore;
 use serde::{Serialize, de::DeserializeOwned};
@@ -111,6 +111,18 @@ impl NodeContext {
     /// Whether the agent of the interrupted attempt has said or done anything, so that its vendor has the prompt. Without a
     /// log, or if that cannot be read, it is taken for granted.
     pub(crate) async fn has_answered(&self) -> bool {
+        self.has_emitted(is_answer).await
+    }
+
+    /// Whether a turn of the agent of the interrupted attempt has ended whole. An agent that forgets a turn that is cut counts
+    /// nothing of it.
+    pub(crate) async fn has_ended_turn(&self) -> bool {
+        let is_whole =
+            |event: &Event| matches!(event, Event::AgentUsage { usage, .. } if *usage != Usage::default());
+        self.has_emitted(is_whole).await
+    }
+
+    async fn has_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> bool {
         let (Some((store, session)), Some(cut)) = (self.ground.log(), &self.interrupted) else { return true };
         if !self.ground.is_log_current() {
             return true;
@@ -119,10 +131,10 @@ impl NodeContext {
             Some((session, path)) => (session, path, Timestamp::default()),
             None => (session, &self.path, cut.since.unwrap_or_default()),
         };
-        let is_answer =
-            |event: &Envelope| event.context.task.as_ref() == Some(path) && is_answer(&event.event);
-        let answer = first_after_start(store, session, path, since, is_answer).await;
-        answer.map_or(true, |answer| answer.is_some())
+        let is_wanted =
+            |event: &Envelope| event.context.task.as_ref() == Some(path) && is_wanted(&event.event);
+        let found = first_after_start(store, session, path, since, is_wanted).await;
+        found.map_or(true, |found| found.is_some())
     }
 
     /// The variables by which a program of this attempt joins the session's trace, unless tracing is off.

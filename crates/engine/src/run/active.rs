@@ -157,9 +157,7 @@ impl ActiveRun {
             return AfterTurn::End(self.stop_reason(), waiting);
         };
         let mut texts: Vec<_> = waiting.iter().map(|mail| mail.content.as_str()).collect();
-        if self.stop_reason() == StopReason::Aborted
-            && self.call.provider.descriptor().capabilities.forgets_cut_turns
-        {
+        if self.totals.was_cut && self.call.provider.descriptor().capabilities.forgets_cut_turns {
             texts.splice(..0, input["prompt"].as_str());
         }
         match self.call.provider.resume(input.clone(), session, &texts.join("\n\n")) {

@@ -9,6 +9,8 @@ use serde_json::Value;
 pub(crate) struct Totals {
     pub(crate) calls: u32,
     pub(crate) model_turns: u32,
+    /// Whether the newest turn was cut short.
+    pub(crate) was_cut: bool,
     cost: RunCost,
     last: Option<(Value, OutputFacts)>,
 }
@@ -25,6 +27,7 @@ enum RunCost {
 impl Totals {
     pub(crate) fn add(&mut self, output: Value, facts: OutputFacts) {
         self.calls += 1;
+        self.was_cut = facts.stop_reason == StopReason::Aborted;
         // A turn counts at least once, also where the vendor does not count.
         self.model_turns = self.model_turns.saturating_add(facts.num_turns.max(1));
         self.cost = match (self.cost, facts.cost_usd) {
@@ -38,6 +41,7 @@ impl Totals {
     /// A call that ended without an output because it was cancelled.
     pub(crate) fn add_interrupted(&mut self) {
         self.calls += 1;
+        self.was_cut = true;
         self.model_turns = self.model_turns.saturating_add(1);
         self.cost = RunCost::Unknown;
     }

@@ -83,17 +83,21 @@ async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) 
     let message = match prompt {
         // It was cut short before its vendor said anything, and maybe before the vendor had the prompt, or the vendor has
         // forgotten it.
-        Some(prompt)
-            if provider.descriptor().capabilities.forgets_cut_turns || !context.has_answered().await =>
-        {
-            match message {
-                CONTINUE => prompt.to_owned(),
-                message => format!("{prompt}\n\n{message}"),
-            }
-        }
+        Some(prompt) if !knows_prompt(provider, context).await => match message {
+            CONTINUE => prompt.to_owned(),
+            message => format!("{prompt}\n\n{message}"),
+        },
         _ => message.to_owned(),
     };
     provider.resume(input, &known.session_id, &message)
+}
+
+/// Whether the vendor knows what an agent was asked that is resumed.
+async fn knows_prompt(provider: &dyn DynProvider, context: &NodeContext) -> bool {
+    match provider.descriptor().capabilities.forgets_cut_turns {
+        true => context.has_ended_turn().await,
+        false => context.has_answered().await,
+    }
 }
 
 /// The input as the first turn of a branch of a conversation.
