@@ -216,7 +216,7 @@ impl Ending {
 }
 
 /// How a turn ended in the vendor's words.
-pub(crate) trait TurnEnd: Clone + Default + Send {
+pub(crate) trait TurnEnd: Default + Send {
     /// The stop reason, or the error, of a turn that the program ended.
     fn judge(&self, cancelled: Cancelled) -> Result<StopReason, AgentError>;
 

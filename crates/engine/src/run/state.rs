@@ -191,10 +191,10 @@ impl RunEvents {
             StreamEvent::Usage { usage, cost_usd } => {
                 let cost_usd = believable_cost(cost_usd);
                 // A price that was named counts; nobody knows that of what followed.
-                let named =
-                    if self.is_priced() && cost_usd.is_none() { self.report_spending() } else { None };
+                let is_cut = self.is_priced() && cost_usd.is_none();
+                let named = if is_cut { self.report_spending() } else { None };
                 self.turn_usage = Some(TurnSpending { usage, cost_usd });
-                if named.is_some() {
+                if is_cut {
                     return named.into_iter().collect();
                 }
                 // The answers of its tools go to the model again.

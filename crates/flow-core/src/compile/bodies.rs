@@ -209,7 +209,7 @@ impl<'c> Bodies<'c> {
             }
             return None;
         }
-        if self.is_too_deep(node, self.depth) {
+        if self.is_too_deep(node, self.depth, "body") {
             return None;
         }
         let (body, kind) = match &*node_type.name {
@@ -242,13 +242,13 @@ impl<'c> Bodies<'c> {
     }
 
     /// Whether a level is too deep; that is reported.
-    fn is_too_deep(&mut self, node: &ResolvedNode<'_>, level: usize) -> bool {
+    fn is_too_deep(&mut self, node: &ResolvedNode<'_>, level: usize, key: &str) -> bool {
         self.deepest = self.deepest.max(level);
         if level <= MAX_DEPTH {
             return false;
         }
         let message = format!("bodies and flows are nested deeper than {MAX_DEPTH} levels");
-        self.report(node, Problem::error(Code::TooLarge, node.spec.id_span, message), "body");
+        self.report(node, Problem::error(Code::TooLarge, node.spec.id_span, message), key);
         true
     }
 
@@ -311,7 +311,7 @@ impl<'c> Bodies<'c> {
             let help = "set `maxDepth` in the `input` of this node";
             self.recursion(node, &path, span, (key, help));
         }
-        self.known_height(node, &path);
+        self.known_height(node, &path, key);
         let body = self.load(&path)?;
         self.check_call(node, &path, &checked.nodes[ix.0 as usize].bound);
         if let Some(known) = self.flows.get(&path) {
@@ -338,7 +338,7 @@ impl<'c> Bodies<'c> {
         }
         let help = "`control.subflow` runs a flow of the same pack again, with `maxDepth`";
         self.recursion(node, &flow.path, span, ("type", help));
-        self.known_height(node, &flow.path);
+        self.known_height(node, &flow.path, "type");
         let body = self.flow_of_pack(flow)?;
         if let (Some(input), Some(known)) = (&node.input, self.flows.get(&flow.path)) {
             types.frames(ix, &known.gives);
@@ -355,9 +355,9 @@ impl<'c> Bodies<'c> {
     }
 
     /// Reports a flow that was compiled for another node and is too deep here.
-    fn known_height(&mut self, node: &ResolvedNode<'_>, path: &str) {
+    fn known_height(&mut self, node: &ResolvedNode<'_>, path: &str, key: &str) {
         if let Some(known) = self.flows.get(path) {
-            self.is_too_deep(node, self.depth + known.height);
+            self.is_too_deep(node, self.depth + known.height, key);
         }
     }
 

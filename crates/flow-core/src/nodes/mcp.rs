@@ -79,8 +79,7 @@ impl DescribeNode for McpCall {
     }
 }
 
-/// What is wrong with an entry of `mcpServers` that this node uses, and right for an agent. The rest was reported where it
-/// is declared.
+/// A problem that an entry of `mcpServers` has for this node alone. Those for every user are reported where it is declared.
 fn entry_problem(name: &str, entry: &Value) -> Option<InputProblem> {
     let problem =
         |what: String| Some(InputProblem::new("/server", format!("the MCP server `{name}` {what}")));

@@ -13,7 +13,7 @@ use crate::{
     graph::{Agents, Fallback, Node, OnLimit, TaskRef},
 };
 
-/// The field of the failure's detail with the output of which nobody could say whether the next agent takes over.
+/// The field of the failure's detail with the output, which is kept because the `when` of the next agent could not be evaluated.
 const KEPT_OUTPUT: &str = "output";
 
 /// The output that a failure has kept.
@@ -40,7 +40,7 @@ impl ReusableTask {
 }
 
 impl Run {
-    /// The agent of an output that was judged again in vain has worked in an earlier session, and so is its conversation.
+    /// Where the condition could not be evaluated again, the conversation is that of the earlier session, where the agent worked.
     pub(super) fn keep_conversation(&self, path: &NodePath, task: &mut ReusableTask) {
         if task.undecided().is_none() || task.conversation.is_some() {
             return;

@@ -146,6 +146,7 @@ pub(super) fn mcp_servers<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> O
 /// Reports what is wrong with a server, whoever uses it. Agents may have further keys, so only misspelt ones are.
 fn check_server(server: &Entry, key: &Key<'_>, sink: &mut Sink) {
     let (name, value) = (&server.key, &server.value);
+    let get = |key: &str| value.get(key).filter(|value| !matches!(value.data, Data::Null));
     for Entry { key: written, key_span, .. } in value.entries() {
         let help = did_you_mean(written, SERVER_KEYS).filter(|_| !SERVER_KEYS.contains(&written.as_str()));
         if help.is_some() {
@@ -163,11 +164,11 @@ fn check_server(server: &Entry, key: &Key<'_>, sink: &mut Sink) {
         let problem = Problem::error(Code::InvalidValue, span, message).help(help);
         sink.push(problem.key(Key::Field(key, "type")));
     }
-    if value.get("command").is_none() && value.get("url").is_none() {
+    if get("command").is_none() && get("url").is_none() {
         let message = format!("the MCP server `{name}` needs `command`, or `url`");
         sink.push(Problem::error(Code::MissingKey, server.key_span, message).key(key));
     }
-    if let Some(timeout) = value.get("timeout").filter(|timeout| timeout.json().as_u64().is_none()) {
+    if let Some(timeout) = get("timeout").filter(|timeout| timeout.json().as_u64().is_none()) {
         fields::wrong(timeout, &Key::Field(key, "timeout"), "a whole number of milliseconds", sink);
     }
 }

@@ -93,9 +93,7 @@ impl NodeTypes {
         };
         let mut reader = PackReader { types, loaded, declared: HashMap::new(), folders: BTreeMap::new() };
         for named in named(root, sink) {
-            let known = reader.folders.len();
-            reader.pack(&named, path, sink);
-            reader.types.lacks_pack |= reader.folders.len() == known;
+            reader.types.lacks_pack |= reader.pack(&named, path, sink).is_none();
         }
         reader.types
     }
@@ -179,7 +177,8 @@ struct Pack<'y> {
 }
 
 impl PackReader<'_> {
-    fn pack(&mut self, named: &NamedPack<'_>, flow: &str, sink: &mut Sink) {
+    /// Reads the types of a pack; nothing if it cannot be read, which is reported.
+    fn pack(&mut self, named: &NamedPack<'_>, flow: &str, sink: &mut Sink) -> Option<()> {
         let loaded = self.loaded;
         let (written, span) = named.pack;
         let path = manifest_of(written, folder_of(flow));
@@ -193,12 +192,12 @@ impl PackReader<'_> {
                 }
                 false => format!("a pack is a folder with a file `{MANIFEST}`"),
             };
-            return sink.push(problem.help(help).key(&named.at));
+            sink.push(problem.help(help).key(&named.at));
+            return None;
         }
-        let Some(document) = loaded.flow(&path) else { return };
+        let document = loaded.flow(&path)?;
         document.problems.iter().for_each(|problem| sink.push(problem.clone()));
-        let Some(root) = &document.root else { return };
-        let Some((own_name, nodes, secrets)) = manifest(root, sink) else { return };
+        let (own_name, nodes, secrets) = manifest(document.root.as_ref()?, sink)?;
         let (name, name_span) = named.name.unwrap_or(own_name);
         let taken = self.types.catalog.describe().iter().any(|info| *info.pack == *name)
             && !self.folders.values().any(|known| known == name);
@@ -208,12 +207,13 @@ impl PackReader<'_> {
                 false => "the name of a pack has letters, digits, `_` and `-` only".to_owned(),
             };
             let help = format!("give it another one: `packs: {{ NAME: {written} }}`");
-            return sink
-                .push(Problem::error(Code::InvalidValue, name_span, message).help(help).key(&named.at));
+            sink.push(Problem::error(Code::InvalidValue, name_span, message).help(help).key(&named.at));
+            return None;
         }
         if self.folders.insert(path.clone(), name.to_owned()).is_some() {
             let message = format!("the pack `{written}` is named twice");
-            return sink.push(Problem::error(Code::DuplicateKey, span, message).key(&named.at));
+            sink.push(Problem::error(Code::DuplicateKey, span, message).key(&named.at));
+            return Some(());
         }
         let pack = Pack { name: name.into(), folder: folder_of(&path), path: &path, secrets };
         for (at, entry) in nodes.iter().enumerate() {
@@ -222,6 +222,7 @@ impl PackReader<'_> {
                 self.node_type(&pack, entry, named, sink);
             }
         }
+        Some(())
     }
 
     fn node_type(&mut self, pack: &Pack<'_>, entry: &Entry, named: &NamedPack<'_>, sink: &mut Sink) {

@@ -186,7 +186,7 @@ impl FrameState {
 
     /// Whether a predecessor of a node in this frame was really run in this session.
     pub(crate) fn follows_work(&self, body: &Body, ix: NodeIx) -> bool {
-        // What a merge did not wait for is not its predecessor, and neither is what led nowhere if anything else led to it.
+        // What a merge of any did not wait for does not count, and edges that were skipped only if none fired.
         let only_fired = body.node(ix).join == Join::Any && self.nodes[ix].fired > 0;
         let ran = |edge: &EdgeIx| {
             let (from, status) = (body.edge(*edge).from, self.edges[*edge].status);

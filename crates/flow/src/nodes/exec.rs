@@ -160,7 +160,7 @@ async fn run(
     let traced = traced.iter().flatten().map(|(name, value)| (*name, value.as_str()));
     let env = context.program_env()?.iter().chain(own).chain(traced).chain(added);
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    // A file of its output makes the folders above it.
+    // Checked first: `files.create` makes the folders above a file, and would make one that is mistyped.
     if !folder.is_dir() {
         return Err(not_started(&program, &folder, &io::ErrorKind::NotFound.into()));
     }

@@ -77,7 +77,7 @@ enum QueueItem<A: Agent> {
     Decoded(Decoded<A>),
     Event(StreamEvent),
     /// The prompt was sent, and the turn was cut short: says that its price is unknown.
-    Uncounted,
+    PriceUnknown,
     Last(StreamItem),
 }
 
@@ -275,7 +275,7 @@ impl<A: Agent> ProgramTurn<A> {
         let decoded = match item {
             QueueItem::Last(item) => return Some(item),
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
-            QueueItem::Uncounted => return Some(Ok(ProviderItem::Event(self.count.cut()))),
+            QueueItem::PriceUnknown => return Some(Ok(ProviderItem::Event(self.count.cut()))),
             QueueItem::Decoded(decoded) => decoded,
         };
         match session.agent.handle(decoded, self).await {
@@ -289,11 +289,13 @@ impl<A: Agent> ProgramTurn<A> {
                 if !self.is_running() {
                     session.agent.clean_up().await;
                 }
+                if !self.is_over_limit() {
+                    return Some(self.conclude(*end, session));
+                }
                 // A program that ends the turn itself may know its price.
-                let is_cut =
-                    self.is_over_limit() && end.clone().output(StopReason::Aborted).cost_usd.is_none();
-                let last = self.conclude(*end, session);
-                if is_cut { self.last_of_cut(last) } else { Some(last) }
+                let is_known = end.output(StopReason::Aborted).cost_usd.is_some();
+                let last = self.conclude(AgentTurnEnd::<A>::default(), session);
+                if is_known { Some(last) } else { self.last_of_cut(last) }
             }
             Ok(Handled::Refused(error)) => {
                 session.state = State::Idle;
@@ -368,7 +370,7 @@ impl<A: Agent> ProgramTurn<A> {
             _ => self.conclude(end, session),
         };
         if is_cut {
-            self.queue.push_back(QueueItem::Uncounted);
+            self.queue.push_back(QueueItem::PriceUnknown);
         }
         self.queue.push_back(QueueItem::Last(item));
     }
@@ -382,7 +384,7 @@ impl<A: Agent> ProgramTurn<A> {
     /// The turn ends with this, once it is said what is known of what it took.
     fn last_of_cut(&mut self, last: StreamItem) -> Option<StreamItem> {
         self.queue.push_front(QueueItem::Last(last));
-        self.queue.push_front(QueueItem::Uncounted);
+        self.queue.push_front(QueueItem::PriceUnknown);
         None
     }
 

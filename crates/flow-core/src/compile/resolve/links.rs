@@ -211,7 +211,7 @@ impl<'a> LinkReader<'a, '_> {
 /// So many nodes are listed where one is not found.
 const LISTED: usize = 12;
 
-/// After so many problems no node is looked for that was meant.
+/// After this many problems no suggestion is searched.
 const ADVISED: usize = 100;
 
 /// All nodes that can be reached from one, itself included.
@@ -240,7 +240,6 @@ fn end(
     if found.is_none() {
         let message = format!("{what} unknown node `{id}`");
         let names = index.keys().map(NodeId::as_str);
-        // Among very many problems this one is not read.
         let meant = (sink.len() < ADVISED).then(|| did_you_mean(id, names.clone())).flatten();
         let help = meant.or_else(|| {
             let mut names: Vec<&str> = names.collect();
