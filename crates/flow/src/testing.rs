@@ -106,11 +106,18 @@ pub(crate) struct TalkProvider {
     play: Arc<Play>,
     calls: Arc<Mutex<Vec<Asked>>>,
     running: Arc<AtomicUsize>,
+    forgets_cut_turns: bool,
 }
 
 impl TalkProvider {
     pub(crate) fn new(play: impl Fn(&Asked, usize) -> Vec<Do> + Send + Sync + 'static) -> Self {
-        Self { play: Arc::new(play), calls: Arc::default(), running: Arc::default() }
+        let play = Arc::new(play);
+        Self { play, calls: Arc::default(), running: Arc::default(), forgets_cut_turns: false }
+    }
+
+    /// It forgets what a turn was asked that is cut short.
+    pub(crate) fn forgetful(self) -> Self {
+        Self { forgets_cut_turns: true, ..self }
     }
 
     /// What the calls were given: each prompt, and the conversation it continues.
@@ -160,7 +167,12 @@ impl Provider for TalkProvider {
         ProviderDescriptor {
             provider_type: "talk".to_owned(),
             display_name: "Talk".to_owned(),
-            capabilities: ProviderCapabilities { streaming: true, cost: true, ..Default::default() },
+            capabilities: ProviderCapabilities {
+                streaming: true,
+                cost: true,
+                forgets_cut_turns: self.forgets_cut_turns,
+                ..Default::default()
+            },
         }
     }
 

@@ -125,6 +125,25 @@ async fn two_runs_with_the_same_facts_have_the_same_ids() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_forgets_a_cut_turn_is_asked_again_while_none_has_ended() {
+    let begins = |then: Do| vec![Do::Name("c"), Do::Say("hm"), then, Do::End("first", None, 1)];
+    for (cut_in_turn, forgets, second) in
+        [(true, true, "c: one"), (true, false, "c: continue"), (false, true, "c: continue")]
+    {
+        let play = TalkProvider::new(move |asked, _| match asked.options.resume {
+            None => begins(Do::Work(if cut_in_turn { 60_000 } else { 1 })),
+            Some(_) => vec![Do::End("done", None, 1)],
+        });
+        let play = if forgets { play.forgetful() } else { play };
+        let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one, options: { multiTurn: true, idleTimeoutMs: 60000 } } }\n";
+        let stage = Stage::new(text, &play);
+        pause_after(stage.builder().build(), 10).await;
+        stage.resume().await;
+        assert_eq!(play.calls(), ["one", second], "{cut_in_turn} {forgets}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_caller_chooses_the_message_to_agents() {
     let play = TalkProvider::new(|asked, _| match &asked.options.resume {
         None => vec![Do::Name(if asked.prompt == "one" { "c-one" } else { "c-two" }), Do::Work(60_000)],
