@@ -35,6 +35,7 @@ impl SharedStore {
         let mut changes = self.changes();
         // A session that was paused is so until its workers continue it.
         let mut has_begun = false;
+        let mut is_gone = false;
         loop {
             let page = self.read_next(session, next, PAGE).await?;
             for envelope in &page {
@@ -58,9 +59,14 @@ impl SharedStore {
             if rests {
                 return Ok(FlowRunResult::of_run(run, record.input, session.clone()));
             }
-            if self.is_gone(session, status).await {
+            if is_gone {
                 let (session, by) = (session.clone(), self.owner().to_string());
                 return Err(StoreError::Interrupted { session, by }.into());
+            }
+            is_gone = self.is_gone(session, status).await;
+            // It may have ended since the log was read.
+            if is_gone {
+                continue;
             }
             // Whether it changed or it is time to look again comes to the same.
             let _ = tokio::time::timeout(PATIENCE, changes.next()).await;
