@@ -364,8 +364,7 @@ impl<A: Agent> ProgramTurn<A> {
                 _ => exit::died(session.agent.process(), exit, A::explain_exit),
             }),
             Phase::Stopping { why: Interruption::Cancelled, .. } => {
-                let output = TurnOutput { cost_usd: None, ..end.output(StopReason::Aborted) };
-                Ok(self.complete(output, session))
+                Ok(self.complete(end.output(StopReason::Aborted), session))
             }
             _ => self.conclude(end, session),
         };
