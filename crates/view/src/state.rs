@@ -41,7 +41,7 @@ pub struct SessionView {
     pub rows: Vec<NodeRow>,
     /// The open questions.
     pub questions: Vec<Prompt>,
-    /// How often the open questions have changed.
+    /// How often the open questions have changed, or were asked again.
     pub asked: u64,
     /// Why the flow failed.
     pub error: Option<AgentError>,

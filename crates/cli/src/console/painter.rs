@@ -182,9 +182,7 @@ impl Painter {
             }
             _ => None,
         };
-        // A session that continues asks a question that was open before again.
-        let asked = (new.is_some() || inner_ref.state.asked != asked_before)
-            .then(|| inner_ref.state.questions.clone());
+        let asked = (inner_ref.state.asked != asked_before).then(|| inner_ref.state.questions.clone());
         drop(inner);
         if let Some(asker) = &*lock(&self.asker) {
             if let Some((prompt, answer)) = reply {

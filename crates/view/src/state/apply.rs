@@ -47,12 +47,12 @@ impl SessionView {
                     self.begin_frame(task, *index, envelope.timestamp);
                 }
                 self.copy(task);
-                self.update_questions();
+                self.update_questions(event);
             }
             (event, None) if concerns_no_node(event) => {}
-            (_, None) => {
+            (event, None) => {
                 self.copy_all();
-                self.update_questions();
+                self.update_questions(event);
             }
         }
         self.touch(answered.as_ref().or(task));
@@ -196,18 +196,17 @@ impl SessionView {
         });
     }
 
-    fn update_questions(&mut self) {
+    fn update_questions(&mut self, event: &Event) {
         let (graph, state) = (self.run.graph(), self.run.state());
         let open = state.prompts().iter().filter(|prompt| {
             let node = state.find(graph, prompt.task.as_ref()).map(|task| state.node(task));
             // A node that was cancelled no longer waits for its answer here.
             !node.is_some_and(|node| node.status == NodeStatus::Cancelled) && state.outcome().is_none()
         });
-        if !open
-            .clone()
-            .map(|prompt| &prompt.prompt_id)
-            .eq(self.questions.iter().map(|prompt| &prompt.prompt_id))
-        {
+        let ids = open.clone().map(|prompt| &prompt.prompt_id);
+        // A session that continues asks again what was open before.
+        let is_asked = matches!(event, Event::SessionPrompt(_));
+        if is_asked || !ids.eq(self.questions.iter().map(|prompt| &prompt.prompt_id)) {
             self.questions = open.cloned().collect();
             self.asked += 1;
         }
