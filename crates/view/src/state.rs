@@ -296,6 +296,12 @@ impl SessionView {
         self.questions.iter().find(|question| question.prompt_id == *id)
     }
 
+    /// Whether a failure of the flow is that of one of its nodes, where it is shown.
+    pub fn is_of_node(&self, error: &AgentError) -> bool {
+        let failed = self.rows.iter().filter(|row| row.status == NodeStatus::Failed);
+        failed.filter_map(|row| row.error.as_ref()).any(|of_node| of_node.message == error.message)
+    }
+
     /// Notes that the session ended because a question needed a person.
     pub fn set_unattended(&mut self) {
         if let Some(ended) = &mut self.ended {

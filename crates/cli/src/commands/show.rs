@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{FACTS, Facts, Graph, Liveness, ParentKind, Select, SessionEntry, SessionRecord};
-use inspan_protocol::{AgentError, Envelope, NodeStatus, Timestamp};
+use inspan_protocol::{Envelope, NodeStatus, Timestamp};
 use inspan_sessions::Question;
 use serde_json::{Map, Value, json};
 
@@ -201,13 +201,8 @@ impl View {
             look::ending(&mut why, *outcome, error.as_ref());
             fact("ending", why.text());
         }
-        // Most often it is that of a node, which its line shows.
-        let is_shown = |error: &&AgentError| {
-            self.console.rows.iter().flat_map(|row| &row.error).any(|shown| shown.message == error.message)
-        };
-        if let Some(error) =
-            self.state().failure().filter(|error| self.ending().is_none() && !is_shown(error))
-        {
+        let error = self.state().failure().filter(|error| !self.console.is_of_node(error));
+        if let Some(error) = error.filter(|_| self.ending().is_none()) {
             let mut why = Line::new();
             look::error(&mut why, error);
             fact("error", why.text());

@@ -62,8 +62,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
         };
     let handled = state.run().state().handled_failures(state.run().graph());
     let handled: HashSet<&str> = handled.iter().map(label).collect();
-    let (mut is_said, mut is_finished) = (false, false);
-    let mut in_frames = 0;
+    let (mut is_finished, mut in_frames) = (false, 0);
     each_row(&state.rows, "", &mut |place, row| {
         let error = row.error.as_ref().filter(|_| row.status == NodeStatus::Failed);
         let is_inside = place.contains('/');
@@ -84,7 +83,6 @@ fn failures(state: &SessionView) -> Vec<Line> {
             Some(error) if is_inside => say_inside(&place, Some(row), error),
             Some(error) => {
                 say(&place, Some(row), None, error, goes_on || handled.contains(&*place));
-                is_said |= state.error.as_ref().is_some_and(|of_flow| of_flow.message == error.message);
             }
             None => {
                 for (key, frame) in &row.frames {
@@ -101,7 +99,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let bad = outcome.is_some_and(|outcome| {
         !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
     });
-    if let (true, false, Some(error)) = (bad, is_said, &state.error) {
+    if let Some(error) = state.error.as_ref().filter(|error| bad && !state.is_of_node(error)) {
         say("", None, None, error, goes_on);
     }
     if in_frames > FAILURES {
