@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use inspan_flow_core::{SessionFacts, SessionRecord};
-use inspan_protocol::SessionId;
+use inspan_protocol::{SessionId, SessionStatus};
 use inspan_store::Verdict;
 use object_store::{ObjectStore, path::Path};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -121,6 +121,11 @@ impl CommandOutcome {
 }
 
 impl Summary {
+    /// Whether a worker should be driving the session.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.facts.status.has_ended() && self.facts.status != SessionStatus::Paused && !self.is_unstarted
+    }
+
     /// Takes the next segment of the log; one that it has already changes nothing.
     pub(crate) fn apply(&mut self, segment: &Segment) {
         if segment.position < self.next {

@@ -248,16 +248,21 @@ impl SharedStore {
     async fn entry_of(&self, session: SessionId) -> Result<SessionEntry, StoreError> {
         let record = self.log.record(&session).await.map_err(refused)?;
         self.parents.lock().insert(session.clone(), record.continues().cloned());
-        let Summary { facts, answers, is_unstarted, .. } = self.summary(&session).await?;
+        let mut summary = self.summary(&session).await?;
+        let is_gone = summary.is_open() && self.is_gone(&session, summary.facts.status).await;
+        if is_gone {
+            // It may have ended since its log was read.
+            summary = self.summary(&session).await?;
+        }
+        let is_open = summary.is_open();
+        let Summary { facts, answers, .. } = summary;
         let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
         let posted = self.log.requests(&session).await.map_err(refused)?;
-        let is_open = !facts.status.has_ended() && facts.status != SessionStatus::Paused && !is_unstarted;
-        let is_driven = is_open && !self.is_gone(&session, facts.status).await;
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,
             owner: is_open.then(|| self.owner()),
-            liveness: if is_driven { Liveness::Alive } else { Liveness::Gone },
+            liveness: if is_open && !is_gone { Liveness::Alive } else { Liveness::Gone },
             unanswered: match facts.status.has_ended() {
                 true => 0,
                 false => posted.iter().filter(|number| **number > answered).count() as u64,
