@@ -53,7 +53,7 @@ pub use prompt::{Prompt, Reply};
 pub use provider::{
     DynProvider, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider, PermissionBroker,
     PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
-    ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering, schema_of,
+    ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering, read_json, schema_of,
 };
 pub use redact::{Redactor, StreamRedactor, beginning, ending};
 pub use setup::{

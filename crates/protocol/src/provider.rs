@@ -403,12 +403,40 @@ impl<W: ProviderWrapper> DynProvider for W {
     }
 }
 
+/// Reads a value that fits a schema of `T`. A whole number may be written `1e3` or `5.0`, as schemas allow.
+///
+/// # Errors
+///
+/// Where the value does not fit, as it was written.
+pub fn read_json<T: DeserializeOwned>(mut value: Value) -> serde_json::Result<T> {
+    T::deserialize(&value).or_else(|error| {
+        to_integers(&mut value);
+        T::deserialize(value).map_err(|_| error)
+    })
+}
+
+/// Writes whole numbers that are stored as floats as integers, as far as a float is exact.
+fn to_integers(value: &mut Value) {
+    const EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < EXACT);
+            if let Some(whole) = whole {
+                *number = (whole as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(to_integers),
+        Value::Object(fields) => fields.values_mut().for_each(to_integers),
+        _ => {}
+    }
+}
+
 /// The erased form of a [`Provider`].
 pub struct Erased<P>(pub P);
 
 impl<P: Provider> Erased<P> {
     fn input(&self, input: Value) -> Result<P::Input, AgentError> {
-        serde_json::from_value(input).map_err(|error| self.invalid("input", &error))
+        read_json(input).map_err(|error| self.invalid("input", &error))
     }
 
     fn invalid(&self, what: &str, error: &serde_json::Error) -> AgentError {

@@ -138,7 +138,7 @@ impl Provider for EchoProvider {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
-    use inspan_protocol::ErrorCode;
+    use inspan_protocol::{DynProvider, Erased, ErrorCode};
     use serde_json::{Value, json};
 
     use super::*;
@@ -152,6 +152,15 @@ mod tests {
             Err(error) => json!({ "error": error.code }),
         };
         items.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_whole_number_of_an_option_may_be_written_as_a_float() {
+        let facts = |turns| {
+            Erased(EchoProvider).input_facts(&json!({ "prompt": "x", "options": { "maxTurns": turns } }))
+        };
+        assert_eq!(facts(json!(1e3)).unwrap().max_turns, Some(1_000));
+        assert!(facts(json!(1.5)).is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Conversion of JSON to a node's own types and back, and the schemas of those types.
 
-use inspan_protocol::{AgentError, ErrorCode, schema_of};
+use inspan_protocol::{AgentError, ErrorCode, read_json, schema_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -45,31 +45,11 @@ pub(super) fn describe_same<T: JsonSchema>(
     info
 }
 
-/// Reads a node's input; one that does not fit names the key. A whole number may be written `1e3` or `5.0`, as the
-/// schemas of inputs allow.
-pub fn read_input<I: DeserializeOwned>(mut input: Value) -> Result<I, AgentError> {
-    I::deserialize(&input).or_else(|error| {
-        to_integers(&mut input);
-        serde_json::from_value(input).map_err(|_| {
-            AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
-        })
+/// Reads a node's input; one that does not fit names the key.
+pub fn read_input<I: DeserializeOwned>(input: Value) -> Result<I, AgentError> {
+    read_json(input).map_err(|error| {
+        AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
     })
-}
-
-/// Writes whole numbers that are stored as floats as integers, as far as a float is exact.
-fn to_integers(value: &mut Value) {
-    const EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < EXACT);
-            if let Some(whole) = whole {
-                *number = (whole as i64).into();
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(to_integers),
-        Value::Object(fields) => fields.values_mut().for_each(to_integers),
-        _ => {}
-    }
 }
 
 /// A name as a part of a JSON pointer.
