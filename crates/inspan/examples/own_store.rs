@@ -63,14 +63,10 @@ impl RunStore for Shown {
         self.0.entries(prefix, limit).await
     }
 
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Answer<u64> {
-        self.0.post(session, command, now).await
-    }
-
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Answer<u64> {

@@ -88,10 +88,7 @@ impl SessionTarget {
         if let Some(by) = &self.entry.continued_by {
             return Err(StoreError::Continued { session: id.clone(), by: by.clone() }.into());
         }
-        Ok(match &self.key {
-            Some(key) => self.store.post_once(id, key, command, now).await?,
-            None => self.store.post(id, command, now).await?,
-        })
+        Ok(self.store.post_once(id, self.key.as_deref(), command, now).await?)
     }
 
     /// Posts a command and waits for its verdict.

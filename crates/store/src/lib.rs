@@ -116,14 +116,17 @@ pub trait RunStore: Send + Sync {
     async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError>;
 
     /// Posts a command for the process that runs the session now or later. Returns its number within the session.
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError>;
+    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
+        self.post_once(session, None, command, now).await
+    }
 
     /// Posts a command that counts once: if a command with this key was posted to the session before, nothing is posted,
-    /// and the number is that command's. [`StoreError::KeyReused`] if that was another command.
+    /// and the number is that command's. [`StoreError::KeyReused`] if that was another command. Without a key it is posted
+    /// each time.
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Result<u64, StoreError>;

@@ -263,26 +263,20 @@ impl RunStore for MemoryStore {
         Ok(entries)
     }
 
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
-        let posted = self.change(session, |stored| stored.post(command, None, now));
-        self.posts.send_modify(|posts| *posts += 1);
-        posted
-    }
-
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        let posted = self.change(session, |stored| {
-            let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
-            match stored.of_key(key) {
-                Some(posted) if posted.command == *command => Ok(posted.number),
-                Some(_) => Err(reused()),
-                None => stored.post(command, Some(key), now),
+        let posted = self.change(session, |stored| match key.and_then(|key| stored.of_key(key)) {
+            Some(posted) if posted.command == *command => Ok(posted.number),
+            Some(_) => {
+                let key = key.unwrap_or_default().to_owned();
+                Err(StoreError::KeyReused { session: session.clone(), key })
             }
+            None => stored.post(command, key, now),
         });
         self.posts.send_modify(|posts| *posts += 1);
         posted

@@ -137,44 +137,6 @@ impl SqliteStore {
     }
 }
 
-impl SqliteStore {
-    async fn post_command(
-        &self,
-        session: &SessionId,
-        key: Option<String>,
-        command: &Command,
-        now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        let body = session::json(command).map_err(|fault| self.refused(fault))?;
-        let (id, here, command) = (session.clone(), self.here.clone(), command.clone());
-        let post = move |transaction: &mut Transaction<'_>| {
-            let connection = transaction.connection;
-            let session = session::find(connection, &id)?;
-            if let Some(key) = &key
-                && let Some(known) = commands::of_key(connection, &session, key)?
-            {
-                let reused = || StoreError::KeyReused { session: id.clone(), key: key.clone() };
-                return if known.body == body { Ok(count(known.number)) } else { Err(reused().into()) };
-            }
-            if session.digest.status.has_ended() {
-                return Err(StoreError::SessionEnded(id.clone()).into());
-            }
-            if let Command::Reply { prompt, .. } = &command
-                && session.holder(&here, now).is_none()
-                && commands::unanswered(connection, &id)?
-                    .iter()
-                    .any(|posted| posted.answers() == Some(prompt))
-            {
-                return Err(StoreError::ReplyWaits { session: id.clone(), prompt: prompt.clone() }.into());
-            }
-            commands::post(connection, &session, &body, key.clone(), now)
-        };
-        let number = self.write(1, post).await?;
-        self.changes.posted();
-        Ok(number)
-    }
-}
-
 #[async_trait]
 impl RunStore for SqliteStore {
     async fn create(
@@ -323,18 +285,41 @@ impl RunStore for SqliteStore {
         self.readers.ask(read).await
     }
 
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
-        self.post_command(session, None, command, now).await
-    }
-
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        self.post_command(session, Some(key.to_owned()), command, now).await
+        let body = session::json(command).map_err(|fault| self.refused(fault))?;
+        let (id, here, command) = (session.clone(), self.here.clone(), command.clone());
+        let key = key.map(str::to_owned);
+        let post = move |transaction: &mut Transaction<'_>| {
+            let connection = transaction.connection;
+            let session = session::find(connection, &id)?;
+            if let Some(key) = &key
+                && let Some(known) = commands::of_key(connection, &session, key)?
+            {
+                let reused = || StoreError::KeyReused { session: id.clone(), key: key.clone() };
+                return if known.body == body { Ok(count(known.number)) } else { Err(reused().into()) };
+            }
+            if session.digest.status.has_ended() {
+                return Err(StoreError::SessionEnded(id.clone()).into());
+            }
+            if let Command::Reply { prompt, .. } = &command
+                && session.holder(&here, now).is_none()
+                && commands::unanswered(connection, &id)?
+                    .iter()
+                    .any(|posted| posted.answers() == Some(prompt))
+            {
+                return Err(StoreError::ReplyWaits { session: id.clone(), prompt: prompt.clone() }.into());
+            }
+            commands::post(connection, &session, &body, key.clone(), now)
+        };
+        let number = self.write(1, post).await?;
+        self.changes.posted();
+        Ok(number)
     }
 
     async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {

@@ -446,22 +446,20 @@ impl RunStore for SharedStore {
         Ok(entries)
     }
 
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
-        self.request(session, None, SessionRequest::Command(command.clone()), now).await
-    }
-
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        match self.posted_once(session, key).await? {
-            Some(posted) if posted.command == *command => Ok(posted.number),
-            Some(_) => Err(StoreError::KeyReused { session: session.clone(), key: key.to_owned() }),
-            None => self.request(session, Some(key), SessionRequest::Command(command.clone()), now).await,
+        if let Some(key) = key
+            && let Some(posted) = self.posted_once(session, key).await?
+        {
+            let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
+            return if posted.command == *command { Ok(posted.number) } else { Err(reused()) };
         }
+        self.request(session, key, SessionRequest::Command(command.clone()), now).await
     }
 
     async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {

@@ -68,14 +68,10 @@ impl RunStore for Lossy {
         self.inner.entries(prefix, limit).await
     }
 
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Answer<u64> {
-        self.inner.post(session, command, now).await
-    }
-
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Answer<u64> {

@@ -53,7 +53,7 @@ fn a_server_that_starts_resumes_what_another_one_had_stored_an_answer_for() {
         SqliteStore::open(home(folder.path()).join("sessions.db"), &SqliteOptions::default()).unwrap();
     let reply = Command::Reply { prompt: "ask.1".into(), content: "one".to_owned(), choice: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(store.post_once(&"stored".into(), "k", &reply, SystemClock.now())).unwrap();
+    runtime.block_on(store.post_once(&"stored".into(), Some("k"), &reply, SystemClock.now())).unwrap();
     drop(store);
     assert_eq!(inspan(folder.path(), &["reply", "later", "one", "--no-resume"]).code, Some(0));
     let server = Server::start(folder.path());

@@ -235,14 +235,10 @@ impl RunStore for Fragile {
         self.inner.entries(prefix, limit).await
     }
 
-    async fn post(&self, session: &SessionId, command: &Command, now: Timestamp) -> Result<u64, StoreError> {
-        self.inner.post(session, command, now).await
-    }
-
     async fn post_once(
         &self,
         session: &SessionId,
-        key: &str,
+        key: Option<&str>,
         command: &Command,
         now: Timestamp,
     ) -> Result<u64, StoreError> {
