@@ -33,7 +33,6 @@ pub use prompt::{PendingReply, Unanswered};
 pub use subscription::{BoundedSubscription, DEFAULT_SUBSCRIPTION_LIMIT, Lagged, Observer, Subscription};
 
 use dispatch::{Sink, Subscribers};
-pub(crate) use filter::run_of;
 use session::HubSession;
 use stored::StoredUpTo;
 use subscription::{Queue, Registration, WhenFull};

@@ -20,8 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{Envelope, Event, NodeId, NodePath, PromptId, RunId, SessionId, StopReason};
 
-use crate::hub::run_of;
-
 /// A log that breaks a rule of order or pairing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {rule}")]
@@ -357,7 +355,7 @@ impl OrderCheck {
         if !event.name().starts_with("agent:") {
             return Ok(());
         }
-        let Some(id) = run_of(event) else { return Ok(()) };
+        let Some(id) = event.run_id() else { return Ok(()) };
         let task = envelope.context.task.clone();
         let agent = envelope.context.agent.as_ref();
         ensure(agent == Some(id), || format!("its context says {agent:?} and not `{id}`"))?;

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::{
     clock::{RandomIds, SystemClock},
-    hub::{Filter, Hub, Observer, run_of},
+    hub::{Filter, Hub, Observer},
 };
 
 mod exchange;
@@ -334,12 +334,12 @@ impl SessionCore {
 
     /// Whether an event is of this session, or of no run at all.
     fn is_ours(&self, envelope: &Envelope) -> bool {
-        let run = envelope.context.agent.as_ref().or_else(|| run_of(&envelope.event));
+        let run = envelope.context.agent.as_ref().or_else(|| envelope.event.run_id());
         run.is_none_or(|run| self.runs.lock().contains(run))
     }
 
     fn on_event(&self, envelope: &Envelope) {
-        let Some(run) = run_of(&envelope.event).filter(|run| self.runs.lock().contains(*run)) else { return };
+        let Some(run) = envelope.event.run_id().filter(|run| self.runs.lock().contains(*run)) else { return };
         self.transcript.lock().event(&envelope.event);
         if let Event::AgentStart { .. } = envelope.event {
             if self.retelling.swap(false, Ordering::Relaxed) {

@@ -107,7 +107,7 @@ impl Filter {
         let context = &envelope.context;
         let to_all = matches!(envelope.event, Event::SessionMessage { run_id: None, .. });
         let run = |run: &RunId| {
-            to_all || context.agent.as_ref() == Some(run) || run_of(&envelope.event) == Some(run)
+            to_all || context.agent.as_ref() == Some(run) || envelope.event.run_id() == Some(run)
         };
         let task = context.task.as_ref();
         self.run.as_ref().is_none_or(run)
@@ -129,28 +129,6 @@ fn pattern(part: &str) -> Result<Pattern, InvalidFilter> {
         true => Ok(Pattern::Prefix(name.to_owned())),
         false if name.is_empty() => Err(InvalidFilter(part.to_owned())),
         false => Ok(Pattern::Exact(name.to_owned())),
-    }
-}
-
-/// The run that an event names in its payload.
-pub(crate) fn run_of(event: &Event) -> Option<&RunId> {
-    match event {
-        Event::AgentStart { run_id, .. }
-        | Event::AgentTurn { run_id, .. }
-        | Event::AgentSteer { run_id, .. }
-        | Event::AgentSession { run_id, .. }
-        | Event::AgentText { run_id, .. }
-        | Event::AgentThinking { run_id, .. }
-        | Event::AgentRetract { run_id, .. }
-        | Event::AgentToolStart { run_id, .. }
-        | Event::AgentToolComplete { run_id, .. }
-        | Event::AgentSpent { run_id, .. }
-        | Event::AgentUsage { run_id, .. }
-        | Event::AgentWarning { run_id, .. }
-        | Event::AgentComplete { run_id, .. }
-        | Event::SessionClose { run_id, .. } => Some(run_id),
-        Event::SessionMessage { run_id, .. } => run_id.as_ref(),
-        _ => None,
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::Event;
-use crate::{Spending, TurnSpending, Usage};
+use crate::{RunId, Spending, TurnSpending, Usage};
 
 const TYPE: &str = "type";
 
@@ -114,6 +114,28 @@ impl Event {
         };
         let cost_usd = spent.cost_usd.unwrap_or_default();
         Some((spent.usage, Spending { cost_usd, tokens: spent.usage.total(), unpriced }))
+    }
+
+    /// The agent run that it names.
+    pub fn run_id(&self) -> Option<&RunId> {
+        match self {
+            Self::AgentStart { run_id, .. }
+            | Self::AgentTurn { run_id, .. }
+            | Self::AgentSteer { run_id, .. }
+            | Self::AgentSession { run_id, .. }
+            | Self::AgentText { run_id, .. }
+            | Self::AgentThinking { run_id, .. }
+            | Self::AgentRetract { run_id, .. }
+            | Self::AgentToolStart { run_id, .. }
+            | Self::AgentToolComplete { run_id, .. }
+            | Self::AgentSpent { run_id, .. }
+            | Self::AgentUsage { run_id, .. }
+            | Self::AgentWarning { run_id, .. }
+            | Self::AgentComplete { run_id, .. }
+            | Self::SessionClose { run_id, .. } => Some(run_id),
+            Self::SessionMessage { run_id, .. } => run_id.as_ref(),
+            _ => None,
+        }
     }
 
     /// Whether it says that work, a session or a part of it has ended: such an event is shown once it is stored.

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use inspan_flow_core::{FrameIx, Run, StaticValue, TaskRef};
-use inspan_protocol::{
-    DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, RunId, Timestamp,
-};
+use inspan_protocol::{DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, Timestamp};
 
 use super::{AgentRunStart, Course, EarlyEnd, ExceededBudget, SessionView};
 use crate::{
@@ -237,7 +235,7 @@ impl SessionView {
             }
             Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id).map(|run| run.path),
             event => {
-                run = run_of(event).and_then(|run| self.by_run.get(run)).map(|run| run.path.clone());
+                run = event.run_id().and_then(|run| self.by_run.get(run)).map(|run| run.path.clone());
             }
         }
         let Some(path) = run.as_ref().or(task) else { return };
@@ -277,7 +275,7 @@ impl SessionView {
     /// that was given no text of agents so becomes as one that was.
     pub fn apply_again(&mut self, envelope: &Envelope) {
         let event = &envelope.event;
-        let Some(path) = run_of(event).and_then(|run| self.by_run.get(run)).map(|run| run.path.clone())
+        let Some(path) = event.run_id().and_then(|run| self.by_run.get(run)).map(|run| run.path.clone())
         else {
             return;
         };
@@ -297,22 +295,6 @@ impl SessionView {
             Some(StaticValue::Known(ms)) => ms.as_u64().map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_millis),
             _ => DEFAULT_IDLE_TIMEOUT,
         }
-    }
-}
-
-/// The agent run that an event is about.
-fn run_of(event: &Event) -> Option<&RunId> {
-    match event {
-        Event::AgentStart { run_id, .. }
-        | Event::AgentSpent { run_id, .. }
-        | Event::AgentUsage { run_id, .. }
-        | Event::AgentText { run_id, .. }
-        | Event::AgentThinking { run_id, .. }
-        | Event::AgentRetract { run_id }
-        | Event::AgentTurn { run_id, .. }
-        | Event::AgentToolStart { run_id, .. }
-        | Event::AgentToolComplete { run_id, .. } => Some(run_id),
-        _ => None,
     }
 }
 
