@@ -9,6 +9,26 @@ declare namespace Api {
   };
   /** The verdict of a command that took effect. */
   type Accepted = "accepted";
+  /** What an agent run does right now. */
+  type AgentActivity = {
+    kind: "asking";
+  } | {
+    kind: "thinking";
+  } | {
+    kind: "writing";
+    /** The last line with letters in it. */
+    text: string;
+  } | {
+    kind: "using";
+    /** Its name and its most important argument. */
+    text: string;
+  } | {
+    kind: "listening";
+    /** Until when. */
+    until: Timestamp;
+  } | {
+    kind: "ended";
+  };
   /** What went wrong, in a form that can be acted on, logged and sent. The code that creates one leaves keys, tokens and header values out of it. */
   type AgentError = {
     _tag: ErrorTag;
@@ -408,33 +428,13 @@ declare namespace Api {
   /** An agent run. */
   type PageAgent = {
     /** What it does right now. */
-    doing: PageAgentDoing;
+    doing: AgentActivity;
     /** The model that was asked for. */
     model?: string | null;
     /** The provider's type. */
     provider: string;
     /** Tools that were called in all. */
     toolCalls: number;
-  };
-  /** What an agent run does right now. */
-  type PageAgentDoing = {
-    kind: "asking";
-  } | {
-    kind: "thinking";
-  } | {
-    kind: "writing";
-    /** The last line with letters in it. */
-    text: string;
-  } | {
-    kind: "using";
-    /** Its name and its most important argument. */
-    text: string;
-  } | {
-    kind: "listening";
-    /** Until when. */
-    until: Timestamp;
-  } | {
-    kind: "ended";
   };
   /** How often an edge fired, over all frames and passes. */
   type PageEdge = {

@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use inspan_protocol::{Event, MultiTurn, Timestamp};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::safe::clean;
@@ -20,7 +22,7 @@ pub struct AgentView {
     /// The model, once it is known.
     pub model: Option<String>,
     /// What it does right now.
-    pub doing: Doing,
+    pub doing: AgentActivity,
     /// Tools that were called in all.
     pub tool_calls: u32,
     /// What its turns have cost.
@@ -33,20 +35,30 @@ pub struct AgentView {
     open: Vec<(String, String)>,
 }
 
-/// What an agent run is doing.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Doing {
+/// What an agent run does right now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum AgentActivity {
     /// The model has not answered yet.
     #[default]
     Asking,
     /// The model thinks, or reads the result of a tool.
     Thinking,
-    /// It writes; the last line with letters in it.
-    Writing(String),
-    /// A tool runs; its name and its most informative argument.
-    Using(String),
-    /// Its turn is over, and it waits for a message until then.
-    Listening(Timestamp),
+    /// It writes.
+    Writing {
+        /// The last line with letters in it.
+        text: String,
+    },
+    /// A tool works.
+    Using {
+        /// Its name and its most important argument.
+        text: String,
+    },
+    /// Its turn is over, and it waits for a message.
+    Listening {
+        /// Until when.
+        until: Timestamp,
+    },
     /// The run is over.
     Ended,
 }
@@ -67,10 +79,10 @@ impl AgentView {
                 }
                 self.write(content);
             }
-            Event::AgentThinking { .. } => self.doing = Doing::Thinking,
+            Event::AgentThinking { .. } => self.doing = AgentActivity::Thinking,
             Event::AgentRetract { .. } => {
                 self.text.clear();
-                self.doing = Doing::Asking;
+                self.doing = AgentActivity::Asking;
             }
             Event::AgentToolStart { tool_name, tool_use_id, input, .. } => {
                 self.tool_calls += 1;
@@ -80,26 +92,26 @@ impl AgentView {
             }
             Event::AgentToolComplete { tool_use_id, .. } => {
                 self.open.retain(|(id, _)| id != tool_use_id);
-                self.doing = self.tool().unwrap_or(Doing::Thinking);
+                self.doing = self.tool().unwrap_or(AgentActivity::Thinking);
             }
             Event::AgentTurn { .. } => {
                 self.text.clear();
-                self.doing = Doing::Asking;
+                self.doing = AgentActivity::Asking;
             }
             Event::AgentSpent { .. } => self.spent.add(event),
             Event::AgentUsage { .. } => {
                 self.spent.add(event);
                 if let Some(idle) = self.idle {
-                    self.doing = Doing::Listening(at + idle);
+                    self.doing = AgentActivity::Listening { until: at + idle };
                 }
             }
-            Event::AgentComplete { .. } => self.doing = Doing::Ended,
+            Event::AgentComplete { .. } => self.doing = AgentActivity::Ended,
             _ => {}
         }
     }
 
-    fn tool(&self) -> Option<Doing> {
-        self.open.last().map(|(_, call)| Doing::Using(call.clone()))
+    fn tool(&self) -> Option<AgentActivity> {
+        self.open.last().map(|(_, call)| AgentActivity::Using { text: call.clone() })
     }
 
     /// Appends to the line in progress, of which only the last one with letters in it is kept.
@@ -110,7 +122,7 @@ impl AgentView {
         let line = clean(&body[start..]);
         self.text.drain(..start);
         if !line.is_empty() {
-            self.doing = Doing::Writing(line);
+            self.doing = AgentActivity::Writing { text: line };
         }
     }
 }
@@ -163,7 +175,7 @@ mod tests {
             agent.doing.clone()
         });
         let expected = ["Hel", "Hello", "Hello", "wor", "world", "world", "日本"];
-        assert_eq!(seen, expected.map(|line| Doing::Writing(line.to_owned())));
+        assert_eq!(seen, expected.map(|line| AgentActivity::Writing { text: line.to_owned() }));
     }
 
     #[test]

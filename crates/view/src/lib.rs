@@ -21,7 +21,7 @@ mod stream;
 mod testing;
 mod timeline;
 
-pub use agent::{AgentView, Doing, call};
+pub use agent::{AgentActivity, AgentView, call};
 pub use cost::{Cost, CostFold, CostForecast, ModelCost, NodeCost};
 pub use drawing::{
     Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Point, Rect, Results, SessionResults,
@@ -31,8 +31,8 @@ pub use entry::DisplayStatus;
 pub use line::{Colour, Line, Tone, tail};
 pub use next_commands::{Commands, quoted};
 pub use page::{
-    FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageAgentDoing, PageEdge, PageFold,
-    PageFrames, PageNode, PagePatch, PageSession, PageState, ShownFrame, at_rest, question, shown,
+    FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageEdge, PageFold, PageFrames,
+    PageNode, PagePatch, PageSession, PageState, ShownFrame, at_rest, question, shown,
 };
 pub use permission::Permission;
 pub use report::{QuestionFold, Report};

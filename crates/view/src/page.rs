@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 pub use frames::{FramePage, FrameSelect, ShownFrame};
-pub use node::{FrameKind, PageAgent, PageAgentDoing, PageFrames, PageNode};
+pub use node::{FrameKind, PageAgent, PageFrames, PageNode};
 pub use patch::{FrameNodes, PagePatch};
 
 use crate::{

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    agent::Doing,
+    agent::AgentActivity,
     format::cut_after,
     row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, label, open_frames, tasks, visit},
     safe::clean,
@@ -418,7 +418,7 @@ impl NodeRow {
     /// Until when its agent waits for a message, if it does.
     pub fn listens_until(&self) -> Option<Timestamp> {
         match self.agent.as_deref().map(|agent| &agent.doing) {
-            Some(Doing::Listening(until)) if self.status == NodeStatus::Running => Some(*until),
+            Some(AgentActivity::Listening { until }) if self.status == NodeStatus::Running => Some(*until),
             _ => None,
         }
     }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use inspan_flow::FramesProgress;
 use inspan_protocol::{NodeStatus, Outcome, Timestamp};
 use inspan_view::{
-    AgentView, COLUMN, Course, Doing, FrameRow, Line, NodeRow, SessionView, Tone, format, look, safe::clean,
-    tail,
+    AgentActivity, AgentView, COLUMN, Course, FrameRow, Line, NodeRow, SessionView, Tone, format, look,
+    safe::clean, tail,
 };
 
 /// The room for the picture, and the moment it shows.
@@ -395,11 +395,13 @@ fn doing(state: &SessionView, row: &NodeRow, canvas: Canvas) -> Option<(Tone, St
             look::error(&mut line, error);
             Some((Tone::Warning, format!("{when}; failed: {}", line.text())))
         }
-        (NodeStatus::Running, Some(Doing::Asking)) => faint("waiting for the model…".to_owned()),
-        (NodeStatus::Running, Some(Doing::Thinking)) => faint("thinking…".to_owned()),
-        (NodeStatus::Running, Some(Doing::Writing(text))) => faint(tail(text, room)),
-        (NodeStatus::Running | NodeStatus::Waiting, Some(Doing::Using(call))) => faint(format!("⚙ {call}")),
-        (NodeStatus::Running, Some(Doing::Listening(_))) => {
+        (NodeStatus::Running, Some(AgentActivity::Asking)) => faint("waiting for the model…".to_owned()),
+        (NodeStatus::Running, Some(AgentActivity::Thinking)) => faint("thinking…".to_owned()),
+        (NodeStatus::Running, Some(AgentActivity::Writing { text })) => faint(tail(text, room)),
+        (NodeStatus::Running | NodeStatus::Waiting, Some(AgentActivity::Using { text: call })) => {
+            faint(format!("⚙ {call}"))
+        }
+        (NodeStatus::Running, Some(AgentActivity::Listening { .. })) => {
             let until = row.listens_until().map(|until| format!(" until {}", format::clock(until)));
             let id = state.session.as_ref().map_or("ID", |id| id.as_str());
             let text = format!("listening{}; `inspan send {id} TEXT`", until.unwrap_or_default());

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::shown;
-use crate::{Doing, NodeRow, entry::DisplayStatus};
+use crate::{AgentActivity, NodeRow, entry::DisplayStatus};
 
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
@@ -83,34 +83,7 @@ pub struct PageAgent {
     /// Tools that were called in all.
     pub tool_calls: u32,
     /// What it does right now.
-    pub doing: PageAgentDoing,
-}
-
-/// What an agent run does right now.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "camelCase")]
-pub enum PageAgentDoing {
-    /// The model has not answered yet.
-    Asking,
-    /// The model thinks, or reads the result of a tool.
-    Thinking,
-    /// It writes.
-    Writing {
-        /// The last line with letters in it.
-        text: String,
-    },
-    /// A tool works.
-    Using {
-        /// Its name and its most important argument.
-        text: String,
-    },
-    /// Its turn is over, and it waits for a message.
-    Listening {
-        /// Until when.
-        until: Timestamp,
-    },
-    /// The run is over.
-    Ended,
+    pub doing: AgentActivity,
 }
 
 /// How far a node is with its frames.
@@ -153,14 +126,7 @@ impl PageNode {
             provider: agent.provider.clone(),
             model: agent.model.clone(),
             tool_calls: agent.tool_calls,
-            doing: match &agent.doing {
-                Doing::Asking => PageAgentDoing::Asking,
-                Doing::Thinking => PageAgentDoing::Thinking,
-                Doing::Writing(text) => PageAgentDoing::Writing { text: text.clone() },
-                Doing::Using(text) => PageAgentDoing::Using { text: text.clone() },
-                Doing::Listening(until) => PageAgentDoing::Listening { until: *until },
-                Doing::Ended => PageAgentDoing::Ended,
-            },
+            doing: agent.doing.clone(),
         });
         let frames = row.progress.map(|progress| PageFrames {
             kind: match &*row.node_type {
