@@ -317,6 +317,32 @@ cases:
 }
 
 #[test]
+fn the_answer_of_a_program_writes_no_file() {
+    let kept = tempfile::tempdir().unwrap();
+    let place = kept.path().display();
+    let flow = format!(
+        "
+name: report
+nodes:
+  - {{ id: a, type: exec, input: {{ argv: [make], stdoutFile: {place}/out.txt, stderrFile: {place}/new/err.txt }} }}
+"
+    );
+    let cases = format!(
+        "
+cases:
+  - name: a
+    answers: {{ a: {{ stdout: made up, stderr: why }} }}
+    faults: [{{ crashAfter: a }}]
+    expect: {{ outputs: {{ a.stdout: made up, a.stderr: why, a.stdoutFile: {place}/out.txt }} }}
+"
+    );
+    fs::write(kept.path().join("out.txt"), "of a real run").unwrap();
+    assert_eq!(failures(&flow, &cases), Vec::<String>::new());
+    assert_eq!(fs::read_to_string(kept.path().join("out.txt")).unwrap(), "of a real run");
+    assert!(!kept.path().join("new").exists());
+}
+
+#[test]
 fn answers_that_run_out_or_do_not_fit_are_named() {
     let flow = "
 name: run-out

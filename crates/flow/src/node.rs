@@ -166,16 +166,15 @@ impl NodeContext {
         make: impl Future<Output = Result<T, AgentError>>,
         recorded: impl FnOnce(&T) -> Result<Value, AgentError>,
     ) -> Result<(T, CallSource), AgentError> {
+        let read = |ended: Result<Value, AgentError>| {
+            serde_json::from_value(ended?).map_err(|error| {
+                let message = format!("the recording of a call is damaged: {error}");
+                AgentError::new(ErrorCode::ConfigInvalid, message)
+            })
+        };
         let ended = match self.calls.begin(call, &self.redactor, &self.cancel).await {
-            NodeAnswer::Recorded(ended) => ended.and_then(|ended| {
-                let read = serde_json::from_value(ended).map_err(|error| {
-                    AgentError::new(
-                        ErrorCode::ConfigInvalid,
-                        format!("the recording of a call is damaged: {error}"),
-                    )
-                });
-                Ok((read?, CallSource::Recording))
-            }),
+            NodeAnswer::Recorded(ended) => read(ended).map(|ended| (ended, CallSource::Recording)),
+            NodeAnswer::Answered(ended) => read(ended).map(|ended| (ended, CallSource::Test)),
             NodeAnswer::Make(tape) => {
                 let ended = make.await;
                 let mut formless = None;
@@ -255,6 +254,8 @@ pub(crate) enum CallSource {
     Now,
     /// A recording answered.
     Recording,
+    /// A test answered: what the call leaves outside is not there.
+    Test,
 }
 
 /// Node types by name: what is known of each, and how those that do more than compute are run.

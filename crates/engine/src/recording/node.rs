@@ -67,6 +67,8 @@ pub enum NodeAnswer {
     Make(NodeTape),
     /// The result when it was recorded.
     Recorded(Result<Value, AgentError>),
+    /// The result that a test gives.
+    Answered(Result<Value, AgentError>),
 }
 
 /// Records the result of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
@@ -84,7 +86,7 @@ impl NodeTape {
 }
 
 impl NodeCalls {
-    /// Whether the call is answered from a recording. One that is missing is an error that names the node and the
+    /// Whether the call is answered, and by what. A recording that is missing is an error that names the node and the
     /// difference; one that was aborted waits to be cancelled.
     pub async fn begin(
         &self,
@@ -104,7 +106,7 @@ impl NodeCalls {
             Self::Replay(replayer) => {
                 NodeAnswer::Recorded(replayer.call(call, redactor, cancel).await.flatten())
             }
-            Self::Answer(answers) => NodeAnswer::Recorded(answers.answer(call, redactor, cancel).await),
+            Self::Answer(answers) => NodeAnswer::Answered(answers.answer(call, redactor, cancel).await),
         }
     }
 }

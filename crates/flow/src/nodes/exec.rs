@@ -114,7 +114,7 @@ async fn finished(
     let mut report = OutputReporter::new(context.hub.as_redacted(), &context.redactor);
     let made = run(call, files, context, &mut report);
     let ended = context.call(asked, made, |ended| files.recorded(ended)).await;
-    if let Ok((ended, CallSource::Recording)) = &ended {
+    if let Ok((ended, CallSource::Recording | CallSource::Test)) = &ended {
         report.push(OutputStream::Stdout, ended.stdout.as_bytes());
         report.push(OutputStream::Stderr, ended.stderr.as_bytes());
     }
@@ -122,7 +122,8 @@ async fn finished(
     let (mut finished, source) = ended?;
     let [to_stdout, to_stderr] = match source {
         CallSource::Recording => files.create(&context.redactor)?,
-        CallSource::Now => [None, None],
+        // What was run has written them, and a test writes nothing.
+        CallSource::Now | CallSource::Test => [None, None],
     };
     for (sink, text) in [(to_stdout, &finished.stdout), (to_stderr, &finished.stderr)] {
         if let Some(mut sink) = sink {
