@@ -143,7 +143,7 @@ impl Suite {
                 prompts.extend(run.prompts.clone().map(|prompts| (run.report.name.clone(), prompts)));
                 cases.push(run.report.clone());
             }
-            let mut warnings = self.settle(file, &cases, prompts, options, &mut report);
+            let mut warnings = self.settle(file, prompts, options, &mut report);
             if cases.len() == file.cases.len() && cases.iter().all(|case| case.passed) {
                 let runs = runs.iter().filter(|run| run.file == at);
                 let unused = runs.map(|run| run.unused_defaults.clone()).reduce(|all, of_one| &all & &of_one);
@@ -171,14 +171,12 @@ impl Suite {
     fn settle(
         &self,
         file: &Ready,
-        cases: &[CaseReport],
         prompts: Snapshots,
         options: &Options,
         report: &mut Report,
     ) -> Vec<String> {
         let has_one =
             |name: &String| file.cases.iter().any(|case| case.name == *name && case.expect.wants_snapshot());
-        let ran = |name: &String| cases.iter().any(|case| case.name == *name);
         if options.snapshots == SnapshotMode::Compare {
             let stale = file.snapshots.keys().filter(|name| !has_one(name));
             return stale
@@ -186,7 +184,8 @@ impl Suite {
                 .collect();
         }
         let mut all = file.snapshots.clone();
-        all.retain(|name, _| has_one(name) && !ran(name));
+        // A case that fails keeps what was accepted of it.
+        all.retain(|name, _| has_one(name));
         all.extend(prompts);
         if all != file.snapshots {
             let path = snapshot::path(&file.path);

@@ -777,6 +777,9 @@ cases:
         )
     };
     assert_eq!(compare(), [changed("first"), changed("second")]);
+    // A case that fails keeps what was accepted of it.
+    fs::write(place.join("f.test.yaml"), cases.replace("'{}'", "{ exitCode: 1 }")).unwrap();
+    assert_eq!((update(&[]), fs::read_to_string(place.join("f.test.snap.yaml")).unwrap()), (0, stored));
     fs::write(place.join("f.test.yaml"), cases.replace("first, expect: { prompts: snapshot }", "first"))
         .unwrap();
     let report = run_in(place, &Options::default());
