@@ -33,6 +33,14 @@ pub struct SuiteSettings {
     pub filter: String,
 }
 
+impl SuiteSettings {
+    /// Whether the filter lets any behaviour through.
+    pub fn chooses_any(&self) -> bool {
+        let mut names = BEHAVIOURS.iter().map(|behaviour| behaviour.name).chain([LEFT.0]);
+        names.any(|name| name.contains(&self.filter))
+    }
+}
+
 /// Checks a provider against the list, and reports the outcome of each row.
 pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &SuiteSettings) -> ProviderReport {
     let began = Instant::now();

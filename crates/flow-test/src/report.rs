@@ -80,9 +80,9 @@ impl Report {
         (passed, self.cases().count() - passed)
     }
 
-    /// Whether every file could be used and every case passed.
+    /// Whether every file could be used, and every case passed. Without a case, nothing has passed.
     pub fn passed(&self) -> bool {
-        self.problems.is_empty() && self.cases().all(|case| case.passed)
+        self.problems.is_empty() && matches!(self.counts(), (1.., 0))
     }
 
     /// The part of all flows that their cases cover, in percent.
@@ -159,6 +159,9 @@ impl Report {
     pub fn tap(&self) -> String {
         let (passed, failed) = self.counts();
         let mut out = format!("TAP version 14\n1..{}\n", passed + failed + self.problems.len());
+        if passed + failed + self.problems.len() == 0 {
+            out.push_str("# no case has run\n");
+        }
         for (at, case) in self.cases().enumerate() {
             let name = tap(&format!("{} - {}", case.file.display(), case.name));
             let word = if case.passed { "ok" } else { "not ok" };

@@ -21,7 +21,7 @@ use crate::{
     cases::{self, Case},
     coverage::SeenFlow,
     expect::FailedExpectation,
-    file::{self, FileProblem},
+    file::{self, FileProblem, TestFile},
     report::{CaseReport, FileReport, Report},
     run::{self, CaseRun, SuiteContext, TestedFlow},
     snapshot::{self, Snapshots},
@@ -397,7 +397,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, FileProblem> {
             found.insert(path.clone());
             continue;
         } else {
-            of_flow(path, &mut found);
+            of_flow(path, &mut found)?;
         }
         if found.len() == before && !paths.iter().any(|other| other != path && found.contains(other)) {
             let message = match metadata.is_dir() {
@@ -436,26 +436,36 @@ fn tidy(path: &Path) -> PathBuf {
     path.strip_prefix(".").map_or_else(|_| path.to_owned(), Path::to_owned)
 }
 
-/// The test files of a flow: beside it, and in `tests`.
-fn of_flow(flow: &Path, found: &mut BTreeSet<PathBuf>) {
+/// The test files of a flow: beside it, and in `tests`. One that cannot be read may be for it, and says what is wrong when it
+/// is run.
+fn of_flow(flow: &Path, found: &mut BTreeSet<PathBuf>) -> Result<(), FileProblem> {
     let folder = flow.parent().unwrap_or(Path::new(""));
     let beside = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let real = flow.canonicalize().ok();
     for folder in [beside.to_owned(), folder.join("tests")] {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for path in entries.flatten().map(|entry| tidy(&entry.path())) {
+        if !folder.is_dir() {
+            continue;
+        }
+        let failed = |error: std::io::Error| problem(&folder, error.to_string());
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = tidy(&entry.map_err(failed)?.path());
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if stem(name).is_none() {
+            if stem(name).is_none() || path.is_dir() {
                 continue;
             }
-            // One that cannot be read says so when it is run.
-            let written = read_text(&path).ok().and_then(|text| file::read(&path, &text).ok());
-            let named = written.and_then(|file| file.flow).map(|flow| flow.value);
-            if flow_of(&path, named.as_deref()).canonicalize().ok() == real {
+            let is_for_it = match read_text(&path).and_then(|text| file::read(&path, &text)) {
+                Ok(TestFile { flow, .. }) => {
+                    let named = flow.as_ref().map(|flow| flow.value.as_str());
+                    flow_of(&path, named).canonicalize().ok() == real
+                }
+                Err(_) => true,
+            };
+            if is_for_it {
                 found.insert(path);
             }
         }
     }
+    Ok(())
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long the cases took is measured by the machine's clock")]

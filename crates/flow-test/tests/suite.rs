@@ -849,6 +849,33 @@ fn test_files_are_found_and_cases_are_chosen() {
     );
     let none = "this flow has no test file: none beside it, and none in `tests`, is for it";
     assert_eq!(names(&["c.yaml"], &[]), Err(none.to_owned()));
+
+    // Where no case is chosen, none has passed.
+    let files = find(&[folder.path().to_owned()]).unwrap();
+    for options in [
+        Options { filter: vec!["fuor".to_owned()], ..Options::default() },
+        Options { only: Some("fuor".to_owned()), ..Options::default() },
+    ] {
+        let report = Suite::new(&providers(), builtin_nodes).run(&files, &options);
+        let tap = "TAP version 14\n1..0\n# no case has run\n";
+        assert_eq!((report.passed(), report.tap().as_str()), (false, tap));
+    }
+
+    // One that cannot be read may be for any flow beside it.
+    fs::write(folder.path().join("tests/odd.test.yaml"), "flow: ../a.yaml\ncase: []\n").unwrap();
+    let problems = |path: &str| {
+        let files = find(&[folder.path().join(path)]).unwrap();
+        failed(&Suite::new(&providers(), builtin_nodes).run(&files, &Options::default()), folder.path())
+    };
+    for path in ["a.yaml", "c.yaml"] {
+        let problems = problems(path);
+        assert!(
+            problems[0].starts_with("tests/odd.test.yaml:2:1: unknown key `case`"),
+            "{path}: {problems:?}"
+        );
+        assert_eq!(problems.len(), 1);
+    }
+    assert_eq!(problems("b/b.yaml"), Vec::<String>::new());
 }
 
 /// Codex and OpenAI give their answer under another name too.

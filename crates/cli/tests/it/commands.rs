@@ -106,6 +106,7 @@ fn verbs_that_only_tell() {
     check("schema-unknown", &[], &["schema", "provider", "claud"]);
     check("doctor", &[], &["doctor"]);
     check("doctor-json", &[], &["doctor", "--json"]);
+    check("doctor-no-behavior", &[], &["doctor", "--conformance", "echo", "--behavior", "sttream"]);
 }
 
 #[test]

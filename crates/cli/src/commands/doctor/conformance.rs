@@ -22,6 +22,9 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         supervisor: inspan_process::guard(),
         filter: args.behavior.clone(),
     };
+    if !settings.chooses_any() {
+        return Err(Failure::usage(format!("no behavior has `{}` in its name", settings.filter)));
+    }
     if invocation.form == OutputForm::Text {
         for (name, why) in &skipped {
             terminal::data_line(&harmless(&format!("{name}: not checked, {why}")));
