@@ -13,7 +13,7 @@ use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Message, StopReason, Tim
 use serde_json::Value;
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,9 @@ use super::{
 };
 use crate::run::{AgentRun, Mail, RunEnd, Undelivered};
 
+/// How long the hook at the end may take once the chat was aborted or its time is up.
+const LAST_HOOK: Duration = Duration::from_secs(10);
+
 /// The end of a chat.
 pub(super) type ChatEnd = Result<AgentResult, ChatError>;
 
@@ -39,6 +42,8 @@ pub(super) struct ActiveChat {
     provider: Arc<HookedProvider>,
     undelivered: Undelivered,
     began: Timestamp,
+    /// When its time is up.
+    deadline: Option<Instant>,
     ended: bool,
 }
 
@@ -130,7 +135,8 @@ impl ActiveChat {
         );
         let began = open.hub.clock().now();
         let (provider, undelivered) = (Arc::new(provider), Undelivered::default());
-        Self { open, token, provider, undelivered, began, ended: false }
+        let deadline = open.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { open, token, provider, undelivered, began, deadline, ended: false }
     }
 
     async fn drive(mut self, chat: Chat, waiting: Vec<Mail>) -> ChatEnd {
@@ -189,9 +195,7 @@ impl ActiveChat {
     /// One run after the other, as long as something fails that may be tried again, or messages wait that came when
     /// a run took no more.
     async fn runs(&mut self, mut input: Value, said: &str, chat: &Chat) -> SettledChat {
-        let options = &self.open.options;
-        let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let retry = options.retry;
+        let (deadline, retry) = (self.deadline, self.open.options.retry);
         let mut attempt = 1;
         loop {
             let end = self.run(input.clone(), deadline).await;
@@ -349,12 +353,38 @@ impl ActiveChat {
     /// The end after the hook has seen it.
     async fn hooked(&self, end: ChatEnd) -> ChatEnd {
         let Some(hooks) = &self.open.options.hooks else { return end };
-        let called = call_hook(&self.open.hub, "atEnd", || hooks.at_end(end.as_ref())).await;
+        let called = tokio::select! {
+            biased;
+            called = call_hook(&self.open.hub, "atEnd", || hooks.at_end(end.as_ref())) => called,
+            error = self.last_hook_is_late() => Err(error),
+        };
         match (called, end) {
             (Ok(()), end) => end,
             (Err(failed), Ok(result)) => Err(result.before(failed)),
             // An abort always arrives as one, and so does the first of two failures.
             (Err(_), Err(error)) => Err(error),
+        }
+    }
+}
+
+impl ActiveChat {
+    /// Waits until the hook at the end may take no longer: the chat is aborted, or its time is up. If that came before,
+    /// the hook has a while for what it must do then.
+    async fn last_hook_is_late(&self) -> AgentError {
+        if self.token.is_cancelled() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            sleep(LAST_HOOK).await;
+            return self.open.error(ErrorCode::HookFailed, "the hook `atEnd` did not end");
+        }
+        let time_is_up = async {
+            match self.deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.token.cancelled() => self.open.aborted(),
+            () = time_is_up => self.open.error(ErrorCode::Timeout, "the hook `atEnd` did not end in time"),
         }
     }
 }

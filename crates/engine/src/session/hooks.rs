@@ -11,6 +11,7 @@ use inspan_protocol::{
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     result::{AgentResult, ChatError, ToolCall},
@@ -98,6 +99,21 @@ where
     Err(AgentError::new(ErrorCode::HookFailed, format!("the hook `{name}` failed: {why}")))
 }
 
+/// The same, within a turn: its cancellation ends the wait, and what has waited for the hook does not begin.
+async fn call_hook_until<'a, F>(
+    cancel: &CancellationToken,
+    hub: &Hub,
+    name: &str,
+    hook: impl FnOnce() -> F,
+) -> Result<(), AgentError>
+where
+    F: Future<Output = HookResult> + Send + 'a,
+{
+    let called = cancel.run_until_cancelled(call_hook(hub, name, hook)).await;
+    let aborted = || AgentError::new(ErrorCode::Aborted, format!("the hook `{name}` was cancelled"));
+    called.unwrap_or_else(|| Err(aborted()))
+}
+
 /// The provider of a session's runs: it notes each prompt and calls the hooks.
 pub(super) struct HookedProvider {
     provider: Arc<dyn DynProvider>,
@@ -154,11 +170,11 @@ impl ProviderWrapper for HookedProvider {
         }
         *self.last.lock() = Some(input.clone());
         let Some(hooks) = self.hooks.clone() else { return self.provider.execute(input, context) };
-        let (provider, hub) = (Arc::clone(&self.provider), self.hub.clone());
+        let (provider, hub, cancel) = (Arc::clone(&self.provider), self.hub.clone(), context.cancel.clone());
         async_stream::try_stream! {
             if let Some(message) = prompt {
                 let text = message.content.text();
-                call_hook(&hub, "beforePrompt", || hooks.before_prompt(&text)).await?;
+                call_hook_until(&cancel, &hub, "beforePrompt", || hooks.before_prompt(&text)).await?;
             }
             let mut calls = FxHashMap::default();
             let mut stream = provider.execute(input, context);
@@ -181,9 +197,9 @@ impl ProviderWrapper for HookedProvider {
                 yield item;
                 match tool {
                     Some(call) if call.result.is_none() => {
-                        call_hook(&hub, "beforeTool", || hooks.before_tool(&call)).await?;
+                        call_hook_until(&cancel, &hub, "beforeTool", || hooks.before_tool(&call)).await?;
                     }
-                    Some(call) => call_hook(&hub, "afterTool", || hooks.after_tool(&call)).await?,
+                    Some(call) => call_hook_until(&cancel, &hub, "afterTool", || hooks.after_tool(&call)).await?,
                     None => {}
                 }
             }

@@ -229,6 +229,53 @@ async fn hooks_see_a_chat_and_can_end_it() {
     }
 }
 
+/// Never ends where the test says so.
+struct Hanging(&'static str);
+
+impl Hanging {
+    async fn at(&self, hook: &str) -> HookResult {
+        if self.0 == hook { std::future::pending().await } else { Ok(None) }
+    }
+}
+
+impl AgentHooks for Hanging {
+    async fn before_prompt(&self, _: &str) -> HookResult {
+        self.at("beforePrompt").await
+    }
+    async fn before_tool(&self, _: &ToolCall) -> HookResult {
+        self.at("beforeTool").await
+    }
+    async fn after_tool(&self, _: &ToolCall) -> HookResult {
+        self.at("afterTool").await
+    }
+    async fn at_end(&self, _: Result<&AgentResult, &ChatError>) -> HookResult {
+        self.at("atEnd").await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_hangs_ends_with_the_time_or_an_abort() {
+    for hook in ["beforePrompt", "beforeTool", "afterTool", "atEnd"] {
+        let script =
+            || Script::new([vec![Do::Say(tool_start("t")), Do::Say(tool_complete("t")), output("done")]]);
+        let began = tokio::time::Instant::now();
+        let options = AgentOptions::new().hooks(Hanging(hook)).timeout(Duration::from_secs(1)).prompt("go");
+        let error = run_agent(script().provider(), options).await.unwrap_err().error;
+        assert_eq!((error.code, began.elapsed().as_secs()), (ErrorCode::Timeout, 1), "{hook}: {error}");
+
+        let session = open_with(&script(), AgentOptions::new().hooks(Hanging(hook)));
+        let chat = tokio::spawn({
+            let session = session.clone();
+            async move { session.chat("go").await }
+        });
+        settle().await;
+        let began = tokio::time::Instant::now();
+        session.abort();
+        let error = chat.await.unwrap().unwrap_err().error;
+        assert_eq!((error.code, began.elapsed().as_secs()), (ErrorCode::Aborted, 0), "{hook}: {error}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_note_of_a_hook_is_in_the_log() {
     let script = Script::new([vec![Do::Say(tool_start("t")), output("done")]]);
