@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
-use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog};
+use inspan_flow_core::{Conversation, DescribeNode, HumanQuestion, Interrupted, NodeCatalog};
 use inspan_protocol::{
-    AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Redactor,
-    SessionId, StopReason, Timestamp, Usage, trace_variables,
+    AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Prompt, Redactor,
+    Reply, SessionId, StopReason, Timestamp, Usage, trace_variables,
 };
 use inspan_store::RunStore;
 use serde::{Serialize, de::DeserializeOwned};
@@ -55,8 +55,8 @@ pub struct NodeContext {
     pub conversation: Option<Conversation>,
     /// The conversation that an agent branches, unless it has begun its own.
     pub branches: Option<Conversation>,
-    /// What is left of an interrupted attempt, if this one replaces it. A node that asks a person uses its `reply`, if
-    /// there is one, and does not ask again.
+    /// What is left of an interrupted attempt, if this one replaces it. A node that asks a person does so by
+    /// [`NodeContext::ask`], which knows the question and its answer.
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that are to follow its first turn.
     pub mail: Vec<String>,
@@ -135,6 +135,33 @@ impl NodeContext {
             |event: &Envelope| event.context.task.as_ref() == Some(path) && is_wanted(&event.event);
         let found = first_after_start(store, session, path, since, is_wanted).await;
         found.map_or(true, |found| found.is_some())
+    }
+
+    /// Asks a person, and waits for the answer until the attempt is cancelled. The question that was open when the attempt
+    /// before was interrupted keeps its id, and an answer that came meanwhile is given at once. It is known by its text.
+    ///
+    /// # Errors
+    /// The attempt was cancelled, or nobody has answered in time and there is no default.
+    pub async fn ask(&mut self, mut prompt: Prompt) -> Result<Reply, AgentError> {
+        self.redactor.prompt(&mut prompt);
+        let cut = self
+            .interrupted
+            .as_mut()
+            .filter(|cut| cut.asked.as_ref().is_some_and(|asked| asked.prompt == prompt.prompt));
+        if let Some(cut) = cut {
+            let asked = cut.asked.take();
+            if let Some(reply) = cut.reply.take() {
+                return Ok(reply);
+            }
+            prompt.prompt_id = asked.map_or(prompt.prompt_id, |asked| asked.prompt_id);
+        }
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(self.aborted()),
+            reply = self.hub.ask(prompt) => {
+                reply.map_err(|_| AgentError::new(ErrorCode::Timeout, HumanQuestion::UNANSWERED))
+            }
+        }
     }
 
     /// The variables by which a program of this attempt joins the session's trace, unless tracing is off.

@@ -1,13 +1,13 @@
 //! How a question to a person is asked: the channels show it and bring the answer.
 
 use inspan_flow_core::{HumanAnswer, HumanInput, HumanQuestion, read_input};
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::AgentError;
 use serde_json::Value;
 
 use crate::node::{NodeContext, NodeType};
 
 impl NodeType for HumanInput {
-    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+    async fn run(&self, mut context: NodeContext, input: Value) -> Result<Value, AgentError> {
         let question: HumanQuestion = read_input(input)?;
         let is_form = question.schema.is_some();
         if let Some(reply) = context.interrupted.as_ref().and_then(|cut| cut.reply.clone()) {
@@ -18,12 +18,7 @@ impl NodeType for HumanInput {
         // A question that is asked again after a pause has the same id.
         let id = asked.map_or_else(|| context.hub.ids().prompt_id(), |asked| asked.prompt_id.clone());
         let prompt = question.prompt(id, context.since(), &context.redactor)?;
-        let reply = tokio::select! {
-            biased;
-            () = context.cancel.cancelled() => return Err(context.aborted()),
-            reply = context.hub.ask(prompt) => reply,
-        };
-        let reply = reply.map_err(|_| AgentError::new(ErrorCode::Timeout, HumanQuestion::UNANSWERED))?;
+        let reply = context.ask(prompt).await?;
         HumanAnswer::of(is_form, reply)
     }
 }

@@ -236,6 +236,25 @@ async fn a_stored_answer_counts_before_its_question_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_of_a_program_asks_as_those_of_flows_do() {
+    let stage = Stage::new("name: own\nnodes: [{ id: own, type: asks }]\n", &talk());
+    let began = stage.now();
+    pause_after(stage.builder().build(), 50).await;
+    // The pause ends the question at once.
+    assert!(stage.now() - began < 1_000, "{}", stage.now());
+    let id = stage.log().await.iter().find_map(|envelope| match &envelope.event {
+        Event::SessionPrompt(prompt) => Some(prompt.prompt_id.clone()),
+        _ => None,
+    });
+    let answer = Command::Reply { prompt: id.unwrap(), content: "yes".to_owned(), choice: None };
+    let stored = stage.post(&answer).await;
+    let done = stage.resume().await;
+    assert_eq!(done.outputs.get("own").unwrap()["said"], "yes");
+    assert_eq!(stage.answer(stored).await, Some(Verdict::Accepted));
+    assert_eq!(stage.count("session:prompt own").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_was_stored_too_late_is_refused() {
     let stage = Stage::new(TWO, &talk());
     pause_after(stage.builder().build(), 50).await;

@@ -14,7 +14,7 @@ use std::{
 use futures::stream::BoxStream;
 use inspan_engine::{Clock, VirtualClock, check_order};
 use inspan_protocol::{
-    AgentError, Command, Envelope, Event, EventId, NodePath, RunSnapshot, SessionId, Timestamp,
+    AgentError, Command, Envelope, Event, EventId, NodePath, PromptKind, RunSnapshot, SessionId, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -49,6 +49,7 @@ impl Stage {
         let store = Arc::new(Fragile::default());
         let effects = Effects { store: store.clone(), done: Arc::default() };
         nodes.register(effects.clone());
+        nodes.register(Asks);
         Self {
             graph: graph(text, &nodes),
             nodes,
@@ -285,6 +286,22 @@ impl Effects {
     /// What was done since the last call.
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A type of a program, which asks a person.
+struct Asks;
+
+impl DescribeNode for Asks {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo::with_open_schemas("asks", "core", NodeKind::Plain)
+    }
+}
+
+impl NodeType for Asks {
+    async fn run(&self, mut context: NodeContext, _: Value) -> Result<Value, AgentError> {
+        let prompt = context.hub.new_prompt(PromptKind::Input, "Shall we go on?");
+        Ok(json!({ "said": context.ask(prompt).await?.content }))
     }
 }
 
