@@ -10,6 +10,7 @@ use inspan_flow::{
 use inspan_protocol::{Command, Envelope, SessionId};
 use inspan_sessions::{RESPONSE, SessionError, SessionErrorCode};
 use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::{
@@ -102,6 +103,8 @@ impl Remote {
         let defaults: Arc<Mutex<Vec<JoinHandle<Option<u64>>>>> = Arc::default();
         let taken = Arc::clone(&defaults);
         let mut seen = seen;
+        // The console's own thread gives commands too.
+        let runtime = Handle::current();
         let work = async move {
             // As a channel of this hub it would be announced by events that the session's log does not have.
             host.begin().map_err(|error| {
@@ -129,7 +132,7 @@ impl Remote {
             commands: Arc::new(move |command| {
                 let (engine, session) = taker.clone();
                 let is_default = matches!(command, Command::TakeDefault { .. });
-                let post = tokio::spawn(async move {
+                let post = runtime.spawn(async move {
                     let posted = engine.post(&session, &command).await;
                     if let Err(error) = &posted {
                         terminal::progress(&format!("warning: {error}\n"));
