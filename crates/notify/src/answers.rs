@@ -1,12 +1,19 @@
 //! Answers that come back through a channel: checked against the open question, stored once, and the session resumed if
 //! no process runs it.
 
+use std::sync::Arc;
+
 use inspan_protocol::{Command, Event, Prompt, PromptId, PromptKind, SessionId};
 use inspan_sessions::{
     CommandResult, ResumeOptions, SessionError, SessionErrorCode, SessionTarget, Sessions,
 };
 use inspan_store::Select;
 use tokio::sync::Mutex;
+
+use crate::{
+    deliver::{ChannelSource, FolderChannel},
+    send::NotificationChannel,
+};
 
 /// Why an answer was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,14 +46,31 @@ pub(crate) struct StoredAnswer {
 /// Takes answers for the sessions of a store.
 pub struct Answers {
     sessions: Sessions,
+    source: Arc<dyn ChannelSource>,
     /// One at a time, so that two clicks are not both the first.
     posting: Mutex<()>,
 }
 
 impl Answers {
-    /// The launcher of these sessions resumes those that no process runs.
-    pub fn new(sessions: Sessions) -> Self {
-        Self { sessions, posting: Mutex::new(()) }
+    /// The launcher of these sessions resumes those that no process runs. The source has the channels that ask.
+    pub fn new(sessions: Sessions, source: Arc<dyn ChannelSource>) -> Self {
+        Self { sessions, source, posting: Mutex::new(()) }
+    }
+
+    /// The channel that asked a question of a session, as it is set where the session's flow is, now: it says who may
+    /// answer, whichever connection an answer comes through.
+    pub(crate) async fn asker(
+        &self,
+        session: &SessionId,
+        name: &str,
+    ) -> Result<NotificationChannel, AnswerError> {
+        let flow = self.sessions.store().record(session).await.map_err(SessionError::from)?.flow;
+        let channels = self.source.channels(&flow.folder).map_err(AnswerError::Refused)?;
+        let is_it =
+            |channel: &&FolderChannel| channel.name == name && channel.settings.wants_flow(&flow.name);
+        let unknown = || AnswerError::Refused(format!("the flow has no channel `{name}` any more"));
+        let found = channels.iter().find(is_it).ok_or_else(unknown)?;
+        self.source.open(found).map_err(|why| AnswerError::Refused(format!("channel `{name}`: {why}")))
     }
 
     /// The question, if an answer can still reach it.
@@ -86,6 +110,7 @@ impl Answers {
         if waiting.iter().any(|posted| replies(&posted.command)) {
             return Err(answered());
         }
+        target.check_time(&open)?;
         Ok((target, open))
     }
 

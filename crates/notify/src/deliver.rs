@@ -28,7 +28,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     answers::Answers,
     ledger::{Holder, Ledger, LedgerError},
-    send::NotificationChannel,
+    send::{NotificationChannel, SlackApp},
     settings::ChannelSettings,
 };
 use worker::{KnownSession, Worker};
@@ -158,6 +158,7 @@ async fn run(delivery: Delivery, scope: Scope, began: Timestamp, shutdown: Cance
         known: BTreeMap::new(),
         warned: BTreeSet::new(),
         workers: Vec::new(),
+        listeners: BTreeMap::new(),
     };
     let mut changes = scanner.delivery.store.changes();
     let mut forgotten = false;
@@ -195,13 +196,19 @@ struct Scanner {
     /// What was warned of.
     warned: BTreeSet<String>,
     workers: Vec<WorkerTask>,
+    /// What takes answers: one connection for each app.
+    listeners: BTreeMap<SlackApp, ListenerTask>,
+}
+
+struct ListenerTask {
+    cancel: CancellationToken,
+    task: AbortOnDropHandle<()>,
 }
 
 struct WorkerTask {
     worker: Arc<Worker>,
     since: Timestamp,
     task: AbortOnDropHandle<()>,
-    listener: Option<(CancellationToken, AbortOnDropHandle<()>)>,
 }
 
 /// Why a channel has no worker.
@@ -233,7 +240,24 @@ impl Scanner {
         let mut at = 0..;
         self.workers.retain(|_| at.next().is_some_and(|at| used.contains(&at)));
         self.known.clear();
+        self.listen();
         Some(entries.into_iter().map(|entry| entry.session).collect())
+    }
+
+    /// Takes answers through the apps of the channels that are used.
+    fn listen(&mut self) {
+        let Some(answers) = &self.delivery.answers else { return };
+        let channels = self.workers.iter().map(|task| &task.worker.channel);
+        let used: BTreeMap<_, _> =
+            channels.filter_map(|channel| channel.listener()).map(|it| (it.app().clone(), it)).collect();
+        self.listeners.retain(|app, _| used.contains_key(app));
+        for (app, listener) in used {
+            self.listeners.entry(app).or_insert_with(|| {
+                let cancel = CancellationToken::new();
+                let listening = listener.clone().listen(Arc::clone(answers), cancel.clone());
+                ListenerTask { cancel, task: AbortOnDropHandle::new(tokio::spawn(listening)) }
+            });
+        }
     }
 
     fn warn(&mut self, why: String) {
@@ -303,14 +327,9 @@ impl Scanner {
         }
         let channel = Arc::new(self.delivery.source.open(channel).map_err(WorkerError::Channel)?);
         let since = self.delivery.ledger.since(&channel.name, &channel.origin, self.began).await?;
-        let listener = self.delivery.answers.as_ref().and_then(|answers| {
-            let cancel = CancellationToken::new();
-            let listening = channel.listen(Arc::clone(answers), cancel.clone())?;
-            Some((cancel, AbortOnDropHandle::new(tokio::spawn(listening))))
-        });
         let worker = Arc::new(Worker::new(self.delivery.clone(), channel, self.holder.clone(), since));
         let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run()));
-        let started = WorkerTask { worker, since, task, listener };
+        let started = WorkerTask { worker, since, task };
         match known {
             Some(at) => {
                 self.workers[at] = started;
@@ -325,17 +344,18 @@ impl Scanner {
 
     /// Lets the workers end once they have tried what is left.
     async fn finish(self) -> Undelivered {
-        let ends = self.workers.into_iter().map(async |WorkerTask { worker, task, listener, .. }| {
+        let ends = self.workers.into_iter().map(async |WorkerTask { worker, task, .. }| {
             worker.close();
             // A worker that panicked has not sent what it had.
             let panicked = task.await.is_err();
-            if let Some((cancel, listening)) = listener {
-                cancel.cancel();
-                drop(timeout(LISTENERS, listening).await);
-            }
             (panicked || worker.has_pending()).then(|| worker.channel.name.clone())
         });
         let mut channels: Vec<String> = join_all(ends).await.into_iter().flatten().collect();
+        let listeners = self.listeners.into_values().map(async |ListenerTask { cancel, task }| {
+            cancel.cancel();
+            drop(timeout(LISTENERS, task).await);
+        });
+        join_all(listeners).await;
         channels.sort();
         channels.dedup();
         Undelivered { channels, is_cut: false }

@@ -8,7 +8,7 @@ mod slack;
 mod smtp;
 mod webhook;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{Environment, ErrorKind, Redactor, Supervisor, plain_words};
@@ -17,8 +17,9 @@ use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use slack::{Listener, SlackApp};
+
 use crate::{
-    answers::Answers,
     message::{Message, line},
     settings::{Address, ChannelSettings, ChannelTarget, Named},
 };
@@ -64,8 +65,8 @@ pub(crate) trait Sender: Send + Sync {
     /// Sends a message once. What it sends has the id of the message, where the receiver has a place for it.
     fn send<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Result<(), SendError>>;
 
-    /// Receives answers until it is cancelled, where the receiver can give any.
-    fn listen(&self, _answers: Arc<Answers>, _cancel: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+    /// What takes answers, where the receiver can give any.
+    fn listener(&self) -> Option<&Listener> {
         None
     }
 }
@@ -112,13 +113,9 @@ impl NotificationChannel {
         })
     }
 
-    /// Receives answers until it is cancelled; nothing for a channel that has none.
-    pub(crate) fn listen(
-        &self,
-        answers: Arc<Answers>,
-        cancel: CancellationToken,
-    ) -> Option<BoxFuture<'static, ()>> {
-        self.sender.listen(answers, cancel)
+    /// What takes answers; nothing for a channel that has none.
+    pub(crate) fn listener(&self) -> Option<&Listener> {
+        self.sender.listener()
     }
 }
 

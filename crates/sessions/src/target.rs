@@ -163,9 +163,7 @@ impl SessionTarget {
         if let Err(why) = open.check(content.to_owned(), choice.clone()) {
             return Err(SessionError::new(SessionErrorCode::InvalidAnswer, why.to_string()));
         }
-        if open.is_over(self.clock.now()) {
-            return Err(self.expired(open));
-        }
+        self.check_time(open)?;
         let prompt = PromptId::clone(&open.prompt_id);
         let command = Command::Reply { prompt, content: content.clone(), choice: choice.clone() };
         let id = self.id();
@@ -182,6 +180,11 @@ impl SessionTarget {
         let message = format!("no process runs session `{id}`, and the agent that asked has ended");
         let hint = format!("`inspan resume {id}` continues; the agent asks again if it still needs to");
         Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint))
+    }
+
+    /// Refuses an answer to a question whose time is up.
+    pub fn check_time(&self, open: &Prompt) -> Result<(), SessionError> {
+        if open.is_over(self.clock.now()) { Err(self.expired(open)) } else { Ok(()) }
     }
 
     /// The time of a question is up, and what becomes of it when the session goes on.

@@ -187,13 +187,15 @@ fn delivery(
     warn: Warn,
     invocation: &Invocation,
 ) -> Result<Delivery, Failure> {
+    let source: Arc<dyn ChannelSource> =
+        Arc::new(SettingsChannels { invocation: invocation.clone(), env: Mutex::new(env) });
     Ok(Delivery {
         store: Arc::clone(sessions.store()),
         ledger: Ledger::at(&ledger_file(invocation)?),
-        source: Arc::new(SettingsChannels { invocation: invocation.clone(), env: Mutex::new(env) }),
+        answers: Some(Arc::new(Answers::new(sessions.clone(), Arc::clone(&source)))),
+        source,
         commands: Arc::new(invocation.commands()),
         page,
-        answers: Some(Arc::new(Answers::new(sessions.clone()))),
         clock: Arc::new(SystemClock),
         warn,
     })

@@ -31,11 +31,32 @@ pub(super) struct Slack {
     listener: Option<Listener>,
 }
 
+/// The side of a channel that takes answers.
 #[derive(Clone)]
-struct Listener {
+pub(crate) struct Listener {
+    api: Arc<Api>,
+    app: SlackApp,
     app_headers: HeaderMap,
     /// The users who may answer.
     allow: Arc<[String]>,
+}
+
+/// The app of Slack that answers come through. One connection serves all channels of an app.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SlackApp {
+    api: Url,
+    token: String,
+}
+
+impl Listener {
+    pub(crate) fn app(&self) -> &SlackApp {
+        &self.app
+    }
+
+    /// Receives answers until it is cancelled.
+    pub(crate) async fn listen(self, answers: Arc<Answers>, cancel: CancellationToken) {
+        socket::listen(self, answers, cancel).await;
+    }
 }
 
 /// Slack's methods.
@@ -54,11 +75,17 @@ impl Slack {
         allow: &[String],
         post: Post,
     ) -> Result<Self, SendError> {
+        let app = |token: &str| SlackApp { api: api.clone(), token: token.to_owned() };
+        let api = Arc::new(Api { base: api.clone(), headers: headers(token)?, post });
         let listener = match app_token {
-            Some(token) => Some(Listener { app_headers: headers(token)?, allow: allow.into() }),
+            Some(token) => Some(Listener {
+                api: Arc::clone(&api),
+                app: app(token),
+                app_headers: headers(token)?,
+                allow: allow.into(),
+            }),
             None => None,
         };
-        let api = Arc::new(Api { base: api.clone(), headers: headers(token)?, post });
         Ok(Self { api, channel: channel.to_owned(), listener })
     }
 }
@@ -114,8 +141,7 @@ impl Sender for Slack {
         .boxed()
     }
 
-    fn listen(&self, answers: Arc<Answers>, cancel: CancellationToken) -> Option<BoxFuture<'static, ()>> {
-        let (api, listener) = (Arc::clone(&self.api), self.listener.clone()?);
-        Some(socket::listen(api, listener, answers, cancel).boxed())
+    fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
     }
 }

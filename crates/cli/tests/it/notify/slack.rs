@@ -41,8 +41,12 @@ impl Slack {
     }
 
     fn settings(&self) -> String {
+        self.channel("team", "U1", "*")
+    }
+
+    fn channel(&self, name: &str, user: &str, flows: &str) -> String {
         format!(
-            "[channels.team]\ntype = \"slack\"\napi = \"http://{}/api\"\nchannel = \"C1\"\ntokenEnv = \"BOT\"\nappTokenEnv = \"APP\"\nallow = [\"U1\"]\n",
+            "[channels.{name}]\ntype = \"slack\"\napi = \"http://{}/api\"\nchannel = \"C1\"\ntokenEnv = \"BOT\"\nappTokenEnv = \"APP\"\nallow = [\"{user}\"]\nflows = [\"{flows}\"]\n",
             self.api.address
         )
     }
@@ -152,7 +156,7 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     let [asked] = slack.calls("chat.postMessage", 1).try_into().unwrap_or_else(|calls| panic!("{calls:?}"));
     assert_eq!((&asked["channel"], &asked["text"]), (&json!("C1"), &json!("asks: `gate` asks a question")));
     let [yes, no] = buttons(&asked).try_into().unwrap_or_else(|buttons| panic!("{buttons:?}"));
-    assert_eq!(yes["value"], r#"{"s":"s","p":"gate.1","c":"yes"}"#);
+    assert_eq!(yes["value"], r#"{"s":"s","p":"gate.1","n":"team","c":"yes"}"#);
 
     // A user who is not on the list cannot answer.
     connection.send(&click("e1", "U2", &yes));
@@ -267,13 +271,7 @@ fn a_text_is_written_in_a_dialog() {
 #[test]
 fn a_click_for_a_session_that_no_process_runs_resumes_it_from_another_run() {
     let slack = Slack::start();
-    let gate = "
-name: idle
-nodes:
-  - { id: gate, type: human.input, input: { prompt: 'Ship it?', choices: [yes, no] } }
-  - { id: ship, type: exec, dependsOn: [gate], input: { argv: [echo, '{{ gate.choice }}'] } }
-";
-    let folder = folder(gate, &slack.settings());
+    let folder = folder(IDLE, &slack.settings());
     fs::write(folder.path().join("other.yaml"), asks("{ prompt: Wait? }")).unwrap();
     let mut idle = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
     assert_eq!(idle.output().unwrap().status.code(), Some(3));
@@ -293,4 +291,110 @@ nodes:
     // The other session leaves once only its own question is open.
     fs::write(folder.path().join("finish"), "").unwrap();
     assert_eq!({ child }.wait().unwrap().code(), Some(3));
+}
+
+/// What a process that delivers for all says to clicks, one after the other.
+struct Clicks {
+    child: Child,
+    connection: Connection,
+}
+
+impl Clicks {
+    fn begin(slack: &Slack, folder: &Path) -> Self {
+        // The runs before have closed their connections.
+        while slack.socket.accept().is_ok() {}
+        let child = with_tokens(call(folder, &["notify", "deliver"])).spawn().unwrap();
+        Self { child, connection: slack.connection() }
+    }
+
+    /// What a user is told who clicks on this button, or what everyone is told if that counts.
+    fn said(&mut self, slack: &Slack, user: &str, button: &Value) -> String {
+        let told = || {
+            let calls = ["chat.postEphemeral", "chat.postMessage"].map(|method| slack.calls(method, 0));
+            let mut texts = calls.concat().into_iter().filter(|call| call["blocks"].is_null());
+            std::iter::from_fn(|| Some(texts.next()?["text"].as_str()?.to_owned())).collect::<Vec<_>>()
+        };
+        let before = told();
+        let envelope = format!("{user} {}", before.len());
+        self.connection.send(&click(&envelope, user, button));
+        assert_eq!(self.connection.next(), json!({ "envelope_id": envelope }));
+        until("what is told", || told().len() > before.len());
+        told().into_iter().find(|text| !before.contains(text)).unwrap_or_default()
+    }
+}
+
+impl Drop for Clicks {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const IDLE: &str = "
+name: idle
+nodes:
+  - { id: gate, type: human.input, input: { prompt: 'Ship it?', choices: [yes, no] } }
+  - { id: ship, type: exec, dependsOn: [gate], input: { argv: [echo, '{{ gate.choice }}'] } }
+";
+
+#[test]
+fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
+    let slack = Slack::start();
+    let folder = folder(IDLE, "");
+    let release = slack.channel("release", "U_LEAD", "idle") + &slack.channel("night", "U_NIGHT", "night-*");
+    let files = [
+        ("prod/flow.yaml", IDLE),
+        ("prod/inspan.toml", &release),
+        ("dev/flow.yaml", IDLE),
+        ("dev/inspan.toml", &slack.channel("dev", "U_DEV", "*")),
+    ];
+    crate::program::write(folder.path(), &files);
+    for (flow, session) in [("dev/flow.yaml", "d"), ("prod/flow.yaml", "s")] {
+        let mut asks =
+            with_tokens(call(folder.path(), &["run", flow, "--no-input", "--session-id", session]));
+        assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    }
+    let [of_dev, of_prod] = <[Value; 2]>::try_from(slack.calls("chat.postMessage", 2)).unwrap();
+    let (dev, prod) = (&buttons(&of_dev)[0], &buttons(&of_prod)[0]);
+    let mut forged = prod.clone();
+    forged["value"] = json!(prod["value"].as_str().unwrap().replace("release", "dev"));
+    let opened = slack.calls("apps.connections.open", 0).len();
+    // One process, one app: all clicks come through one connection.
+    let mut clicks = Clicks::begin(&slack, folder.path());
+    let nobody = "You are not among those who may answer: `allow` of this channel does not name you.";
+    let rows = [
+        ("U_DEV", prod, nobody),
+        ("U_NIGHT", prod, nobody),
+        ("U_DEV", &forged, "Not answered: the flow has no channel `dev` any more."),
+        ("U_LEAD", dev, nobody),
+        ("U_LEAD", prod, "<@U_LEAD>: yes"),
+        ("U_DEV", dev, "<@U_DEV>: yes"),
+    ];
+    for (user, button, expected) in rows {
+        let said = clicks.said(&slack, user, button);
+        // Those who resume a session connect, too.
+        let connected = slack.calls("apps.connections.open", 0).len() - opened;
+        assert!(connected == 1 || said.starts_with('<'), "{connected}");
+        // The same words may have been said to another.
+        assert!(said == expected || (said.is_empty() && expected == nobody), "{user} {button}: {said}");
+    }
+    assert_eq!(events(folder.path(), "session:reply").len(), 1);
+}
+
+#[test]
+fn a_click_after_the_time_is_up_resumes_nothing() {
+    let slack = Slack::start();
+    let gate = IDLE.replace("input: { prompt", "input: { timeout: 1s, prompt");
+    let folder = folder(&gate, &slack.settings());
+    let mut asks = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
+    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let asked = Instant::now();
+    let [_, no] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
+    let mut clicks = Clicks::begin(&slack, folder.path());
+    until("the time is up", || asked.elapsed() > Duration::from_secs(1));
+    let said = clicks.said(&slack, "U1", &no);
+    let why = "Not answered: the time to answer question `gate.1` is up since ";
+    assert!(said.starts_with(why), "{said}");
+    let names = "session:reply,flow:resumed,harness:complete";
+    assert_eq!(events(folder.path(), names), Vec::<Value>::new());
 }

@@ -33,6 +33,8 @@ pub(super) struct AnswerTarget {
     pub(super) s: SessionId,
     /// The question.
     pub(super) p: PromptId,
+    /// The name of the channel that asked.
+    pub(super) n: String,
     /// The choice; none where a text is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) c: Option<String>,
@@ -77,7 +79,12 @@ fn actions(message: &Message, notice: &Notice, can_answer: bool) -> Vec<Value> {
     let question = question.filter(|question| question.schema.is_none());
     let (Some(question), Some(session)) = (question, &message.session) else { return Vec::new() };
     let value = |choice: Option<&String>| {
-        let target = AnswerTarget { s: session.clone(), p: question.prompt_id.clone(), c: choice.cloned() };
+        let target = AnswerTarget {
+            s: session.clone(),
+            p: question.prompt_id.clone(),
+            n: message.channel.clone(),
+            c: choice.cloned(),
+        };
         serde_json::to_string(&target).ok().filter(|value| value.chars().count() <= VALUE)
     };
     let choices = question.choices.as_deref().unwrap_or_default();

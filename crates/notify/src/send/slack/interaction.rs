@@ -36,6 +36,15 @@ pub(super) enum Act {
     Wrote { target: AnswerTarget, text: String },
 }
 
+impl Act {
+    /// What it answers.
+    pub(super) fn target(&self) -> &AnswerTarget {
+        match self {
+            Self::Choose(target) | Self::Write { target, .. } | Self::Wrote { target, .. } => target,
+        }
+    }
+}
+
 impl SlackMessage {
     fn of(value: &Value) -> Option<Self> {
         let text = |key: &str| value[key].as_str().filter(|text| text.len() <= 64).map(str::to_owned);
@@ -97,8 +106,13 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_nothing() {
-        let good = r#"{"s":"run-1","p":"gate.1","c":"yes"}"#;
-        let target = || AnswerTarget { s: "run-1".into(), p: "gate.1".into(), c: Some("yes".to_owned()) };
+        let good = r#"{"s":"run-1","p":"gate.1","n":"team","c":"yes"}"#;
+        let target = || AnswerTarget {
+            s: "run-1".into(),
+            p: "gate.1".into(),
+            n: "team".to_owned(),
+            c: Some("yes".to_owned()),
+        };
         let place = SlackMessage { channel: "C1".to_owned(), message: "1.2".to_owned() };
         let chosen = Interaction { user: "U1".to_owned(), place, act: Act::Choose(target()) };
         assert_eq!(Interaction::of(&action("inspan-choose-0", good)), Some(chosen));
@@ -109,8 +123,9 @@ mod tests {
         let rows = [
             action("other", good),
             action("inspan-write", good),
-            action("inspan-choose-0", r#"{"s":"run-1","p":"gate.1"}"#),
-            action("inspan-choose-0", r#"{"s":"run-1","p":"gate.1","c":"yes","x":1}"#),
+            action("inspan-choose-0", r#"{"s":"run-1","p":"gate.1","n":"team"}"#),
+            action("inspan-choose-0", r#"{"s":"run-1","p":"gate.1","c":"yes"}"#),
+            action("inspan-choose-0", r#"{"s":"run-1","p":"gate.1","n":"team","c":"yes","x":1}"#),
             action("inspan-choose-0", "{"),
             without_user,
             two,

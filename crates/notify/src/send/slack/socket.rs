@@ -14,7 +14,7 @@ use tokio_tungstenite::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Api, Listener, SendError,
+    Listener, SendError,
     blocks::{self, AnswerTarget},
     escaped,
     interaction::{Act, Interaction, SlackMessage},
@@ -42,21 +42,16 @@ const REMEMBERED: usize = 1_000;
 type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
 
 /// Receives answers until it is cancelled. A connection that breaks is opened again.
-pub(super) async fn listen(
-    api: Arc<Api>,
-    listener: Listener,
-    answers: Arc<Answers>,
-    cancel: CancellationToken,
-) {
+pub(super) async fn listen(listener: Listener, answers: Arc<Answers>, cancel: CancellationToken) {
     // It fails only if the program has chosen one already, which is then the one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tracker = TaskTracker::new();
-    let handler = Arc::new(InteractionHandler { api, allow: listener.allow.clone(), answers });
+    let handler = Arc::new(InteractionHandler { listener, answers });
     let (mut wait, mut seen) = (FIRST_WAIT, VecDeque::new());
     while !cancel.is_cancelled() {
         let connected = tokio::select! {
             () = cancel.cancelled() => break,
-            connected = connect(&handler.api, &listener) => connected,
+            connected = connect(&handler.listener) => connected,
         };
         match connected {
             Ok(socket) => {
@@ -83,7 +78,8 @@ fn wait_after(wait: Duration, asked: Option<Duration>) -> Duration {
     asked.unwrap_or_default().max((wait * 2).min(LONGEST_WAIT))
 }
 
-async fn connect(api: &Api, listener: &Listener) -> Result<Socket, SendError> {
+async fn connect(listener: &Listener) -> Result<Socket, SendError> {
+    let api = &listener.api;
     let opened = api.call_as("apps.connections.open", &listener.app_headers, &json!({})).await?;
     let url = opened["url"].as_str().and_then(|url| url.parse::<Url>().ok());
     let url = url.filter(|url| is_trusted(&api.base, url));
@@ -156,11 +152,9 @@ async fn serve(
     has_come || began.elapsed() >= LONGEST_WAIT
 }
 
-/// What works on interactions.
+/// What works on interactions: for a connection, and then for the channel that asked.
 struct InteractionHandler {
-    api: Arc<Api>,
-    /// The users who may answer.
-    allow: Arc<[String]>,
+    listener: Listener,
     answers: Arc<Answers>,
 }
 
@@ -181,8 +175,11 @@ impl InteractionHandler {
         let Some(Interaction { user, place, act }) = Interaction::of(payload).filter(|_| ours) else {
             return Taken::Done;
         };
-        let handler = Arc::clone(self);
-        if !self.allow.contains(&user) {
+        let handler = match self.for_asker(act.target()).await {
+            Ok(handler) => Arc::new(handler),
+            Err(error) => return self.not_answered(error, place, user),
+        };
+        if !handler.listener.allow.contains(&user) {
             tracing::warn!(user, "a Slack user who is not on the list wanted to answer");
             let why = "You are not among those who may answer: `allow` of this channel does not name you.";
             return Taken::Work(async move { handler.whisper(&place, &user, why).await }.boxed());
@@ -195,18 +192,36 @@ impl InteractionHandler {
             Act::Wrote { target, text } => (target, text, None),
             Act::Choose(target) => (target, String::new(), payload["message"]["blocks"].as_array().cloned()),
         };
-        match self.answers.post(&target.s, &target.p, content.clone(), target.c.clone()).await {
+        match handler.answers.post(&target.s, &target.p, content.clone(), target.c.clone()).await {
             Ok(posted) => {
                 let shown = target.c.clone().unwrap_or(content);
                 let work =
                     async move { handler.settle(posted, &place, &user, &target, &shown, blocks).await };
                 Taken::Work(work.boxed())
             }
-            Err(AnswerError::Refused(why)) => {
-                let why = format!("Not answered: {}.", line(&why, 300));
+            Err(error) => handler.not_answered(error, place, user),
+        }
+    }
+
+    /// The same for the channel that asked. Slack hands an answer to any connection of the app.
+    async fn for_asker(&self, target: &AnswerTarget) -> Result<Self, AnswerError> {
+        let asker = self.answers.asker(&target.s, &target.n).await?;
+        match asker.listener().filter(|listener| listener.app == self.listener.app) {
+            Some(listener) => Ok(Self { listener: listener.clone(), answers: Arc::clone(&self.answers) }),
+            None => Err(AnswerError::Refused(format!(
+                "the channel `{}` takes no answers through this Slack app",
+                target.n
+            ))),
+        }
+    }
+
+    fn not_answered(self: &Arc<Self>, error: AnswerError, place: SlackMessage, user: String) -> Taken {
+        match error {
+            AnswerError::Refused(why) => {
+                let (handler, why) = (Arc::clone(self), format!("Not answered: {}.", line(&why, 300)));
                 Taken::Work(async move { handler.whisper(&place, &user, &why).await }.boxed())
             }
-            Err(AnswerError::Failed(why)) => {
+            AnswerError::Failed(why) => {
                 tracing::warn!(why, "an answer from Slack could not be stored");
                 Taken::Failed
             }
@@ -266,7 +281,7 @@ impl InteractionHandler {
 
     /// Calls a method whose failure changes nothing that counts.
     async fn tell(&self, method: &str, body: Value) {
-        if let Err(error) = self.api.call(method, &body).await {
+        if let Err(error) = self.listener.api.call(method, &body).await {
             tracing::warn!(error = error.message, "Slack was not told");
         }
     }
