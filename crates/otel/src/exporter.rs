@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::{AgentError, ErrorCode, Redactor};
 use inspan_transport::{
     Answer, Broken, Clocks, HeaderMap, HeaderName, HeaderValue, Http, Method, Request, StatusCode,
     retry_after,
@@ -25,7 +25,7 @@ pub(crate) const MOST_SPANS: usize = 512;
 const MOST_BYTES: usize = 2 * 1024 * 1024;
 /// The most that is read of an answer.
 const MOST_ANSWER: usize = 64 * 1024;
-/// The most characters of a collector's message.
+/// The most characters of a collector's message. Secrets are taken out of all of it first.
 const MOST_MESSAGE: usize = 300;
 
 /// How often a request is tried, and how long is waited in between.
@@ -88,6 +88,8 @@ pub struct Exporter {
     http: Http,
     settings: ExportSettings,
     patience: Patience,
+    /// Knows what a collector may repeat of its headers and address.
+    redactor: Redactor,
 }
 
 /// One request that did not succeed.
@@ -102,7 +104,8 @@ struct Failed {
 impl Exporter {
     /// The collector that the settings name.
     pub fn new(settings: ExportSettings, patience: Patience) -> Self {
-        Self { http: Http::default(), settings, patience }
+        let redactor = Redactor::new(&settings.environment).with_values(settings.secrets());
+        Self { http: Http::default(), settings, patience, redactor }
     }
 
     /// Where it is, without a login.
@@ -133,7 +136,7 @@ impl Exporter {
             let rejected = usize::try_from(rejected).unwrap_or(0).min(batch.len());
             sent.accepted += batch.len() - rejected;
             sent.rejected += rejected;
-            let message = answer.partial_success.map(|partial| shown(&partial.error_message));
+            let message = answer.partial_success.map(|partial| self.shown(&partial.error_message));
             sent.message = message.filter(|message| !message.is_empty()).or(sent.message);
         }
         Ok(sent)
@@ -204,7 +207,7 @@ impl Exporter {
     }
 
     fn unreachable(&self, message: &str) -> ExportError {
-        ExportError::Unreachable { url: self.url(), message: message.to_owned() }
+        ExportError::Unreachable { url: self.url(), message: self.redactor.text(message) }
     }
 
     fn broken(&self, broken: Broken) -> Failed {
@@ -226,12 +229,19 @@ impl Exporter {
         let headers = answer.headers().clone();
         let wait = retry_after(&|name| headers.get(name).and_then(|value| value.to_str().ok()));
         let body = answer.error_body().await.unwrap_or_default();
-        let message = match message(&headers, &body) {
+        let message = match self.shown(&message(&headers, &body)) {
             text if text.is_empty() => text,
             text => format!(": {text}"),
         };
         let error = ExportError::Refused { url: self.url(), status: status.as_u16(), message };
         Failed { error, is_retryable, wait }
+    }
+
+    /// A text from outside without secrets on one line, cut where it is long.
+    fn shown(&self, text: &str) -> String {
+        let text = self.redactor.text(text);
+        let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+        words.collect::<Vec<_>>().join(" ").chars().take(MOST_MESSAGE).collect()
     }
 }
 
@@ -246,16 +256,8 @@ struct RpcStatus {
 fn message(headers: &HeaderMap, body: &[u8]) -> String {
     let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
-        "application/x-protobuf" => {
-            RpcStatus::decode(body).map(|status| shown(&status.message)).unwrap_or_default()
-        }
-        "text/plain" | "application/json" => shown(&String::from_utf8_lossy(body)),
+        "application/x-protobuf" => RpcStatus::decode(body).map(|status| status.message).unwrap_or_default(),
+        "text/plain" | "application/json" => String::from_utf8_lossy(body).into_owned(),
         _ => String::new(),
     }
-}
-
-/// A text from outside on one line, cut where it is long.
-fn shown(text: &str) -> String {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ").chars().take(MOST_MESSAGE).collect()
 }

@@ -1,6 +1,6 @@
 //! Where traces go and what is in them, from the variables that the OpenTelemetry specification names.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use inspan_protocol::Environment;
 use inspan_transport::{HeaderMap, HeaderName, HeaderValue, Url};
@@ -134,6 +134,13 @@ impl ExportSettings {
             resource: resource(environment)?,
             environment: environment.clone(),
         })
+    }
+
+    /// What is secret of an address that the command line names.
+    pub(crate) fn secrets(&self) -> Vec<String> {
+        let password = self.url.password().map(|password| percent_decode_str(password).decode_utf8_lossy());
+        let values = self.url.query_pairs().map(|(_, value)| value);
+        password.into_iter().chain(values).map(Cow::into_owned).collect()
     }
 
     /// Where spans are sent, without a login that the address may hold.

@@ -151,6 +151,25 @@ async fn what_may_help_is_tried_again_and_nothing_else_is() {
 }
 
 #[tokio::test]
+async fn what_a_collector_says_has_no_secrets() {
+    let said = "no login Basic bG9naW46c2VjcmV0 of key-value-77 and pass-word-88";
+    let status = ResponseTemplate::new;
+    for given in [status(401).set_body_string(said), answer(1, said)] {
+        let server = collector(vec![given]).await;
+        let url = server.uri().replace("://", "://me:pass-word-88@");
+        let headers =
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic%20bG9naW46c2VjcmV0,x-api-key=key-value-77");
+        let sent = exporter(&url, &[headers]).send(&spans(), &CancellationToken::new()).await;
+        let told = match sent {
+            Ok(receipt) => receipt.message.unwrap(),
+            Err(error) => error.to_string(),
+        };
+        let redacted = "[redacted OTEL_EXPORTER_OTLP_HEADERS]";
+        assert!(told.ends_with(&format!("no login {redacted} of {redacted} and [redacted]")), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn rejected_spans_are_counted_and_not_sent_again() {
     let count = spans().len();
     let (took, requests, _) = sent(vec![answer(2, "too\n old")]).await;

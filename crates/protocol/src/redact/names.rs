@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use super::forms::Unescaped;
+
 /// Shorter values are ordinary words and numbers.
 pub(super) const SHORTEST: usize = 8;
 /// A value that is marked as a secret by its owner may be shorter.
@@ -166,9 +168,13 @@ pub(super) fn secrets<'a>(name: &str, value: &'a str) -> Vec<(Cow<'a, str>, Sort
             for field in value.split(['\n', ',']) {
                 let Some((_, content)) = field.split_once([':', '=']) else { continue };
                 let content = content.trim();
-                let token = content.split_once(' ').map_or(content, |(_, token)| token.trim());
-                for secret in [content, token] {
-                    found.extend(sort(secret, Name::Perhaps).map(|sort| (Cow::Borrowed(secret), sort)));
+                // Those of OpenTelemetry are written as in addresses.
+                let decoded = Unescaped::of(content).and_then(|it| String::from_utf8(it.bytes).ok());
+                for content in [Cow::Borrowed(content)].into_iter().chain(decoded.map(Cow::Owned)) {
+                    let token = content.split_once(' ').map(|(_, token)| token.trim().to_owned());
+                    for secret in [content].into_iter().chain(token.map(Cow::Owned)) {
+                        found.extend(sort(&secret, Name::Perhaps).map(|sort| (secret, sort)));
+                    }
                 }
             }
         }

@@ -179,13 +179,13 @@ fn variables_of_several_parts_are_learned_part_by_part() {
         ("ANTHROPIC_CUSTOM_HEADERS", "X-One: header-value-1\nAuthorization: Token header-value-2"),
         ("DATABASE_URL", "postgres://user:hunter2hunter2@db/x"),
         ("GOOGLE_CREDENTIALS", "{\"type\": \"service_account\", \"privateKey\": \"inner-key-123\"}"),
-        ("OTEL_HEADERS", "x-team=team-value-3,x-other=other-value-4"),
+        ("OTEL_HEADERS", "x-team=team-value-3,x-other=other-value-4, login=Basic%20login%2Bvalue-5"),
         ("PEM_KEY", "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"),
     ]);
-    let text = "header-value-1 header-value-2 hunter2hunter2 inner-key-123 team-value-3 other-value-4 service_account \
+    let text = "header-value-1 header-value-2 hunter2hunter2 inner-key-123 team-value-3 other-value-4 login+value-5 service_account \
                 MIIEvQIBADANBgkqhkiG9w0BAQ";
     let expected = "[redacted ANTHROPIC_CUSTOM_HEADERS] [redacted ANTHROPIC_CUSTOM_HEADERS] [redacted DATABASE_URL] \
-                    [redacted GOOGLE_CREDENTIALS] [redacted OTEL_HEADERS] [redacted OTEL_HEADERS] service_account \
+                    [redacted GOOGLE_CREDENTIALS] [redacted OTEL_HEADERS] [redacted OTEL_HEADERS] [redacted OTEL_HEADERS] service_account \
                     [redacted PEM_KEY]";
     assert_eq!(redactor.text(text), expected);
 }
