@@ -95,6 +95,11 @@ fn marked(env: Environment, settings: &Settings) -> Environment {
     env.mark(settings.channels().values().flat_map(|found| found.settings.variables()))
 }
 
+/// The environment of a session whose flow is in a folder. What its channels use is a secret in the session, too.
+pub(super) fn session_env(folder: &Path, invocation: &Invocation) -> Result<Environment, Failure> {
+    Ok(marked(invocation.session_env(), &Settings::of(Some(folder), invocation)?))
+}
+
 /// A channel of the settings, ready to send.
 pub(super) fn channel(
     name: &str,

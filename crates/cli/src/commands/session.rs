@@ -19,7 +19,7 @@ use inspan_view::safe::clean;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::notify::{Notices, Notifications};
+use super::notify::{Notices, Notifications, session_env};
 use super::serve::Server;
 use crate::{
     args::RunModeArgs,
@@ -220,7 +220,7 @@ impl Session {
     fn builder(&self, invocation: &Invocation) -> Result<(FlowRunnerBuilder, Option<TempDir>), Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
-            .env(invocation.session_env())
+            .env(session_env(&self.graph.source.folder, invocation)?)
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
             .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
             .node_calls(self.calls.clone())

@@ -7,10 +7,11 @@ use inspan_testkit::{check_golden, write_program};
 use serde_json::{Value, json};
 
 use crate::program::{Ran, folder_with, inspan, program, ran};
-use crate::serving::client::Server;
 use receiver::{Answer, Received, Receiver};
 
 mod receiver;
+mod secrets;
+mod server;
 mod slack;
 mod smtp;
 
@@ -405,91 +406,6 @@ fn a_session_that_cannot_be_read_blocks_no_other() {
     assert_eq!((delivered.code, delivered.stderr.as_str()), (Some(0), ""));
 }
 
-const LIVES: &str = "
-name: lives
-nodes:
-  - { id: gate, type: human.input, input: { prompt: 'Ship it?' } }
-  - { id: lives, type: exec, input: { argv: [sh, -c, 'while [ ! -e finish ]; do sleep 0.05; done'] } }
-";
-
-#[test]
-fn a_run_with_a_page_names_it() {
-    let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(GATE, &webhook(&receiver, r#"["question"]"#));
-    let asked = run(folder.path(), &["run", "--no-input", "--web", "--session-id", "s"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
-    let page = asked.stderr.lines().find_map(|line| line.strip_prefix("page: ")).unwrap();
-    let (origin, _) = page.split_once("/#token=").unwrap();
-    assert_eq!(receiver.wait_for(1)[0].json()["url"], json!(format!("{origin}/#/s/s/graph")));
-}
-
-#[test]
-fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
-    let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(LIVES, &webhook(&receiver, r#"["question", "failure"]"#));
-    // The run itself does not have the key of the channel: all that is sent is sent by the server.
-    let without_key = |arguments: &[&str], sign: &str| {
-        let mut child = program(folder.path(), arguments).spawn().unwrap();
-        crate::processes::until(sign, || {
-            inspan(folder.path(), &["logs", "s", "--json", "--type", sign]).stdout.contains(sign)
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-    };
-    let serve = || Server::of(folder.path(), call(folder.path(), &["serve", "--port", "0", "--json"]));
-    let titles = |seen: &[Received]| -> Vec<String> {
-        let messages = seen.iter().map(Received::json);
-        let notices = messages.flat_map(|message| message["notices"].as_array().cloned().unwrap());
-        notices.map(|notice| notice["title"].as_str().unwrap().to_owned()).collect()
-    };
-    let [asks, gone] = ["`gate` asks a question", "the process that ran the session is gone"];
-    // The channel is known from here on.
-    run(folder.path(), &["notify", "deliver", "--once"]);
-    let mut server = serve();
-    crate::processes::until("the server knows the channel", || {
-        run(folder.path(), &["run", "--no-input", "--session-id", "known", "--only", "gate"]).code == Some(3)
-    });
-    receiver.wait_until(|seen| !seen.is_empty());
-    let known = receiver.seen().len();
-    without_key(&["run", "--no-input", "--session-id", "s"], "session:prompt");
-    let seen = receiver.wait_until(|seen| titles(&seen[known..]).contains(&gone.to_owned()));
-    assert_eq!(titles(&seen[known..]), [asks, gone]);
-    let loss = &seen.last().unwrap().json();
-    assert_eq!(loss["notices"][0]["commands"], json!(["inspan resume s"]));
-    assert!(loss["url"].as_str().unwrap().ends_with("/#/s/s/graph"), "{loss}");
-    assert_eq!(server.interrupt(), Some(0));
-    // It is sent once, and again only if another process is lost.
-    let mut server = serve();
-    without_key(&["resume", "s", "--no-input"], "flow:resumed");
-    let seen = receiver.wait_until(|seen| titles(&seen[known..]).len() >= 3);
-    assert_eq!(titles(&seen[known..]), [asks, gone, gone]);
-    assert_eq!(server.interrupt(), Some(0));
-}
-
-#[test]
-fn a_server_sends_through_a_channel_as_it_is_configured_now() {
-    let [before, after] = [(); 2].map(|()| Receiver::start(|_, _| Answer::good()));
-    let folder = folder(GATE, &webhook(&before, ALL));
-    run(folder.path(), &["notify", "deliver", "--once"]);
-    let mut server = Server::of(folder.path(), call(folder.path(), &["serve", "--port", "0", "--json"]));
-    // Without the key of the channel the run itself sends nothing.
-    let asks = |session: &str| inspan(folder.path(), &["run", "--no-input", "--session-id", session]).code;
-    let sessions = |receiver: &Receiver| -> Vec<Value> {
-        receiver
-            .wait_until(|seen| !seen.is_empty())
-            .iter()
-            .map(|seen| seen.json()["session"].clone())
-            .collect()
-    };
-    assert_eq!(asks("one"), Some(3));
-    assert_eq!(sessions(&before), ["one"]);
-    fs::write(folder.path().join("inspan.toml"), webhook(&after, ALL)).unwrap();
-    assert_eq!(asks("two"), Some(3));
-    assert_eq!(sessions(&after), ["two"]);
-    assert_eq!(sessions(&before), ["one"]);
-    assert_eq!(server.interrupt(), Some(0));
-}
-
 #[test]
 fn a_flood_is_one_message_that_counts_what_it_does_not_list() {
     let receiver = Receiver::start(|_, _| Answer::good());
@@ -594,28 +510,6 @@ type = \"desktop\"
         read("desktop.txt"),
         "--app-name=inspan\n--urgency=critical\n--\noxen: `gate` asks a question\nShip it?\n    inspan reply s gate.1 --choice yes\n    inspan reply s gate.1 --choice no\n\nsession s\n"
     );
-}
-
-#[test]
-fn no_secret_is_sent() {
-    let receiver = Receiver::start(|_, _| Answer::good());
-    let flow = "
-flow: { name: leaking, secrets: [DEPLOY] }
-nodes:
-  - { id: a, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo \"$MY_TOKEN $DEPLOY $OPS_KEY\" >&2; exit 3'] } }
-  - { id: q, type: human.input, input: { prompt: 'is {{ flow.input.word }} right?' } }
-";
-    let folder = folder(flow, &webhook(&receiver, ALL));
-    let mut command =
-        call(folder.path(), &["run", "--no-input", "-i", "word=my-token-123456", "--session-id", "s"]);
-    command.env("MY_TOKEN", "my-token-123456").env("DEPLOY", "blue-42-blue");
-    let ended = ran(folder.path(), &mut command);
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
-    let sent: String =
-        receiver.seen().iter().map(|request| format!("{:?}{}", request.headers, request.body)).collect();
-    assert_eq!(by_event(&receiver.seen()).len(), 2, "{sent}");
-    let secrets = ["my-token-123456", "blue-42-blue", KEY, "signing-key-of-the-test"];
-    assert_eq!(secrets.map(|secret| sent.contains(secret)), [false; 4], "{sent}");
 }
 
 #[test]

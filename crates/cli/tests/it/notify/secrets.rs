@@ -1,0 +1,64 @@
+//! What channels use, and what else is secret, is in no message and nowhere in the session.
+
+use super::{
+    ALL, KEY, by_event, call, folder,
+    receiver::{Answer, Receiver},
+    webhook,
+};
+use crate::program::{inspan, program, ran};
+
+#[test]
+fn no_secret_is_sent() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let flow = "
+flow: { name: leaking, secrets: [DEPLOY] }
+nodes:
+  - { id: a, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo \"$MY_TOKEN $DEPLOY $OPS_KEY\" >&2; exit 3'] } }
+  - { id: q, type: human.input, input: { prompt: 'is {{ flow.input.word }} right?' } }
+";
+    let folder = folder(flow, &webhook(&receiver, ALL));
+    let mut command =
+        call(folder.path(), &["run", "--no-input", "-i", "word=my-token-123456", "--session-id", "s"]);
+    command.env("MY_TOKEN", "my-token-123456").env("DEPLOY", "blue-42-blue");
+    let ended = ran(folder.path(), &mut command);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let sent: String =
+        receiver.seen().iter().map(|request| format!("{:?}{}", request.headers, request.body)).collect();
+    assert_eq!(by_event(&receiver.seen()).len(), 2, "{sent}");
+    let secrets = ["my-token-123456", "blue-42-blue", KEY, "signing-key-of-the-test"];
+    assert_eq!(secrets.map(|secret| sent.contains(secret)), [false; 4], "{sent}");
+}
+
+#[test]
+fn what_a_channel_uses_is_a_secret_in_the_session_too() {
+    let settings = "[channels.ops]\ntype = \"webhook\"\nurlEnv = \"OPS_URL\"\nsecretEnv = \"OPS\"\n\n[channels.phone]\ntype = \"ntfy\"\n\
+                    topicEnv = \"PHONE\"\ntokenEnv = \"TOK\"\n";
+    let flow = "
+name: leaking
+nodes:
+  - { id: q, type: human.input, input: { prompt: go?, choices: [yes, no] } }
+  - { id: a, type: exec, dependsOn: [q], input: { argv: [sh, -c, 'echo $OPS_URL $OPS; echo $PHONE $TOK >&2; exit 3'] } }
+";
+    let folder = folder(flow, settings);
+    let values = [
+        ("OPS_URL", "http://127.0.0.1:1/hook-of-mine"),
+        ("OPS", "sign-88-sign"),
+        ("PHONE", "topic-of-mine"),
+        ("TOK", "tk_99_mine"),
+    ];
+    let with_values = |arguments: &[&str]| {
+        let mut command = program(folder.path(), arguments);
+        ran(folder.path(), command.envs(values))
+    };
+    let asked = with_values(&["run", "--no-input", "--session-id", "s"]);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let ended = with_values(&["reply", "s", "--choice", "yes"]);
+    let log = inspan(folder.path(), &["logs", "s", "--json"]).stdout;
+    let page = inspan(folder.path(), &["export", "s", "--html", "-"]).stdout;
+    for text in [asked.stdout + &asked.stderr, ended.stdout + &ended.stderr, log.clone(), page] {
+        let shown = values.map(|(_, value)| text.contains(value));
+        assert_eq!(shown, [false; 4], "{text}");
+    }
+    let redacted = values.map(|(name, _)| log.contains(&format!("[redacted {name}]")));
+    assert_eq!(redacted, [true; 4], "{log}");
+}
