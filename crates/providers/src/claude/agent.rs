@@ -11,6 +11,7 @@ use inspan_protocol::{
     ProviderSessionId,
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::decode::{ClaudeDecoded, ClaudeDecoder};
 use super::error::explain_exit;
@@ -20,7 +21,7 @@ use super::wire;
 use crate::error::not_our_id;
 use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
-use crate::program::turn::{Handled, ProgramTurn, Received};
+use crate::program::turn::{GRACE, Handled, ProgramTurn, Received};
 use crate::program::{Agent, Call, Cancelled, ProcessConversation, conclude};
 use inspan_process::{Exit, Process, Start, Stdin};
 
@@ -65,6 +66,28 @@ impl ClaudeAgent {
     /// Writes one line.
     fn send(&self, line: &Value) -> Result<(), AgentError> {
         write(&self.process.stdin(), line)
+    }
+
+    /// Ends what the turn left in the background: the program would begin turns by itself when it ends. If that takes too long,
+    /// the process serves no other turn.
+    async fn end_background(&mut self) -> Result<(), AgentError> {
+        for task in self.decoder.background_commands() {
+            let request = json!({ "subtype": "stop_task", "task_id": task });
+            self.send(&wire::control_request(&format!("stop-{task}"), request))?;
+        }
+        let ended = async {
+            let mut is_interrupted = false;
+            while !self.is_idle() {
+                // Also sub-agents end by it; of the end of one that is stopped by its id, the model is told.
+                if self.decoder.asks_model() && !std::mem::replace(&mut is_interrupted, true) {
+                    interrupt(&self.process.stdin())?;
+                }
+                let Some(bytes) = self.process.read().await else { break };
+                self.decoder.push_bytes(&bytes);
+            }
+            Ok(())
+        };
+        timeout(GRACE, ended).await.unwrap_or(Ok(()))
     }
 
     fn refuse(&self, request_id: &str, subtype: &str) -> Result<(), AgentError> {
@@ -167,7 +190,7 @@ impl Agent for ClaudeAgent {
     }
 
     fn is_idle(&self) -> bool {
-        !self.decoder.in_turn()
+        self.decoder.is_idle()
     }
 
     async fn begin(&mut self, prompt: ClaudePrompt, _: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
@@ -206,7 +229,10 @@ impl Agent for ClaudeAgent {
             ClaudeDecoded::Unsupported { request_id, subtype } => self.refuse(&request_id, &subtype)?,
             // The end of the turn says more than the answer to the interrupt that caused it.
             ClaudeDecoded::Answered { .. } => {}
-            ClaudeDecoded::TurnEnd(end) => return Ok(Handled::End(end)),
+            ClaudeDecoded::TurnEnd(end) => {
+                self.end_background().await?;
+                return Ok(Handled::End(end));
+            }
             ClaudeDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)

@@ -8,8 +8,17 @@
 //! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it.
 //! - A broken stream that the program starts again is retracted. [`StreamEvent::Retract`] voids what was sent since
 //!   the last tool event, whole text or retraction; the part that was not broken is sent again, whole.
-//! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
-//!   start; the output is this turn's share.
+//! - Usage after each message, sub-agents' included, and at the end of the turn, with the cost. The program counts both
+//!   since its own start; the output is this turn's share.
+//!
+//! # When a turn ends
+//!
+//! - The program begins turns by itself, to tell the model that something in the background has ended. Before such a turn
+//!   it announces that end; before the answer to a prompt it repeats the prompt. A result that follows the one and not the
+//!   other does not end the caller's turn.
+//! - A turn goes on while sub-agents run, to the result that tells theirs.
+
+use std::collections::BTreeMap;
 
 use inspan_protocol::{
     AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
@@ -27,9 +36,11 @@ use inspan_transport::{Line, LineSplitter};
 mod end;
 mod message;
 mod system;
+mod tasks;
 
-use end::Totals;
+use end::{EndedTurn, Totals};
 use message::Streamed;
+use tasks::BackgroundTasks;
 
 /// One thing that the program reported.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,6 +128,9 @@ pub struct ClaudeDecoder {
     line: u64,
     totals: Totals,
     session: Option<ProviderSessionId>,
+    tasks: BackgroundTasks,
+    /// Whether the program announced that something in the background has ended, and has not begun to answer a prompt since.
+    is_by_itself: bool,
     turn: ClaudeTurnState,
 }
 
@@ -138,6 +152,12 @@ struct ClaudeTurnState {
     /// Tokens of the last finished message with all that the model read for it.
     context_tokens: u64,
     open_tools: OpenTools,
+    /// The last message of each sub-agent, by the tool that started it.
+    sub_messages: BTreeMap<String, String>,
+    /// Whether a request of a sub-agent was cut, which the program's cost does not include.
+    is_cut: bool,
+    /// The end of the turn, if only sub-agents are in progress.
+    ended: Option<EndedTurn>,
     warned: Warned,
     resets_at: Option<Timestamp>,
 }
@@ -190,6 +210,21 @@ impl ClaudeDecoder {
     /// Whether a turn has begun and not ended.
     pub fn in_turn(&self) -> bool {
         self.turn.begun
+    }
+
+    /// Whether nothing is in progress, and nothing in the background would begin a turn when it ends.
+    pub fn is_idle(&self) -> bool {
+        !self.turn.begun && self.tasks.is_empty()
+    }
+
+    /// Whether the model is being asked: in a turn, or by sub-agents.
+    pub fn asks_model(&self) -> bool {
+        self.turn.begun || self.tasks.has_sub_agent()
+    }
+
+    /// The program's ids of the commands in the background.
+    pub fn background_commands(&self) -> impl Iterator<Item = &str> {
+        self.tasks.commands()
     }
 
     fn take(&mut self, line: Line<'_>, out: &mut Vec<ClaudeDecoded>) {
@@ -283,7 +318,7 @@ impl TurnDecoder for ClaudeDecoder {
     type End = ClaudeTurnEnd;
 
     fn in_tool(&self) -> bool {
-        !self.turn.open_tools.is_empty()
+        !self.turn.open_tools.is_empty() || self.tasks.has_sub_agent()
     }
 
     fn abandon(&mut self) -> (Vec<ClaudeDecoded>, ClaudeTurnEnd) {

@@ -17,8 +17,8 @@ use crate::program::ProcessConversation;
 use crate::program::pool::Reuse;
 use inspan_transport::directory;
 
-/// The tool that would start more agents beside ours.
-const WORKFLOW: &str = "Workflow";
+/// Tools that would start agents beside ours, or turns that nobody asked for.
+const UNASKED: [&str; 3] = ["Workflow", "CronCreate", "ScheduleWakeup"];
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
@@ -96,6 +96,7 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         "--verbose",
         "--input-format=stream-json",
         "--include-partial-messages",
+        "--replay-user-messages",
         "--permission-prompt-tool=stdio",
     ]
     .map(str::to_owned)
@@ -130,10 +131,11 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         |list: &Option<Vec<String>>| list.as_ref().filter(|list| !list.is_empty()).map(|list| list.join(","));
     flag("allowed-tools", names(&options.allowed_tools));
     let mut denied = options.disallowed_tools.clone().unwrap_or_default();
-    let asked_for =
-        [&options.tools, &options.allowed_tools].into_iter().flatten().flatten().any(|tool| tool == WORKFLOW);
-    if !asked_for && !denied.iter().any(|tool| tool == WORKFLOW) {
-        denied.push(WORKFLOW.to_owned());
+    for tool in UNASKED {
+        let named = [&options.tools, &options.allowed_tools].into_iter().flatten().flatten();
+        if named.chain(&denied).all(|named| named != tool) {
+            denied.push(tool.to_owned());
+        }
     }
     flag("disallowed-tools", names(&Some(denied)));
     for directory in options.add_dirs.iter().flatten() {
@@ -152,6 +154,8 @@ fn word(choice: impl Serialize) -> String {
 fn environment(options: &ClaudeOptions, environment: &Environment) -> ProgramEnvironment {
     let mut set: Vec<(String, String)> =
         CLAUDE_CODE_FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    // It then says when it has nothing left to do.
+    set.push(("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS".to_owned(), "1".to_owned()));
     if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {
         set.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS".to_owned(), tokens.to_string()));
     }

@@ -139,6 +139,8 @@ pub(super) struct AssistantMessage<'a> {
     pub(super) content: MessageBlocks<'a>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Option<Str<'a>>,
+    #[serde(default)]
+    pub(super) usage: Option<ClaudeUsage>,
 }
 
 #[derive(Deserialize)]
@@ -170,6 +172,9 @@ pub(super) struct UserLine<'a> {
     pub(super) message: UserMessage<'a>,
     #[serde(borrow, default)]
     pub(super) parent_tool_use_id: Option<Str<'a>>,
+    /// Whether the program repeats what it was sent.
+    #[serde(default, rename = "isReplay")]
+    pub(super) is_replay: bool,
     #[serde(borrow, default)]
     pub(super) uuid: Option<Str<'a>>,
 }
@@ -301,6 +306,14 @@ pub(super) struct SystemLine<'a> {
     pub(super) fallback_model: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) tool_name: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) task_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) task_type: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) status: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) state: Option<Str<'a>>,
 }
 
 /// `rate_limit_event`: the state of a subscription's limit.

@@ -1,9 +1,11 @@
 //! The end of a turn: what it used and cost, from counters that run since the process began.
 
+use std::collections::BTreeMap;
+
 use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 
 use super::super::wire;
-use super::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd};
+use super::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd, warning};
 use crate::output::PermissionDenial;
 use crate::output::context_use;
 use crate::output::plausible;
@@ -15,26 +17,51 @@ pub(super) struct Totals {
     cost_usd: f64,
 }
 
+/// What a result said, and the counters of the process at that moment.
+#[derive(Debug)]
+pub(super) struct EndedTurn {
+    end: ClaudeTurnEnd,
+    context_windows: BTreeMap<String, u64>,
+    totals: Totals,
+}
+
 impl ClaudeDecoder {
     pub(super) fn result(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) {
-        self.close_tools(out);
-        let usage = self.usage_of(&line);
-        let cost_usd = self.cost_of(&line, usage, out);
-        let turn = std::mem::take(&mut self.turn);
-        // The program names the cost of what was answered, and not that of the request that was under way.
-        let is_cut = line.terminal_reason.as_deref() == Some("aborted_streaming");
-        if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
-            out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
+        if self.is_by_itself {
+            // What it took is part of the turn that follows.
+            self.turn.begun = false;
+            self.turn.error = None;
+            self.turn.stop_reason = None;
+            return;
         }
-        let window = turn.model.as_ref().and_then(|model| line.model_usage.get(model)?.context_window);
-        out.extend(context_use(turn.context_tokens, window).map(ClaudeDecoded::Event));
-        let stop_reason = line.stop_reason.map(|reason| reason.to_string());
-        // A failed request ends the turn in its own word, which hides how the last message ended.
-        let stop_reason = match (stop_reason, turn.stop_reason) {
-            (None, last) => last,
-            (Some(returned), Some(last)) if returned == "stop_sequence" && turn.error.is_some() => Some(last),
-            (returned, _) => returned,
-        };
+        let waits = !line.is_error && self.tasks.has_sub_agent();
+        let ended = self.ended(line, out);
+        if waits {
+            self.turn.ended = Some(ended);
+        } else {
+            self.conclude(ended, out);
+        }
+    }
+
+    /// The program does nothing, and has nothing to do. A turn that waited for sub-agents ends if they were stopped, of which
+    /// the model is not told.
+    pub(super) fn idle(&mut self, out: &mut Vec<ClaudeDecoded>) {
+        if !self.tasks.has_sub_agent()
+            && let Some(mut ended) = self.turn.ended.take()
+        {
+            if self.turn.is_cut {
+                ended.end.is_error = true;
+                ended.end.terminal_reason = Some("aborted_tools".to_owned());
+            }
+            self.conclude(ended, out);
+        }
+    }
+
+    /// What a result says of the turn; an earlier one of the same turn is included.
+    fn ended(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) -> EndedTurn {
+        let (usage, total_usage) = self.usage_of(&line);
+        let (cost_usd, total_cost) = self.cost_of(&line, usage, out);
+        let before = self.turn.ended.take().map(|ended| ended.end).unwrap_or_default();
         let text = match line.result {
             Some(text) => text.to_string(),
             None => line.errors.first().map(|text| text.to_string()).unwrap_or_default(),
@@ -44,35 +71,70 @@ impl ClaudeDecoder {
             tool_use_id: denial.tool_use_id,
             tool_input: denial.tool_input,
         });
-        out.push(ClaudeDecoded::TurnEnd(Box::new(ClaudeTurnEnd {
+        let mut permission_denials = before.permission_denials;
+        for denial in denials {
+            if permission_denials.iter().all(|known| known.tool_use_id != denial.tool_use_id) {
+                permission_denials.push(denial);
+            }
+        }
+        let end = ClaudeTurnEnd {
             subtype: line.subtype.to_string(),
             is_error: line.is_error,
-            error: turn.error,
             status: line.api_error_status,
             terminal_reason: line.terminal_reason.map(|reason| reason.to_string()),
-            stop_reason,
+            stop_reason: line.stop_reason.map(|reason| reason.to_string()),
             text,
-            full_text: turn.text.into_text(),
-            session_id: line
-                .session_id
-                .map(|id| ProviderSessionId::from(&*id))
-                .or_else(|| self.session.clone()),
-            message: turn.uuid,
-            model: turn.model,
-            num_turns: turn.messages,
-            duration_ms: line.duration_ms.max(0.0) as u64,
+            session_id: line.session_id.map(|id| ProviderSessionId::from(&*id)),
+            duration_ms: before.duration_ms.saturating_add(line.duration_ms.max(0.0) as u64),
             usage,
-            cost_usd: cost_usd.filter(|_| !is_cut),
-            permission_denials: denials.collect(),
-            structured_output: line.structured_output,
-            resets_at: turn.resets_at,
-        })));
+            cost_usd,
+            permission_denials,
+            structured_output: line.structured_output.or(before.structured_output),
+            ..ClaudeTurnEnd::default()
+        };
+        let windows = line.model_usage.into_iter();
+        let context_windows =
+            windows.filter_map(|(model, usage)| Some((model, usage.context_window?))).collect();
+        EndedTurn { end, context_windows, totals: Totals { usage: total_usage, cost_usd: total_cost } }
+    }
+
+    fn conclude(&mut self, ended: EndedTurn, out: &mut Vec<ClaudeDecoded>) {
+        self.close_tools(out);
+        out.extend(self.tasks.farewell().map(|message| warning("backgroundEnded", &message)));
+        let turn = std::mem::take(&mut self.turn);
+        self.totals = ended.totals;
+        let mut end = ended.end;
+        // The program names the cost of what was answered, and not that of a request that was under way.
+        let is_cut = turn.is_cut
+            || self.tasks.has_sub_agent()
+            || end.terminal_reason.as_deref() == Some("aborted_streaming");
+        let (usage, cost_usd) = (end.usage, end.cost_usd);
+        if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
+            out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
+        }
+        let window = turn.model.as_ref().and_then(|model| ended.context_windows.get(model).copied());
+        out.extend(context_use(turn.context_tokens, window).map(ClaudeDecoded::Event));
+        // A failed request ends the turn in its own word, which hides how the last message ended.
+        end.stop_reason = match (end.stop_reason, turn.stop_reason) {
+            (None, last) => last,
+            (Some(returned), Some(last)) if returned == "stop_sequence" && turn.error.is_some() => Some(last),
+            (returned, _) => returned,
+        };
+        end.error = turn.error;
+        end.full_text = turn.text.into_text();
+        end.session_id = end.session_id.or_else(|| self.session.clone());
+        end.message = turn.uuid;
+        end.model = turn.model;
+        end.num_turns = turn.messages;
+        end.cost_usd = cost_usd.filter(|_| !is_cut);
+        end.resets_at = turn.resets_at;
+        out.push(ClaudeDecoded::TurnEnd(Box::new(end)));
     }
 
     /// The counters by model include sub-agents and messages that were not streamed, and run since the process
     /// began. Where they do not change, the turn's own count of its main thread is the next best, then what was
-    /// seen streaming.
-    fn usage_of(&mut self, line: &wire::ResultLine<'_>) -> Usage {
+    /// seen streaming. With the new counters.
+    fn usage_of(&self, line: &wire::ResultLine<'_>) -> (Usage, Usage) {
         let mut total = Usage::default();
         for usage in line.model_usage.values() {
             total += Usage {
@@ -84,34 +146,32 @@ impl ClaudeDecoder {
             };
         }
         let grown = minus(total, self.totals.usage);
-        if !line.model_usage.is_empty() {
-            self.totals.usage = total;
-        }
+        let totals = if line.model_usage.is_empty() { self.totals.usage } else { total };
         let main = Usage::from(line.usage);
         let mut seen = self.turn.usage;
         seen += self.turn.message_usage;
-        [grown, main].into_iter().find(|usage| *usage != Usage::default()).unwrap_or(seen)
+        (([grown, main].into_iter().find(|usage| *usage != Usage::default()).unwrap_or(seen)), totals)
     }
 
-    /// A cost that did not change although tokens were used is not a free turn but an unknown one.
+    /// A cost that did not change although tokens were used is not a free turn but an unknown one. With the new counter.
     fn cost_of(
-        &mut self,
+        &self,
         line: &wire::ResultLine<'_>,
         usage: Usage,
         out: &mut Vec<ClaudeDecoded>,
-    ) -> Option<f64> {
-        let total = match plausible(line.total_cost_usd?) {
-            Ok(total) => total,
-            Err(warning) => {
+    ) -> (Option<f64>, f64) {
+        let before = self.totals.cost_usd;
+        let total = match line.total_cost_usd.map(plausible) {
+            None => return (None, before),
+            Some(Ok(total)) => total,
+            Some(Err(warning)) => {
                 out.push(ClaudeDecoded::Event(warning));
-                return None;
+                return (None, before);
             }
         };
-        let grown = (total - self.totals.cost_usd).max(0.0);
-        self.totals.cost_usd = total;
         // Beyond a millionth of a cent the difference of two sums is noise.
-        let cost = (grown * 1e8).round() / 1e8;
-        (cost > 0.0 || usage == Usage::default()).then_some(cost)
+        let cost = ((total - before).max(0.0) * 1e8).round() / 1e8;
+        ((cost > 0.0 || usage == Usage::default()).then_some(cost), total)
     }
 }
 

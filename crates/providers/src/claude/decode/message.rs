@@ -88,7 +88,8 @@ impl ClaudeDecoder {
 
     pub(super) fn assistant(&mut self, line: wire::AssistantLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         let message = line.message;
-        if line.parent_tool_use_id.is_some() {
+        if let Some(tool) = line.parent_tool_use_id {
+            self.sub_agent_usage(&tool, &message.id, message.usage, out);
             return self.blocks(message.content.0, BlockOrigin::SubAgent, out);
         }
         self.turn.begun = true;
@@ -104,6 +105,8 @@ impl ClaudeDecoder {
         } else if self.turn.last_message.as_deref() != Some(&*message.id) {
             self.retract_if_broken(&message.id, out);
             if message.model.as_deref() == Some(SYNTHETIC) {
+                // The answer of one of the program's own commands, which are not repeated.
+                self.is_by_itself = false;
                 self.turn.text.begin_message(None);
             } else {
                 self.begin_message(&message.id, message.model.as_deref());
@@ -120,6 +123,7 @@ impl ClaudeDecoder {
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
     pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         if line.parent_tool_use_id.is_none() {
+            self.is_by_itself &= !line.is_replay;
             self.said(line.uuid);
         }
         for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {
@@ -234,6 +238,21 @@ impl ClaudeDecoder {
         out.push(ClaudeDecoded::Event(StreamEvent::Retract));
         if let Some(content) = self.turn.text.retract() {
             out.push(ClaudeDecoded::Event(StreamEvent::Text { content, chunk: Chunk::Whole }));
+        }
+    }
+
+    /// The counts of a sub-agent's message come with each of its blocks, and are those at its start.
+    fn sub_agent_usage(
+        &mut self,
+        tool: &str,
+        message: &str,
+        usage: Option<wire::ClaudeUsage>,
+        out: &mut Vec<ClaudeDecoded>,
+    ) {
+        let Some(usage) = usage else { return };
+        if self.turn.sub_messages.insert(tool.to_owned(), message.to_owned()).as_deref() != Some(message) {
+            self.turn.usage += Usage::from(usage);
+            out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
         }
     }
 

@@ -39,12 +39,16 @@ impl ClaudeDecoder {
                     "the program replaced the older part of the conversation by a summary",
                 ));
             }
+            "task_started" => self.tasks.begin(line),
+            "task_notification" => {
+                self.turn.is_cut |= self.tasks.end(line);
+                self.is_by_itself |= !self.turn.begun;
+            }
+            "session_state_changed" if line.state.as_deref() == Some("idle") => self.idle(out),
             "status"
             | "thinking_tokens"
-            | "task_started"
             | "task_updated"
             | "task_progress"
-            | "task_notification"
             | "model_refusal_no_fallback"
             | "hook_started"
             | "hook_progress"

@@ -134,3 +134,123 @@ proptest! {
         prop_assert!(open.is_empty(), "every tool is answered");
     }
 }
+
+/// A line about a task that runs beside the conversation.
+fn task(subtype: &str, kind: &str, status: &str) -> String {
+    json!({ "type": "system", "subtype": subtype, "task_id": kind, "task_type": kind, "status": status })
+        .to_string()
+}
+
+fn result(text: &str, cost: f64) -> String {
+    json!({
+        "type": "result", "subtype": "success", "is_error": false, "result": text, "total_cost_usd": cost,
+        "modelUsage": { "m": { "inputTokens": (cost * 100.0) as u64 } },
+    })
+    .to_string()
+}
+
+fn system(subtype: &str) -> String {
+    json!({ "type": "system", "subtype": subtype, "state": "idle", "model": "m" }).to_string()
+}
+
+#[test]
+fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
+    let echo = || json!({ "type": "user", "message": { "content": "go" }, "isReplay": true }).to_string();
+    let said = |text: &str| assistant(text, &json!([{ "type": "text", "text": text }]));
+    let command =
+        || assistant("c", &json!([{ "type": "text", "text": "c" }])).replace("\"m\"", "\"<synthetic>\"");
+    let (agent, shell) = ("local_agent", "local_bash");
+    let told = |kind| task("task_notification", kind, "completed");
+    let started = |kind| task("task_started", kind, "");
+    let idle = || system("session_state_changed");
+    let init = || system("init");
+    let turn = |text, cost| vec![init(), said(text), result(text, cost)];
+    let rows = [
+        ("its own", vec![vec![init(), echo()], turn("a", 1.0)], Some(("a", "a", Some(1.0), false))),
+        (
+            "of an older program, which repeats nothing",
+            vec![turn("a", 1.0)],
+            Some(("a", "a", Some(1.0), false)),
+        ),
+        ("one that the program began", vec![vec![told(shell)], turn("b", 1.0)], None),
+        (
+            "first one that the program began",
+            vec![vec![told(shell)], turn("b", 1.0), vec![init(), echo()], turn("a", 3.0)],
+            Some(("a", "b\n\na", Some(3.0), false)),
+        ),
+        (
+            "first one that the program began, then one of its commands",
+            vec![vec![told(shell)], turn("b", 1.0), vec![init(), command(), result("c", 1.5)]],
+            Some(("c", "b\n\nc", Some(1.5), false)),
+        ),
+        ("a sub-agent works", vec![vec![init(), echo(), started(agent)], turn("a", 1.0), vec![idle()]], None),
+        (
+            "a sub-agent ended, and the model was told",
+            vec![
+                vec![init(), echo(), started(agent)],
+                turn("a", 1.0),
+                vec![idle(), told(agent)],
+                turn("z", 3.0),
+            ],
+            Some(("z", "a\n\nz", Some(3.0), false)),
+        ),
+        (
+            "a sub-agent was stopped, and the model was not told",
+            vec![
+                vec![init(), echo(), started(agent)],
+                turn("a", 1.0),
+                vec![task("task_notification", agent, "stopped"), idle()],
+            ],
+            Some(("a", "a", None, true)),
+        ),
+    ];
+    for (name, lines, expected) in rows {
+        let mut decoder = ClaudeDecoder::new();
+        let lines = lines.concat();
+        let ends =
+            lines.iter().flat_map(|line| decoder.push_line(line)).filter_map(
+                |decoded| match decoded {
+                    ClaudeDecoded::TurnEnd(end) => Some(*end),
+                    _ => None,
+                },
+            );
+        let ends = ends.map(|end| (end.text, end.full_text, end.cost_usd, end.is_error)).collect::<Vec<_>>();
+        let expected =
+            expected.map(|(text, full, cost, failed)| (text.to_owned(), full.to_owned(), cost, failed));
+        assert_eq!(ends, Vec::from_iter(expected), "{name}");
+    }
+}
+
+#[test]
+fn what_a_turn_leaves_in_the_background_is_said_and_can_be_stopped() {
+    let mut decoder = ClaudeDecoder::new();
+    let failed = result("no", 1.0).replace("false", "true");
+    let lines =
+        [system("init"), task("task_started", "local_bash", ""), task("task_started", "local_agent", "")];
+    let decoded = lines.iter().chain([&failed]).flat_map(|line| decoder.push_line(line)).collect();
+    let message = "stopped in the background at the end of the turn: 1 sub-agent and 1 command";
+    let warning = json!({ "type": "warning", "code": "backgroundEnded", "message": message });
+    assert!(events(decoded).contains(&warning));
+    assert_eq!(decoder.background_commands().collect::<Vec<_>>(), ["local_bash"]);
+    assert!(decoder.asks_model() && !decoder.is_idle());
+    for kind in ["local_agent", "local_bash"] {
+        decoder.push_line(&task("task_notification", kind, "stopped"));
+    }
+    assert!(decoder.is_idle());
+}
+
+#[test]
+fn what_sub_agents_take_is_counted_while_they_work() {
+    let mut decoder = ClaudeDecoder::new();
+    let block = |tool: &str, message: &str| {
+        let message = json!({ "id": message, "model": "m", "content": [], "usage": { "input_tokens": 100 } });
+        json!({ "type": "assistant", "message": message, "parent_tool_use_id": tool }).to_string()
+    };
+    let lines =
+        [block("t1", "m1"), block("t1", "m1"), block("t2", "m2"), block("t1", "m1"), block("t1", "m3")];
+    let counts = lines.iter().flat_map(|line| decoder.push_line(line)).map(|decoded| match decoded {
+        ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None }) => usage.input_tokens,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [100, 200, 300]);
+}

@@ -32,15 +32,17 @@ fn launch(value: Value) -> ClaudeLaunch {
     ClaudeLaunch::new(&options(value), &context(folder.path())).unwrap()
 }
 
+const DENIED: &str = "--disallowed-tools=Workflow,CronCreate,ScheduleWakeup";
+
 /// The arguments beyond those that are always there.
 fn beyond(value: Value) -> Vec<String> {
-    launch(value).arguments[5..].to_vec()
+    launch(value).arguments[6..].to_vec()
 }
 
 #[test]
 fn options_become_arguments() {
     let rows = [
-        (json!({}), vec!["--disallowed-tools=Workflow"]),
+        (json!({}), vec![DENIED]),
         (
             json!({ "model": "-m", "maxTurns": 3, "maxBudgetUsd": 0.5, "permissionMode": "acceptEdits" }),
             vec![
@@ -48,28 +50,31 @@ fn options_become_arguments() {
                 "--max-turns=3",
                 "--max-budget-usd=0.5",
                 "--permission-mode=acceptEdits",
-                "--disallowed-tools=Workflow",
+                DENIED,
             ],
         ),
-        (json!({ "tools": [] }), vec!["--tools=", "--disallowed-tools=Workflow"]),
-        (json!({ "tools": ["Bash", "Workflow"] }), vec!["--tools=Bash,Workflow"]),
+        (json!({ "tools": [] }), vec!["--tools=", DENIED]),
+        (
+            json!({ "tools": ["Bash", "Workflow"] }),
+            vec!["--tools=Bash,Workflow", "--disallowed-tools=CronCreate,ScheduleWakeup"],
+        ),
         (
             json!({ "allowedTools": ["Bash(git *)", "Read"], "disallowedTools": ["Write"] }),
-            vec!["--allowed-tools=Bash(git *),Read", "--disallowed-tools=Write,Workflow"],
+            vec![
+                "--allowed-tools=Bash(git *),Read",
+                "--disallowed-tools=Write,Workflow,CronCreate,ScheduleWakeup",
+            ],
         ),
-        (json!({ "thinking": "off" }), vec!["--thinking=disabled", "--disallowed-tools=Workflow"]),
-        (json!({ "thinking": "minimal" }), vec!["--effort=low", "--disallowed-tools=Workflow"]),
-        (json!({ "thinking": "medium" }), vec!["--effort=medium", "--disallowed-tools=Workflow"]),
-        (json!({ "thinking": "xhigh" }), vec!["--effort=xhigh", "--disallowed-tools=Workflow"]),
-        (json!({ "maxThinkingTokens": 9 }), vec!["--max-thinking-tokens=9", "--disallowed-tools=Workflow"]),
+        (json!({ "thinking": "off" }), vec!["--thinking=disabled", DENIED]),
+        (json!({ "thinking": "minimal" }), vec!["--effort=low", DENIED]),
+        (json!({ "thinking": "medium" }), vec!["--effort=medium", DENIED]),
+        (json!({ "thinking": "xhigh" }), vec!["--effort=xhigh", DENIED]),
+        (json!({ "maxThinkingTokens": 9 }), vec!["--max-thinking-tokens=9", DENIED]),
         (
             json!({ "addDirs": ["/a", "b"], "settingSources": [] }),
-            vec!["--disallowed-tools=Workflow", "--add-dir=/a", "--add-dir=b", "--setting-sources="],
+            vec![DENIED, "--add-dir=/a", "--add-dir=b", "--setting-sources="],
         ),
-        (
-            json!({ "settingSources": ["user", "local"] }),
-            vec!["--disallowed-tools=Workflow", "--setting-sources=user,local"],
-        ),
+        (json!({ "settingSources": ["user", "local"] }), vec![DENIED, "--setting-sources=user,local"]),
     ];
     for (value, expected) in rows {
         assert_eq!(beyond(value.clone()), expected, "{value}");
@@ -110,6 +115,7 @@ fn the_environment_is_the_callers_without_what_is_not_for_it() {
         ("CLAUDE_CODE_MAX_RETRIES", "0"),
         ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
         ("DISABLE_AUTOUPDATER", "1"),
+        ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "1"),
         ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "500"),
     ];
     assert_eq!(
