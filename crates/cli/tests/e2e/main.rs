@@ -229,6 +229,7 @@ cases! {
     claude_options: CLAUDE, 40, vendors::claude_options;
     claude_by_hand: CLAUDE, 40, vendors::claude_by_hand;
     claude_limits: CLAUDE, 40, vendors::claude_limits;
+    claude_background: CLAUDE, 40, vendors::claude_background;
     codex_options: CODEX, 40, vendors::codex_options;
     codex_limit_of_turns: CODEX, 40, vendors::codex_limit_of_turns;
     codex_patches: CODEX, 60, vendors::codex_patches;

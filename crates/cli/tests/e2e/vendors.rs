@@ -18,8 +18,8 @@ use tokio::runtime::Runtime;
 
 use super::agents::{self, AgentCli as _, Codex, OpenCode};
 use super::checks::{
-    agent, count, ended, failure, flow, interrupted, main_requests, output, same, says, serve, session_of,
-    spoken, tool_ends,
+    agent, agent_node, count, ended, failure, flow, interrupted, main_requests, output, same, says, scenario,
+    serve, session_of, spoken, tool_ends,
 };
 
 /// A picture of one pixel.
@@ -112,6 +112,41 @@ pub(super) fn claude_limits(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let facts = json!([output(&summary)["stopReason"], output(&summary)["numTurns"]]);
     same("the end", &facts, &json!(["maxTurns", 1]))?;
     fails(&sandbox.run_flow(&limited("maxBudgetUsd", json!(0.000_000_1)), &[])?, "BILLING", "maxBudget")
+}
+
+/// A turn waits for its sub-agents, and ends what else it leaves in the background. The next one gets its own answer.
+pub(super) fn claude_background(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let shell = |command: &str, background: bool| {
+        let input = json!({ "command": command, "description": "x", "run_in_background": background });
+        json!({ "type": "tool_use", "name": "Bash", "input": input })
+    };
+    let job = json!({ "description": "sub", "prompt": "role=sub. Work.", "subagent_type": "general-purpose",
+                      "run_in_background": true });
+    let sub_agent = json!({ "type": "tool_use", "name": "Agent", "input": job });
+    let turn =
+        |part: &str, blocks: Value| json!({ "when": { "lastMessageContains": part }, "blocks": blocks });
+    let text = |text: &str| json!([{ "type": "text", "text": text }]);
+    let turns = json!([
+        turn("role=boss", json!([shell("sleep 300", true), sub_agent])),
+        turn("Async agent launched", text("started")),
+        turn("role=sub", json!([shell("sleep 1; echo made > made", false)])),
+        turn("task-notification", text("all done")),
+        turn("role=next", text("the next answer")),
+        { "blocks": text("sub done") },
+    ]);
+    let _server = scenario(sandbox, json!({ "turns": turns }))?;
+    let options = json!({ "allowedTools": ["Agent", "Bash"] });
+    let mut next = agent_node("next", "role=next. Go.", &options);
+    next["dependsOn"] = json!(["first"]);
+    next["session"] = json!("first");
+    let flow = flow(&[agent_node("first", "role=boss. Go.", &options), next]);
+    let run = sandbox.run_flow(&flow, &["--no-input"])?;
+    let summary = ended(&run, 0, "success")?;
+    let texts = json!([summary["outputs"]["first"]["text"], summary["outputs"]["next"]["text"]]);
+    same("the answers", &texts, &json!(["all done", "the next answer"]))?;
+    same("the warnings", &warnings(&run.events), &vec!["backgroundEnded"])?;
+    ensure!(sandbox.work().join("made").exists(), "the sub-agent did not work: {run}");
+    Ok(())
 }
 
 pub(super) fn codex_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -68,14 +68,13 @@ impl ClaudeAgent {
         write(&self.process.stdin(), line)
     }
 
-    /// Ends what the turn left in the background: the program would begin turns by itself when it ends. If that takes too long,
-    /// the process serves no other turn.
-    async fn end_background(&mut self) -> Result<(), AgentError> {
-        for task in self.decoder.background_commands() {
-            let request = json!({ "subtype": "stop_task", "task_id": task });
-            self.send(&wire::control_request(&format!("stop-{task}"), request))?;
-        }
+    /// Ends what the turn left in the background: the program would begin turns by itself when it ends.
+    async fn end_background(&mut self) {
         let ended = async {
+            for task in self.decoder.background_commands() {
+                let request = json!({ "subtype": "stop_task", "task_id": task });
+                self.send(&wire::control_request(&format!("stop-{task}"), request))?;
+            }
             let mut is_interrupted = false;
             while !self.is_idle() {
                 // Also sub-agents end by it; of the end of one that is stopped by its id, the model is told.
@@ -85,9 +84,10 @@ impl ClaudeAgent {
                 let Some(bytes) = self.process.read().await else { break };
                 self.decoder.push_bytes(&bytes);
             }
-            Ok(())
+            Ok::<_, AgentError>(())
         };
-        timeout(GRACE, ended).await.unwrap_or(Ok(()))
+        // A program that did not end it is not idle, and serves no other turn.
+        let _ended_in_time = timeout(GRACE, ended).await;
     }
 
     fn refuse(&self, request_id: &str, subtype: &str) -> Result<(), AgentError> {
@@ -230,7 +230,7 @@ impl Agent for ClaudeAgent {
             // The end of the turn says more than the answer to the interrupt that caused it.
             ClaudeDecoded::Answered { .. } => {}
             ClaudeDecoded::TurnEnd(end) => {
-                self.end_background().await?;
+                self.end_background().await;
                 return Ok(Handled::End(end));
             }
             ClaudeDecoded::Fault(error) => return Ok(Handled::Fault(error)),

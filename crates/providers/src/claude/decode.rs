@@ -13,9 +13,9 @@
 //!
 //! # When a turn ends
 //!
-//! - The program begins turns by itself, to tell the model that something in the background has ended. Before such a turn
-//!   it announces that end; before the answer to a prompt it repeats the prompt. A result that follows the one and not the
-//!   other does not end the caller's turn.
+//! - The program begins turns by itself, to tell the model that something in the background has ended. The result of one
+//!   names that origin, and does not end the caller's turn unless the prompt was answered there, which the program
+//!   repeats then.
 //! - A turn goes on while sub-agents run, to the result that tells theirs.
 
 use std::collections::BTreeMap;
@@ -129,8 +129,6 @@ pub struct ClaudeDecoder {
     totals: Totals,
     session: Option<ProviderSessionId>,
     tasks: BackgroundTasks,
-    /// Whether the program announced that something in the background has ended, and has not begun to answer a prompt since.
-    is_by_itself: bool,
     turn: ClaudeTurnState,
 }
 
@@ -138,6 +136,8 @@ pub struct ClaudeDecoder {
 #[derive(Debug, Default)]
 struct ClaudeTurnState {
     begun: bool,
+    /// Whether the program repeated the prompt, which it does when it begins to answer.
+    has_prompt: bool,
     text: TurnText,
     streamed: Option<Streamed>,
     last_message: Option<String>,

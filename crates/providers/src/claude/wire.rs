@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use inspan_protocol::Usage;
 use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::decode::whole_number;
@@ -259,6 +259,9 @@ pub(super) struct ResultLine<'a> {
     pub(super) permission_denials: Vec<Denial>,
     #[serde(default)]
     pub(super) structured_output: Option<Value>,
+    /// What began the turn, unless it was a prompt.
+    #[serde(default)]
+    pub(super) origin: Option<IgnoredAny>,
 }
 
 /// What one model used since the process began.

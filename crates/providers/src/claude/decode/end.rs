@@ -27,7 +27,7 @@ pub(super) struct EndedTurn {
 
 impl ClaudeDecoder {
     pub(super) fn result(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) {
-        if self.is_by_itself {
+        if line.origin.is_some() && !self.turn.has_prompt {
             // What it took is part of the turn that follows.
             self.turn.begun = false;
             self.turn.error = None;

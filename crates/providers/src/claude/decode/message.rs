@@ -105,8 +105,6 @@ impl ClaudeDecoder {
         } else if self.turn.last_message.as_deref() != Some(&*message.id) {
             self.retract_if_broken(&message.id, out);
             if message.model.as_deref() == Some(SYNTHETIC) {
-                // The answer of one of the program's own commands, which are not repeated.
-                self.is_by_itself = false;
                 self.turn.text.begin_message(None);
             } else {
                 self.begin_message(&message.id, message.model.as_deref());
@@ -123,7 +121,7 @@ impl ClaudeDecoder {
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
     pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         if line.parent_tool_use_id.is_none() {
-            self.is_by_itself &= !line.is_replay;
+            self.turn.has_prompt |= line.is_replay;
             self.said(line.uuid);
         }
         for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {

@@ -40,10 +40,7 @@ impl ClaudeDecoder {
                 ));
             }
             "task_started" => self.tasks.begin(line),
-            "task_notification" => {
-                self.turn.is_cut |= self.tasks.end(line);
-                self.is_by_itself |= !self.turn.begun;
-            }
+            "task_notification" => self.turn.is_cut |= self.tasks.end(line),
             "session_state_changed" if line.state.as_deref() == Some("idle") => self.idle(out),
             "status"
             | "thinking_tokens"

@@ -157,47 +157,39 @@ fn system(subtype: &str) -> String {
 fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
     let echo = || json!({ "type": "user", "message": { "content": "go" }, "isReplay": true }).to_string();
     let said = |text: &str| assistant(text, &json!([{ "type": "text", "text": text }]));
-    let command =
-        || assistant("c", &json!([{ "type": "text", "text": "c" }])).replace("\"m\"", "\"<synthetic>\"");
-    let (agent, shell) = ("local_agent", "local_bash");
-    let told = |kind| task("task_notification", kind, "completed");
-    let started = |kind| task("task_started", kind, "");
+    let (started, agent) = (|| task("task_started", "local_agent", ""), "local_agent");
+    let told = || task("task_notification", agent, "completed");
     let idle = || system("session_state_changed");
     let init = || system("init");
     let turn = |text, cost| vec![init(), said(text), result(text, cost)];
+    let by_itself = |text, cost| {
+        let result = result(text, cost).replacen('{', r#"{"origin":{"kind":"task-notification"},"#, 1);
+        vec![init(), said(text), result]
+    };
     let rows = [
         ("its own", vec![vec![init(), echo()], turn("a", 1.0)], Some(("a", "a", Some(1.0), false))),
-        (
-            "of an older program, which repeats nothing",
-            vec![turn("a", 1.0)],
-            Some(("a", "a", Some(1.0), false)),
-        ),
-        ("one that the program began", vec![vec![told(shell)], turn("b", 1.0)], None),
+        ("of a program that repeats nothing", vec![turn("a", 1.0)], Some(("a", "a", Some(1.0), false))),
+        ("one that the program began", vec![by_itself("b", 1.0)], None),
         (
             "first one that the program began",
-            vec![vec![told(shell)], turn("b", 1.0), vec![init(), echo()], turn("a", 3.0)],
+            vec![by_itself("b", 1.0), vec![init(), echo()], turn("a", 3.0)],
             Some(("a", "b\n\na", Some(3.0), false)),
         ),
         (
-            "first one that the program began, then one of its commands",
-            vec![vec![told(shell)], turn("b", 1.0), vec![init(), command(), result("c", 1.5)]],
-            Some(("c", "b\n\nc", Some(1.5), false)),
+            "one that the program began, and that answers the prompt",
+            vec![vec![init(), said("b"), echo()], by_itself("a", 3.0)],
+            Some(("a", "b\n\na", Some(3.0), false)),
         ),
-        ("a sub-agent works", vec![vec![init(), echo(), started(agent)], turn("a", 1.0), vec![idle()]], None),
+        ("a sub-agent works", vec![vec![init(), echo(), started()], turn("a", 1.0), vec![idle()]], None),
         (
             "a sub-agent ended, and the model was told",
-            vec![
-                vec![init(), echo(), started(agent)],
-                turn("a", 1.0),
-                vec![idle(), told(agent)],
-                turn("z", 3.0),
-            ],
+            vec![vec![init(), echo(), started()], turn("a", 1.0), vec![idle(), told()], by_itself("z", 3.0)],
             Some(("z", "a\n\nz", Some(3.0), false)),
         ),
         (
             "a sub-agent was stopped, and the model was not told",
             vec![
-                vec![init(), echo(), started(agent)],
+                vec![init(), echo(), started()],
                 turn("a", 1.0),
                 vec![task("task_notification", agent, "stopped"), idle()],
             ],
@@ -208,12 +200,10 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
         let mut decoder = ClaudeDecoder::new();
         let lines = lines.concat();
         let ends =
-            lines.iter().flat_map(|line| decoder.push_line(line)).filter_map(
-                |decoded| match decoded {
-                    ClaudeDecoded::TurnEnd(end) => Some(*end),
-                    _ => None,
-                },
-            );
+            lines.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
+                ClaudeDecoded::TurnEnd(end) => Some(*end),
+                _ => None,
+            });
         let ends = ends.map(|end| (end.text, end.full_text, end.cost_usd, end.is_error)).collect::<Vec<_>>();
         let expected =
             expected.map(|(text, full, cost, failed)| (text.to_owned(), full.to_owned(), cost, failed));
