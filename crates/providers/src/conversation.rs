@@ -11,8 +11,10 @@ use serde_json::Value;
 use crate::error::{no_turn, not_found};
 
 mod folder;
+mod lock;
 
 pub use folder::FolderStore;
+pub(crate) use lock::ConversationLock;
 
 /// The version of the form in which conversations are stored.
 const VERSION: u32 = 1;

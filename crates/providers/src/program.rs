@@ -13,6 +13,7 @@ use inspan_protocol::{
 };
 use tokio::time::Instant;
 
+use crate::conversation::ConversationLock;
 use crate::error::no_turn;
 use crate::output::{TurnOutput, is_turn_id};
 use inspan_process::{Exit, Process};
@@ -450,6 +451,12 @@ async fn ready<A: Agent>(
     };
     let leasing = within(context.deadline, pool.lease(conversation.id(), &call.launch));
     let mut lease = context.cancel.run_until_cancelled(leasing).await.ok_or(NotReady::Cancelled)??;
+    if let ProcessConversation::Resumed(id) = &conversation {
+        let locking =
+            within(context.deadline, ConversationLock::take(id, &context.host.env, pool.busy_limit()));
+        let lock = context.cancel.run_until_cancelled(locking).await.ok_or(NotReady::Cancelled)??;
+        lease.lock(lock);
+    }
     if lease.session().is_none() {
         let session = match pool.spare(&call.launch).await {
             // What it cannot open may be opened by a new process.

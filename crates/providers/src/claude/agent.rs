@@ -30,8 +30,8 @@ use inspan_process::{Exit, Process, Start, Stdin};
 pub(super) struct ClaudeAgent {
     process: Process,
     decoder: ClaudeDecoder,
-    /// Exists as long as the process may read it.
-    _mcp_config: Option<PrivateFile>,
+    /// What the process reads when it starts.
+    files: Vec<PrivateFile>,
 }
 
 /// One message of the user.
@@ -120,9 +120,16 @@ impl Agent for ClaudeAgent {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let mut arguments = launch.arguments.clone();
-        arguments.extend(launch.conversation_arguments(conversation));
-        let mcp_config =
-            launch.mcp_config.as_deref().map(|config| PrivateFile::new(config, context)).transpose()?;
+        let beginning = launch.beginning(conversation);
+        let beginning =
+            beginning.map(|transcript| PrivateFile::new(&transcript, "jsonl", context)).transpose()?;
+        let path = beginning.as_ref().map(|file| file.0.as_path());
+        arguments.extend(launch.conversation_arguments(conversation, path));
+        let mcp_config = launch
+            .mcp_config
+            .as_deref()
+            .map(|config| PrivateFile::new(config, "json", context))
+            .transpose()?;
         if let Some(file) = &mcp_config {
             arguments.push(format!("--mcp-config={}", file.0.display()));
         }
@@ -137,7 +144,7 @@ impl Agent for ClaudeAgent {
             launch.redactor(),
         )?;
         let decoder = ClaudeDecoder::with_session(conversation.id().clone());
-        Ok(Self { process, decoder, _mcp_config: mcp_config })
+        Ok(Self { process, decoder, files: [beginning, mcp_config].into_iter().flatten().collect() })
     }
 
     async fn greet(&mut self, launch: &ClaudeLaunch) -> Result<(), AgentError> {
@@ -148,6 +155,8 @@ impl Agent for ClaudeAgent {
             for decoded in self.decoder.push_bytes(&bytes) {
                 match decoded {
                     ClaudeDecoded::Answered { request_id, error } if request_id == ID => {
+                        // It has read them. What is deleted now does not outlive a crash.
+                        self.files.clear();
                         return error.map_or(Ok(()), |error| {
                             let message = format!("the program refused its options: {error}");
                             Err(AgentError::new(ErrorCode::ConfigInvalid, message))
@@ -296,9 +305,9 @@ fn write(stdin: &Stdin, line: &Value) -> Result<(), AgentError> {
 struct PrivateFile(PathBuf);
 
 impl PrivateFile {
-    fn new(content: &str, context: &ExecutionContext) -> Result<Self, AgentError> {
+    fn new(content: &str, extension: &str, context: &ExecutionContext) -> Result<Self, AgentError> {
         let folder = PathBuf::from(context.host.env.get("TMPDIR").unwrap_or("/tmp"));
-        let path = folder.join(format!("inspan-{}.json", crate::conversation::fresh_id()));
+        let path = folder.join(format!("inspan-{}.{extension}", crate::conversation::fresh_id()));
         let mut options = fs::OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
@@ -306,7 +315,7 @@ impl PrivateFile {
         let written = options.open(&path).and_then(|mut file| file.write_all(content.as_bytes()));
         let file = Self(path);
         written.map(|()| file).map_err(|error| {
-            let message = format!("cannot write the MCP servers to a file in {}: {error}", folder.display());
+            let message = format!("cannot write a file for the program in {}: {error}", folder.display());
             AgentError::new(ErrorCode::Process, message)
         })
     }

@@ -20,6 +20,9 @@ use inspan_transport::directory;
 /// Tools that would start agents beside ours, or turns that nobody asked for.
 const UNASKED: [&str; 3] = ["Workflow", "CronCreate", "ScheduleWakeup"];
 
+/// The longest transcript that is read, in bytes.
+const TRANSCRIPT_LIMIT: u64 = 512 * 1024 * 1024;
+
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
 pub(crate) struct ClaudeLaunch {
@@ -54,10 +57,15 @@ impl ClaudeLaunch {
     /// The arguments that name the conversation.
     ///
     /// The program finds an earlier conversation by its id only in the directory where it was held, but takes the
-    /// absolute path of its transcript anywhere.
-    pub(super) fn conversation_arguments(&self, conversation: &ProcessConversation) -> Vec<String> {
+    /// absolute path of its transcript anywhere. `beginning` is the path of [`Self::beginning`].
+    pub(super) fn conversation_arguments(
+        &self,
+        conversation: &ProcessConversation,
+        beginning: Option<&Path>,
+    ) -> Vec<String> {
         let resume = |id: &ProviderSessionId| {
-            let path = self.transcript(id).map(|path| path.to_string_lossy().into_owned());
+            let path = beginning.map(Path::to_path_buf).or_else(|| self.transcript(id));
+            let path = path.map(|path| path.to_string_lossy().into_owned());
             format!("--resume={}", path.unwrap_or_else(|| id.to_string()))
         };
         match conversation {
@@ -69,6 +77,21 @@ impl ClaudeLaunch {
                 branch.into_iter().chain(at).collect()
             }
         }
+    }
+
+    /// The beginning of the transcript of a conversation, to where a branch of it begins, if the program has replaced that
+    /// part by a summary since: it then finds only what follows.
+    pub(super) fn beginning(&self, conversation: &ProcessConversation) -> Option<String> {
+        let ProcessConversation::Forked { from, at: Some(at), .. } = conversation else { return None };
+        let path = self
+            .transcript(from)
+            .filter(|path| path.metadata().is_ok_and(|m| m.len() <= TRANSCRIPT_LIMIT))?;
+        let mut transcript = std::fs::read_to_string(path).ok()?;
+        let found = transcript.find(&format!("\"uuid\":\"{at}\""))?;
+        let end = found + transcript[found..].find('\n')? + 1;
+        let is_replaced = transcript[end..].contains(r#""subtype":"compact_boundary""#);
+        transcript.truncate(end);
+        is_replaced.then_some(transcript)
     }
 
     /// The transcript of a conversation, if there is one where the program stores them.

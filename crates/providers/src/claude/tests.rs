@@ -271,6 +271,13 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     #[tokio::test]
     async fn one_conversation_takes_one_turn_at_a_time() {
         let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
+        let context = || {
+            let mut context = fake.context();
+            let home = [("INSPAN_HOME".to_owned(), fake.folder().join("home").display().to_string())];
+            context.host.env =
+                context.host.env.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).chain(home).collect();
+            context
+        };
         let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });
         let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
         let options = ClaudeOptions { resume: Some(session), ..ClaudeOptions::default() };
@@ -279,12 +286,19 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
             options: Some(options.clone()),
             ..ClaudeInput::default()
         };
-        let mut first = provider.execute(input, fake.context());
+        let mut first = provider.execute(input, context());
         first.next().await.unwrap().unwrap();
-        let error = run(&provider, options.clone(), fake.context()).await.1.unwrap_err();
+        let error = run(&provider, options.clone(), context()).await.1.unwrap_err();
         assert_eq!(
             (error.code, error.detail.unwrap()["kind"].clone()),
             (ErrorCode::InvalidRequest, json!("sessionBusy"))
+        );
+        let another = self::provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });
+        let error = run(&another, options.clone(), context()).await.1.unwrap_err();
+        assert_eq!(
+            error.detail.unwrap()["kind"],
+            json!("sessionBusy"),
+            "another process of Inspan waits too"
         );
         assert_eq!(fake.pids().len(), 1, "no second process on one conversation");
         // Dropping the stream frees it, once its process is gone.
@@ -292,7 +306,7 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         let pid = fake.pids()[0];
         let input =
             ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
-        let mut second = provider.execute(input, fake.context());
+        let mut second = provider.execute(input, context());
         second.next().await.unwrap().unwrap();
         assert_eq!((fake.pids().len(), is_running(pid)), (2, false));
         drop(second);

@@ -28,7 +28,7 @@ impl FolderStore {
         Self { folder: Some(folder.into()) }
     }
 
-    fn folder(&self, environment: &Environment) -> Result<PathBuf, AgentError> {
+    pub(super) fn folder(&self, environment: &Environment) -> Result<PathBuf, AgentError> {
         let variable = |name: &str| environment.get(name).map(PathBuf::from);
         self.folder
             .clone()
@@ -89,11 +89,7 @@ impl Drop for Claimed {
 }
 
 fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Option<Claimed>> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)?;
+    create_private(folder)?;
     let lock = private().create(true).truncate(false).write(true).open(folder.join(format!("{id}.lock")))?;
     match lock.try_lock() {
         Ok(()) => {}
@@ -108,8 +104,17 @@ fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Opt
     }))
 }
 
+/// Creates a folder that is its owner's only, unless it exists.
+pub(super) fn create_private(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
 /// A new file is its owner's only.
-fn private() -> OpenOptions {
+pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Agent;
 use super::session::{Session, too_long};
+use crate::conversation::ConversationLock;
 use crate::error::busy;
 
 /// How long a process stays after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
@@ -75,6 +76,8 @@ pub(crate) struct Lease<A: Agent> {
     pool: Arc<Pool<A>>,
     id: ProviderSessionId,
     session: Option<Session<A>>,
+    /// Keeps other processes from the conversation.
+    lock: Option<ConversationLock>,
     holds: Holds,
 }
 
@@ -109,6 +112,11 @@ impl<A: Agent> Pool<A> {
         });
         let over = cancel.clone().drop_guard();
         (ExecutionContext { cancel, ..context }, over)
+    }
+
+    /// How long a turn waits for another turn of the same conversation.
+    pub(super) fn busy_limit(&self) -> Duration {
+        self.limits.busy
     }
 
     /// Takes a conversation for a turn. If its process is warm and was started as this turn would start it, the
@@ -152,7 +160,7 @@ impl<A: Agent> Pool<A> {
             None => None,
         };
         slots.insert(id.clone(), Slot::Busy);
-        Some((Lease { pool, id: id.clone(), session: None, holds: Holds::Yes }, warm))
+        Some((Lease { pool, id: id.clone(), session: None, lock: None, holds: Holds::Yes }, warm))
     }
 
     /// Takes the least recently used warm process away from its conversation, if it can hold another one and was started as
@@ -214,7 +222,7 @@ impl<A: Agent> Pool<A> {
         if let (true, Some(pool)) = (unused, self.us.upgrade())
             && let Some(Slot::Warm(warm)) = slots.insert(id.clone(), Slot::Busy)
         {
-            drop(Lease { pool, id: id.clone(), session: Some(warm.session), holds: Holds::Yes });
+            drop(Lease { pool, id: id.clone(), session: Some(warm.session), lock: None, holds: Holds::Yes });
         }
     }
 
@@ -261,6 +269,11 @@ impl<A: Agent> Lease<A> {
         self.id = id;
     }
 
+    /// Holds this lock as long as the lease.
+    pub(super) fn lock(&mut self, lock: Option<ConversationLock>) {
+        self.lock = lock;
+    }
+
     /// Puts a new session into the lease.
     pub(crate) fn hold(&mut self, session: Session<A>) {
         self.session = Some(session);
@@ -289,6 +302,7 @@ impl<A: Agent> Drop for Lease<A> {
             return;
         }
         let (pool, id) = (Arc::clone(&self.pool), self.id.clone());
+        let lock = self.lock.take();
         let Some(mut session) = self.session.take() else { return pool.free(&id) };
         // Outside of a runtime nothing runs that could wait; the drop of the session kills its process.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -296,7 +310,7 @@ impl<A: Agent> Drop for Lease<A> {
             work.spawn_on(
                 async move {
                     session.end().await;
-                    drop(session);
+                    drop((session, lock));
                     pool.free(&id);
                 },
                 &runtime,

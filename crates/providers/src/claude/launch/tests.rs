@@ -1,6 +1,6 @@
 //! Tests of the command line.
 
-use inspan_protocol::ErrorCode;
+use inspan_protocol::{ErrorCode, TurnId};
 use serde_json::json;
 
 use super::super::options::ClaudeInput;
@@ -129,13 +129,40 @@ fn a_conversation_is_found_by_its_transcript() {
     let folder = tempfile::tempdir().unwrap();
     let launch = ClaudeLaunch::new(&ClaudeOptions::default(), &context(folder.path())).unwrap();
     let id = ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
-    let arguments = |conversation| launch.conversation_arguments(&conversation);
+    let arguments = |conversation| launch.conversation_arguments(&conversation, None);
     assert_eq!(arguments(ProcessConversation::New(id.clone())), [format!("--session-id={id}")]);
     assert_eq!(arguments(ProcessConversation::Resumed(id.clone())), [format!("--resume={id}")]);
     let transcript = folder.path().join(".claude/projects/-elsewhere").join(format!("{id}.jsonl"));
     std::fs::create_dir_all(transcript.parent().unwrap()).unwrap();
     std::fs::write(&transcript, "").unwrap();
-    assert_eq!(arguments(ProcessConversation::Resumed(id)), [format!("--resume={}", transcript.display())]);
+    assert_eq!(
+        arguments(ProcessConversation::Resumed(id.clone())),
+        [format!("--resume={}", transcript.display())]
+    );
+
+    let line = |uuid: &str, subtype: &str| {
+        json!({ "parentUuid": "a", "uuid": uuid, "subtype": subtype }).to_string()
+    };
+    let lines =
+        [line("0", ""), line("a", ""), line("b", "compact_boundary"), line("c", "")].map(|l| l + "\n");
+    std::fs::write(&transcript, lines.concat()).unwrap();
+    let beginning = |at: Option<&str>| {
+        let branch = ProviderSessionId::from("branch");
+        launch.beginning(&ProcessConversation::Forked {
+            from: id.clone(),
+            at: at.map(TurnId::from),
+            id: branch,
+        })
+    };
+    assert_eq!(
+        beginning(Some("a")),
+        Some(lines[..2].concat()),
+        "the program finds only what follows the summary"
+    );
+    assert_eq!(["c", "none"].map(|at| beginning(Some(at))), [None, None]);
+    assert_eq!(beginning(None), None);
+    let branch = ProcessConversation::Forked { from: id, at: Some("a".into()), id: "branch".into() };
+    assert_eq!(launch.conversation_arguments(&branch, Some(Path::new("/b")))[0], "--resume=/b");
 }
 
 #[test]

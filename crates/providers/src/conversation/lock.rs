@@ -1,0 +1,87 @@
+//! One turn at a time in a conversation that a program stores, among processes too. Programs allow two, and then lose what
+//! one of them did, or ask the model without end.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use inspan_protocol::{AgentError, Environment, ProviderSessionId};
+use tokio::time::{Instant, sleep};
+
+use super::folder::{FolderStore, create_private, private};
+use crate::error::busy;
+
+/// How long until a lock that another process holds is tried again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A conversation that is locked for one turn. The lock ends with this value, and with the process.
+#[derive(Debug)]
+pub(crate) struct ConversationLock(File, PathBuf);
+
+impl ConversationLock {
+    /// Waits until no other process uses the conversation. Nothing is locked where no file can be written, and for an id that
+    /// cannot be the name of a file.
+    ///
+    /// # Errors
+    /// It is in use for longer than this (`INVALID_REQUEST`, kind `sessionBusy`).
+    pub(crate) async fn take(
+        session: &ProviderSessionId,
+        environment: &Environment,
+        limit: Duration,
+    ) -> Result<Option<Self>, AgentError> {
+        let Some(path) = path(session, environment) else { return Ok(None) };
+        let until = Instant::now() + limit;
+        loop {
+            match try_lock(&path) {
+                Ok(file) => return Ok(Some(Self(file, path))),
+                Err(TryLockError::Error(error)) => {
+                    tracing::debug!(%error, path = %path.display(), "the conversation cannot be locked");
+                    return Ok(None);
+                }
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return Err(busy(session)),
+                Err(TryLockError::WouldBlock) => sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+impl Drop for ConversationLock {
+    fn drop(&mut self) {
+        let _deleted = fs::remove_file(&self.1);
+        // Closing it is not enough: a program that is being started at this moment has a copy of it for a while.
+        let _unlocked = self.0.unlock();
+    }
+}
+
+fn path(session: &ProviderSessionId, environment: &Environment) -> Option<PathBuf> {
+    let id = session.as_str();
+    let is_name =
+        id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let folder = FolderStore::default().folder(environment).ok().filter(|_| is_name)?;
+    Some(folder.join(format!("program-{id}.lock")))
+}
+
+fn try_lock(path: &Path) -> Result<File, TryLockError> {
+    path.parent().map_or(Ok(()), create_private).map_err(TryLockError::Error)?;
+    let file = private().create(true).truncate(false).write(true).open(path).map_err(TryLockError::Error)?;
+    file.try_lock()?;
+    // The holder before may have deleted the file since it was opened. Then a third process does not see this lock.
+    if is_at(&file, path).map_err(TryLockError::Error)? { Ok(file) } else { Err(TryLockError::WouldBlock) }
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let opened = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
+}
