@@ -247,6 +247,37 @@ pub(super) fn codex_busy(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("the answer", &output(&summary)["text"], &json!("Second."))
 }
 
+/// A sub-agent ends with its turn: with one that did not wait for it, and with one that is cut.
+pub(super) fn codex_sub_agents(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let spawn = json!({ "message": "role=helper. Work.", "agent_type": "default" });
+    let spawn = json!({ "type": "tool_use", "name": "multi_agent_v1__spawn_agent", "input": spawn });
+    let mut works = Codex::shell("echo work >> work");
+    works["when"] = json!({ "anyMessageContains": "role=helper." });
+    works["times"] = json!(50);
+    works["firstMs"] = json!(300);
+    // As the command begins, the turn before it has ended.
+    let watch = "wc -l < work; sleep 2; wc -l < work";
+    for (answers_after, is_cut) in [(1_500, false), (60_000, true)] {
+        let mut ends = says("Done.");
+        ends["firstMs"] = json!(answers_after);
+        let begins = json!({ "when": { "lastMessageContains": "role=boss." }, "blocks": [spawn] });
+        let _server = serve(sandbox, &[begins, works.clone(), ends])?;
+        let mut flow = agents::agent::<Codex>("role=boss. Delegate.", &Codex::free());
+        flow["nodes"][0]["policy"] = json!({ "timeout": "4s", "continueOnError": true });
+        let watches = json!({ "id": "b", "type": "exec", "dependsOn": ["a"], "input": { "argv": ["sh", "-c", watch] } });
+        flow["nodes"].as_array_mut().context("nodes")?.push(watches);
+        let run = sandbox.run_flow(&flow, &[])?;
+        let summary = ended(&run, 0, "success")?;
+        same("whether it was cut", &failure(&run).is_ok(), &is_cut)?;
+        same("the warning", &warnings(&run.events).contains(&"backgroundEnded"), &!is_cut)?;
+        let lines = summary["outputs"]["b"]["stdout"].as_str().context("no output")?;
+        let lines: Vec<_> = lines.split_whitespace().collect();
+        ensure!(lines.len() == 2 && lines[0] == lines[1] && lines[0] != "0", "it worked on: {lines:?}");
+        fs::remove_file(sandbox.work().join("work"))?;
+    }
+    Ok(())
+}
+
 pub(super) fn opencode_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let sees =
         json!({ "attachment": true, "modalities": { "input": ["text", "image"], "output": ["text"] } });
