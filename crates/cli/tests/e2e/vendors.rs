@@ -119,9 +119,10 @@ pub(super) fn codex_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "model": "another-model", "maxTurns": 4, "approvalPolicy": "on-request", "sandbox": "workspace-write",
         "systemPrompt": "You are a planted prompt.", "appendSystemPrompt": "And an appended one.",
         "thinking": "low", "cwd": "sub", "mcpServers": { "none": { "command": "/bin/false", "args": [] } },
-        "config": { "web_search": "disabled" },
+        "config": { "web_search": "disabled", "features.goals": true },
     });
     let (output, request) = with_options(sandbox, "codex.agent", &options)?;
+    ensure!(!offered(&request).contains(&"create_goal"), "it can set itself a goal");
     same(
         "the model",
         &json!([output["model"], request["model"]]),
