@@ -239,6 +239,7 @@ cases! {
     codex_key_in_memory: CODEX, 60, vendors::codex_key_in_memory;
     codex_input_changed: CODEX, 40, vendors::codex_input_changed;
     codex_busy: CODEX, 60, vendors::codex_busy;
+    codex_sub_agents: CODEX, 60, vendors::codex_sub_agents;
     opencode_options: OPENCODE, 80, vendors::opencode_options;
     opencode_formats: OPENCODE, 120, vendors::opencode_formats;
     opencode_rules: OPENCODE, 80, vendors::opencode_rules;

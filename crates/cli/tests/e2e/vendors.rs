@@ -154,9 +154,10 @@ pub(super) fn codex_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "model": "another-model", "maxTurns": 4, "approvalPolicy": "on-request", "sandbox": "workspace-write",
         "systemPrompt": "You are a planted prompt.", "appendSystemPrompt": "And an appended one.",
         "thinking": "low", "cwd": "sub", "mcpServers": { "none": { "command": "/bin/false", "args": [] } },
-        "config": { "web_search": "disabled" },
+        "config": { "web_search": "disabled", "features.goals": true },
     });
     let (output, request) = with_options(sandbox, "codex.agent", &options)?;
+    ensure!(!offered(&request).contains(&"create_goal"), "it can set itself a goal");
     same(
         "the model",
         &json!([output["model"], request["model"]]),
@@ -280,6 +281,37 @@ pub(super) fn codex_busy(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     interrupted(running)?;
     let summary = ended(&sandbox.run_flow(&again, &[])?, 0, "success")?;
     same("the answer", &output(&summary)["text"], &json!("Second."))
+}
+
+/// A sub-agent ends with its turn: with one that did not wait for it, and with one that is cut.
+pub(super) fn codex_sub_agents(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let spawn = json!({ "message": "role=helper. Work.", "agent_type": "default" });
+    let spawn = json!({ "type": "tool_use", "name": "multi_agent_v1__spawn_agent", "input": spawn });
+    let mut works = Codex::shell("echo work >> work");
+    works["when"] = json!({ "anyMessageContains": "role=helper." });
+    works["times"] = json!(50);
+    works["firstMs"] = json!(300);
+    // As the command begins, the turn before it has ended.
+    let watch = "wc -l < work; sleep 2; wc -l < work";
+    for (answers_after, is_cut) in [(1_500, false), (60_000, true)] {
+        let mut ends = says("Done.");
+        ends["firstMs"] = json!(answers_after);
+        let begins = json!({ "when": { "lastMessageContains": "role=boss." }, "blocks": [spawn] });
+        let _server = serve(sandbox, &[begins, works.clone(), ends])?;
+        let mut flow = agents::agent::<Codex>("role=boss. Delegate.", &Codex::free());
+        flow["nodes"][0]["policy"] = json!({ "timeout": "4s", "continueOnError": true });
+        let watches = json!({ "id": "b", "type": "exec", "dependsOn": ["a"], "input": { "argv": ["sh", "-c", watch] } });
+        flow["nodes"].as_array_mut().context("nodes")?.push(watches);
+        let run = sandbox.run_flow(&flow, &[])?;
+        let summary = ended(&run, 0, "success")?;
+        same("whether it was cut", &failure(&run).is_ok(), &is_cut)?;
+        same("the warning", &warnings(&run.events).contains(&"backgroundEnded"), &!is_cut)?;
+        let lines = summary["outputs"]["b"]["stdout"].as_str().context("no output")?;
+        let lines: Vec<_> = lines.split_whitespace().collect();
+        ensure!(lines.len() == 2 && lines[0] == lines[1] && lines[0] != "0", "it worked on: {lines:?}");
+        fs::remove_file(sandbox.work().join("work"))?;
+    }
+    Ok(())
 }
 
 pub(super) fn opencode_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -1,5 +1,6 @@
 //! A running Codex: one process that has one thread, driven over JSON-RPC.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -63,6 +64,8 @@ struct Current {
     steering: Option<BoxFuture<'static, String>>,
     /// The request that sent such a message.
     steered: Option<LocalId>,
+    /// The threads that were interrupted: what their commands left running ends with the turn.
+    interrupted: BTreeSet<String>,
 }
 
 /// What a turn reads.
@@ -145,11 +148,36 @@ impl CodexAgent {
         if turn.is_running() { Ok(()) } else { self.send_interrupt() }
     }
 
-    /// Asks the program to end the turn, once it has an id.
+    /// Asks the program to end the turn, once it has an id, and what its sub-agents do.
     fn send_interrupt(&mut self) -> Result<(), AgentError> {
-        let Some(id) = &self.turn.id else { return Ok(()) };
-        let params = json!({ "threadId": self.session, "turnId": id });
-        self.peer.request("turn/interrupt", params).map(drop)
+        if let Some(id) = &self.turn.id {
+            let params = json!({ "threadId": self.session, "turnId": id });
+            self.peer.request("turn/interrupt", params)?;
+        }
+        self.interrupt_sub_agents()
+    }
+
+    fn interrupt_sub_agents(&mut self) -> Result<(), AgentError> {
+        for (thread, turn) in self.decoder.at_work() {
+            // Without an id it holds for the turn that is about to begin.
+            let params = json!({ "threadId": thread, "turnId": turn.as_deref().unwrap_or_default() });
+            self.peer.request("turn/interrupt", params)?;
+            self.turn.interrupted.insert(thread.clone());
+        }
+        Ok(())
+    }
+
+    /// The program is done with the turn, and sub-agents still work: they would go on unseen.
+    fn end_sub_agents(&mut self, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
+        if turn.is_running() {
+            let count = self.decoder.at_work().len();
+            let they = if count == 1 { "it ends" } else { "they end" };
+            let message =
+                format!("the turn ended before {count} of the program's sub-agents; {they} with it");
+            turn.warn("backgroundEnded", message);
+            turn.close();
+        }
+        self.interrupt_sub_agents()
     }
 
     fn steer(&mut self, message: &str) -> Result<(), AgentError> {
@@ -211,6 +239,10 @@ impl Agent for CodexAgent {
             }
         }
         Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.decoder.at_work().is_empty()
     }
 
     async fn begin(&mut self, prompt: CodexPrompt, turn: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
@@ -298,6 +330,7 @@ impl Agent for CodexAgent {
                 let _nothing_happened = self.decoder.abandon();
                 return Ok(Handled::Refused(error));
             }
+            CodexDecoded::SubAgentsLeft => self.end_sub_agents(turn)?,
             CodexDecoded::TurnEnd(end) => return Ok(Handled::End(end)),
             CodexDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
@@ -325,17 +358,22 @@ impl Agent for CodexAgent {
 
     async fn interrupt(&mut self, _: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         self.turn.steering = None;
+        self.turn.interrupted.extend(self.decoder.threads().cloned());
+        self.turn.interrupted.insert(self.session.to_string());
         self.send_interrupt()
     }
 
     /// An interrupted command would continue without its turn.
     async fn clean_up(&mut self) {
-        let params = json!({ "threadId": self.session });
-        let store = |_: &_, message| Some(message);
-        let cleaned: Result<Value, _> =
-            self.peer.call("thread/backgroundTerminals/clean", params, CLEAN_UP, store).await;
-        if cleaned.is_err() {
-            self.end(Ending::BreakOff).await;
+        for thread in std::mem::take(&mut self.turn.interrupted) {
+            let params = json!({ "threadId": thread });
+            let store = |_: &_, message| Some(message);
+            let cleaned: Result<Value, _> =
+                self.peer.call("thread/backgroundTerminals/clean", params, CLEAN_UP, store).await;
+            if cleaned.is_err() {
+                self.end(Ending::BreakOff).await;
+                return;
+            }
         }
     }
 

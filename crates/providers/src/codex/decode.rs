@@ -6,7 +6,8 @@
 //! - Text and thinking of the thread as they stream; an item that did not stream comes whole.
 //! - Every command, change of files, call of an MCP tool, search and so on as a tool: its start with its whole input,
 //!   and its answer. One that never answered is closed when the turn ends, so that tools always pair up.
-//! - A sub-agent's thread is a tool of this one; of that thread's messages only the tokens count.
+//! - A sub-agent's thread is a tool of this one; of that thread's messages only the tokens count, and whether it works.
+//!   The turn ends once its sub-agents have ended too.
 //! - A message that the program starts again, because its stream broke or the user sent a message in between, is
 //!   retracted.
 //! - Usage after each request to the model: the sum over the requests of this turn. The program also reports totals of
@@ -46,6 +47,8 @@ pub(super) enum CodexDecoded {
     TurnStarted { turn_id: String },
     /// The program refused the requested turn.
     NotBegun(AgentError),
+    /// The program is done with the turn, and sub-agents still work.
+    SubAgentsLeft,
     /// The turn ended.
     TurnEnd(Box<CodexTurnEnd>),
     /// The program broke its protocol; nothing after it can be relied on.
@@ -111,6 +114,8 @@ pub(super) struct CodexDecoder {
     turn: CodexTurnState,
     /// What each thread, the sub-agents' too, has used in all.
     totals: BTreeMap<String, u64>,
+    /// The threads of sub-agents that work, each with its turn if that has begun.
+    at_work: BTreeMap<String, Option<String>>,
     /// Notices that were shown already; the program repeats them with every turn.
     noticed: BTreeSet<String>,
 }
@@ -120,6 +125,8 @@ pub(super) struct CodexDecoder {
 struct CodexTurnState {
     phase: CodexPhase,
     id: Option<String>,
+    /// How the program ended it, while sub-agents still work.
+    ended: Option<Ended>,
     text: TurnText,
     /// The message that streams, with what of it has come.
     open_message: Option<(String, Streamed)>,
@@ -151,6 +158,14 @@ enum Streamed {
     #[default]
     Nothing,
     Some,
+}
+
+/// How the program ended a turn.
+#[derive(Debug, Default)]
+struct Ended {
+    status: Status,
+    error: Option<wire::TurnError>,
+    duration_ms: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -192,7 +207,17 @@ impl CodexDecoder {
     pub(super) fn exhausted(&self, max_turns: u32) -> bool {
         let turn = &self.turn;
         let again = turn.called.by_last + turn.called.now > 0 && turn.open_tools.is_empty();
-        turn.requests > max_turns || (turn.requests == max_turns && again)
+        turn.ended.is_none() && (turn.requests > max_turns || (turn.requests == max_turns && again))
+    }
+
+    /// The threads of sub-agents that work, each with its turn if that has begun.
+    pub(super) fn at_work(&self) -> &BTreeMap<String, Option<String>> {
+        &self.at_work
+    }
+
+    /// The threads that have asked a model, those of sub-agents too.
+    pub(super) fn threads(&self) -> impl Iterator<Item = &String> {
+        self.totals.keys()
     }
 
     /// Takes one message. Answers to requests are not for the decoder and mean nothing here.
@@ -326,7 +351,8 @@ impl TurnDecoder for CodexDecoder {
     fn abandon(&mut self) -> (Vec<CodexDecoded>, CodexTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
-        (out, self.end(Status::Failed, None, 0.0))
+        let ended = self.turn.ended.take().unwrap_or_default();
+        (out, self.end(ended))
     }
 }
 

@@ -161,6 +161,10 @@ fn by_words(error: &TurnError, text: &str) -> ErrorCode {
     if error.message.contains("idle timeout") {
         return ErrorCode::Timeout;
     }
+    // The key of a `model_provider` of the user's own.
+    if error.message.starts_with("Missing environment variable") {
+        return ErrorCode::Auth;
+    }
     if broken.iter().any(|words| error.message.contains(words)) {
         return ErrorCode::Network;
     }

@@ -17,6 +17,10 @@ use inspan_transport::directory;
 /// update at the start is not the one tested.
 const FIXED: &[&str] = &["features.unbounded_connection_retries=false", "check_for_update_on_startup=false"];
 
+/// Set for every process, whatever the caller's `config` says: for a goal the program starts turns by itself, between
+/// those that are seen and counted here.
+const FORCED: &str = "features.goals=false";
+
 /// The key that is meant for Codex; of its commands only `codex exec` reads it.
 const FIRST_KEY: &str = "CODEX_API_KEY";
 /// The key that is meant for the vendor's service.
@@ -82,7 +86,7 @@ impl CodexLaunch {
         Ok(Self {
             program,
             // Of two that set the same, the later one holds.
-            overrides: own.chain(chosen).collect(),
+            overrides: own.chain(chosen).chain([FORCED.to_owned()]).collect(),
             environment: for_program(&context.host.env, &PROGRAM.variables),
             thread: thread(options, cwd.as_deref())?,
             cwd,

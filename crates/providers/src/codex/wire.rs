@@ -103,6 +103,8 @@ pub(super) struct Item<'a> {
     #[serde(default)]
     pub(super) receiver_thread_ids: Option<Value>,
     #[serde(default)]
+    pub(super) agents_states: Option<Value>,
+    #[serde(default)]
     pub(super) duration_ms: Option<Value>,
 }
 

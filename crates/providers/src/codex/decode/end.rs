@@ -3,7 +3,9 @@
 use inspan_protocol::{StreamEvent, TurnId, Usage};
 
 use super::super::wire;
-use super::{Called, CodexDecoded, CodexDecoder, CodexPhase, CodexTurnEnd, Status, THREAD_LIMIT, read};
+use super::{
+    Called, CodexDecoded, CodexDecoder, CodexPhase, CodexTurnEnd, Ended, Status, THREAD_LIMIT, read,
+};
 use crate::output::context_use;
 
 impl CodexDecoder {
@@ -13,9 +15,11 @@ impl CodexDecoder {
         out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         let place: wire::NotificationPlace<'_> = read(params)?;
-        let line: wire::TurnLine<'_> = read(params)?;
-        if self.turn.phase == CodexPhase::Begun && self.turn.id.is_none() && self.is_our_thread(&place) {
-            let turn_id = line.turn.id.into_owned();
+        let turn_id = read::<wire::TurnLine<'_>>(params)?.turn.id.into_owned();
+        if !self.is_our_thread(&place) {
+            self.at_work.insert(place.thread_id.unwrap_or_default().into_owned(), Some(turn_id));
+            out.extend(self.turn.ended.as_ref().map(|_| CodexDecoded::SubAgentsLeft));
+        } else if self.turn.phase == CodexPhase::Begun && self.turn.id.is_none() {
             self.turn.id = Some(turn_id.clone());
             out.push(CodexDecoded::TurnStarted { turn_id });
         }
@@ -29,9 +33,14 @@ impl CodexDecoder {
     ) -> Result<(), serde_json::Error> {
         let place: wire::NotificationPlace<'_> = read(params)?;
         let line: wire::TurnLine<'_> = read(params)?;
+        if !self.is_our_thread(&place) {
+            self.at_work.remove(&*place.thread_id.unwrap_or_default());
+            self.settle(out);
+            return Ok(());
+        }
         let turn = line.turn;
         let ours = self.turn.id.as_deref().is_none_or(|id| *id == *turn.id);
-        if self.turn.phase != CodexPhase::Begun || !self.is_our_thread(&place) || !ours {
+        if self.turn.phase != CodexPhase::Begun || !ours {
             return Ok(());
         }
         let status = match &*turn.status {
@@ -49,17 +58,26 @@ impl CodexDecoder {
         if status == Status::Failed {
             self.retract(out);
         }
-        let end = self.end(status, turn.error, turn.duration_ms.unwrap_or_default());
-        out.push(CodexDecoded::TurnEnd(Box::new(end)));
+        let duration_ms = turn.duration_ms.unwrap_or_default();
+        self.turn.ended = Some(Ended { status, error: turn.error, duration_ms });
+        if !self.at_work.is_empty() {
+            out.push(CodexDecoded::SubAgentsLeft);
+        }
+        self.settle(out);
         Ok(())
     }
 
-    pub(super) fn end(
-        &mut self,
-        status: Status,
-        error: Option<wire::TurnError>,
-        duration_ms: f64,
-    ) -> CodexTurnEnd {
+    /// Ends a turn that the program has ended, once no sub-agent works.
+    fn settle(&mut self, out: &mut Vec<CodexDecoded>) {
+        if self.at_work.is_empty()
+            && let Some(ended) = self.turn.ended.take()
+        {
+            out.push(CodexDecoded::TurnEnd(Box::new(self.end(ended))));
+        }
+    }
+
+    pub(super) fn end(&mut self, ended: Ended) -> CodexTurnEnd {
+        let Ended { status, error, duration_ms } = ended;
         let turn = std::mem::take(&mut self.turn);
         CodexTurnEnd {
             status,

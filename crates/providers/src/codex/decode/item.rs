@@ -57,6 +57,14 @@ impl CodexDecoder {
     }
 
     pub(super) fn completed(&mut self, item: wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
+        if item.tool.as_deref() == Some("spawnAgent") {
+            // Its turn has not begun, but will.
+            let states = item.agents_states.iter().filter_map(Value::as_object).flatten();
+            let spawned = states.filter(|(_, state)| state["status"] == "pendingInit");
+            for (thread, _) in spawned {
+                self.at_work.entry(thread.clone()).or_default();
+            }
+        }
         match &*item.kind {
             "agentMessage" | "plan" => self.message(item, out),
             "reasoning" => self.thought(&item, out),

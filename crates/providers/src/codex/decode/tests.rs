@@ -41,6 +41,39 @@ fn a_limit_of_requests_lets_the_last_tools_run() {
     assert_eq!(exhausted(&[text, usage]), [(false, false); 2]);
 }
 
+/// What is decoded of these messages.
+fn decoded(decoder: &mut CodexDecoder, lines: &[Value]) -> Vec<CodexDecoded> {
+    let mut out = Vec::new();
+    for line in lines {
+        Codec::default().push(format!("{line}\n").as_bytes(), |message| out.extend(decoder.push(message)));
+    }
+    out
+}
+
+#[test]
+fn a_turn_that_its_sub_agents_outlive_ends_with_the_last_of_them() {
+    let turn = |method: &str, thread: &str, id: &str| json!({ "method": method, "params": { "threadId": thread, "turn": { "id": id, "status": "completed" } } });
+    let spawned = json!({ "type": "collabAgentToolCall", "id": "c", "tool": "spawnAgent", "status": "completed", "agentsStates": {
+        "first": { "status": "pendingInit" }, "second": { "status": "completed" },
+    } });
+    let spawned = json!({ "method": "item/completed", "params": { "threadId": "ours", "turnId": "t", "item": spawned } });
+    let left = [spawned, turn("turn/started", "third", "v"), turn("turn/completed", "ours", "t")];
+    let mut decoder = begun();
+    assert_eq!(decoded(&mut decoder, &left).last(), Some(&CodexDecoded::SubAgentsLeft));
+    let at_work = BTreeMap::from([("first".to_owned(), None), ("third".to_owned(), Some("v".to_owned()))]);
+    assert_eq!(decoder.at_work(), &at_work);
+    assert!(!decoder.exhausted(0), "the model is not asked again");
+    // It is interrupted again, by its id.
+    let begins = [turn("turn/completed", "third", "v"), turn("turn/started", "first", "w")];
+    assert_eq!(decoded(&mut decoder, &begins), [CodexDecoded::SubAgentsLeft]);
+    let end = decoded(&mut decoder, &[turn("turn/completed", "first", "w")]);
+    assert!(matches!(&*end, [CodexDecoded::TurnEnd(end)] if end.status == Status::Completed), "{end:?}");
+    // One that does not end is ended with the program, and takes nothing from the turn.
+    let mut decoder = begun();
+    decoded(&mut decoder, &left);
+    assert_eq!(decoder.abandon().1.status, Status::Completed);
+}
+
 /// Lines that are almost those of the program.
 fn line() -> impl Strategy<Value = String> {
     let method = prop::sample::select(vec![

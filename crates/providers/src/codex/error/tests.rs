@@ -56,6 +56,7 @@ fn a_failure_without_a_code_is_recognised_by_its_text() {
     let rows = [
         ("stream disconnected before completion: eof", ErrorCode::Network),
         ("Too many requests", ErrorCode::RateLimited),
+        ("Missing environment variable: `MY_KEY`. Ask the admin.", ErrorCode::Auth),
         (r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#, ErrorCode::ContextLength),
         (
             r#"{"error":{"message":"no","type":"invalid_request_error","code":null}}"#,

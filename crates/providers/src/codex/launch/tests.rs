@@ -31,14 +31,16 @@ fn every_option_becomes_what_the_program_takes() {
     let options = options(json!({
         "model": "m", "approvalPolicy": "on-request", "sandbox": "workspace-write", "systemPrompt": "be", "cwd": "sub",
         "appendSystemPrompt": "and", "thinking": "off", "mcpServers": { "s": { "type": "stdio", "command": "run" } },
-        "config": { "web_search": "live", "model_providers": { "p": { "request_max_retries": 3 } } },
+        "config": { "web_search": "live", "features": { "goals": true }, "model_providers": { "p": { "request_max_retries": 3 } } },
     }));
     let launch = CodexLaunch::new(&options, &context).unwrap();
     let overrides = [
         "features.unbounded_connection_retries=false",
         "check_for_update_on_startup=false",
+        "features.goals=true",
         "model_providers.p.request_max_retries=3",
         "web_search=\"live\"",
+        "features.goals=false",
     ];
     let arguments = |more: &[&str]| {
         let all = overrides.iter().chain(more).flat_map(|one| ["-c", one]);

@@ -185,6 +185,98 @@ async fn silence_is_a_timeout_after_an_interrupt() {
     provider.shutdown().await;
 }
 
+/// A notification of the program.
+fn notify(method: &str, params: Value) -> String {
+    format!("say '{}'", json!({ "method": method, "params": params }))
+}
+
+/// The thread `s-1` of a sub-agent begins a turn.
+fn sub_agent_begins() -> String {
+    notify("turn/started", json!({ "threadId": "s-1", "turn": { "id": "v" } }))
+}
+
+/// Reads a request into this file, and answers it.
+fn answers(id: u64, file: &str) -> String {
+    format!(r#"read -r line; echo "$line" > {file}; say '{{"id":{id},"result":{{}}}}'"#)
+}
+
+fn ended(thread: &str, turn: &str) -> String {
+    notify(
+        "turn/completed",
+        json!({ "threadId": thread, "turn": { "id": turn, "status": "interrupted", "items": [] } }),
+    )
+}
+
+/// What was asked in each of these files: the method, the thread and the turn.
+fn asked<const N: usize>(fake: &Fake, files: [&str; N]) -> [Value; N] {
+    files.map(|file| {
+        let line: Value = serde_json::from_str(&fake.read(file)).unwrap();
+        json!([line["method"], line["params"]["threadId"], line["params"]["turnId"]])
+    })
+}
+
+#[tokio::test]
+async fn a_sub_agent_that_the_turn_did_not_wait_for_ends_with_it() {
+    let tokens = json!({ "threadId": "s-1", "turnId": "v", "tokenUsage": { "total": { "totalTokens": 7 }, "last": { "inputTokens": 7 } } });
+    let script = [
+        format!("echo $$ >> pids; {OPEN} read -r line; say {BEGUN}"),
+        sub_agent_begins(),
+        format!("say {DONE}"),
+        answers(6, "interrupted"),
+        notify("thread/tokenUsage/updated", tokens),
+        ended("s-1", "v"),
+        answers(7, "cleaned"),
+        format!("read -r line; say {}; say {DONE}; cat", BEGUN.replace("\"id\":5", "\"id\":8")),
+    ];
+    let fake = fake(&script.join("\n"));
+    let provider = CodexProvider::new();
+    let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
+    let output = result.unwrap();
+    assert_eq!((output.code.as_str(), output.turn.usage.input_tokens), ("done", 7));
+    let warning = StreamEvent::Warning {
+        code: "backgroundEnded".to_owned(),
+        message: "the turn ended before 1 of the program's sub-agents; it ends with it".to_owned(),
+    };
+    assert!(events.contains(&warning), "{events:?}");
+    // What the turn itself left running was left on purpose.
+    let clean = json!(["thread/backgroundTerminals/clean", "s-1", null]);
+    let expected = [json!(["turn/interrupt", "s-1", "v"]), clean];
+    assert_eq!(asked(&fake, ["interrupted", "cleaned"]), expected);
+    let resume = CodexOptions { resume: output.session_token, ..CodexOptions::default() };
+    assert_eq!(run(&provider, resume, fake.context()).await.1.unwrap().code, "done");
+    assert_eq!(fake.pids().len(), 1);
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_is_cut_ends_its_sub_agents() {
+    let script = [
+        format!("{OPEN} read -r line; say {BEGUN}"),
+        sub_agent_begins(),
+        answers(6, "interrupted"),
+        answers(7, "interrupted_too"),
+        ended("s-1", "v"),
+        ended("t-1", "u"),
+        answers(8, "cleaned_too"),
+        answers(9, "cleaned"),
+        "cat".to_owned(),
+    ];
+    let fake = fake(&script.join("\n"));
+    let provider = CodexProvider::new();
+    let options = CodexOptions { stall_timeout_ms: Some(200), ..CodexOptions::default() };
+    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Timeout);
+    let [interrupt, clean] = ["turn/interrupt", "thread/backgroundTerminals/clean"];
+    let expected = [
+        json!([interrupt, "t-1", "u"]),
+        json!([interrupt, "s-1", "v"]),
+        json!([clean, "s-1", null]),
+        json!([clean, "t-1", null]),
+    ];
+    assert_eq!(asked(&fake, ["interrupted", "interrupted_too", "cleaned_too", "cleaned"]), expected);
+    provider.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_call_that_is_cancelled_while_the_program_starts_leaves_none() {
     let fake = fake("echo $$ >> pids; exec sleep 300");
