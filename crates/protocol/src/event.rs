@@ -463,6 +463,9 @@ events! {
         /// Why.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
+        /// What pauses it, unless a person or a program does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<PauseCause>,
     }
     /// A command was refused; nothing of it took effect.
     "session:rejected" SessionRejected {

@@ -246,7 +246,7 @@ impl Live {
                 let Reply { content, choice } = reply.ok_or(Rejection::NoDefault(prompt.clone()))?;
                 Event::SessionReply { prompt_id: prompt, content, choice, is_default: true }
             }
-            Command::Pause { reason } => Event::SessionPause { reason },
+            Command::Pause { reason } => Event::SessionPause { reason, cause: None },
             Command::Abort { reason } => {
                 // A paused session ends as one that continues and is stopped before anything begins.
                 if self.pilot.run().state().status() == SessionStatus::Paused {
