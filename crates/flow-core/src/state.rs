@@ -303,7 +303,10 @@ impl Facts {
             | Event::AgentSpent { .. }
             | Event::AgentUsage { .. }
             | Event::AgentComplete { .. } => self.take_agent_fact(graph, task, event, spent),
-            Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
+            Event::SessionMessage { content, run_id, agent_name, .. } => match (run_id, agent_name) {
+                (None, Some(_)) => self.message_at(graph, task, content),
+                _ => self.message(run_id.as_ref(), content),
+            },
             Event::SessionPrompt(prompt) => {
                 self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
             }
