@@ -42,7 +42,7 @@ use std::{
 
 use inspan_protocol::{
     AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, FrameSpending, NodePath, NodeStatus,
-    Outcome, Prompt, SessionStatus, Spending, Timestamp,
+    Outcome, PauseCause, Prompt, SessionStatus, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -181,6 +181,8 @@ pub struct Facts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pause {
     pub(crate) reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<PauseCause>,
     /// The event that asked for it.
     pub(crate) seq: u64,
 }
@@ -301,7 +303,10 @@ impl Facts {
             | Event::AgentSpent { .. }
             | Event::AgentUsage { .. }
             | Event::AgentComplete { .. } => self.take_agent_fact(graph, task, event, spent),
-            Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
+            Event::SessionMessage { content, run_id, agent_name, .. } => match (run_id, agent_name) {
+                (None, Some(_)) => self.message_at(graph, task, content),
+                _ => self.message(run_id.as_ref(), content),
+            },
             Event::SessionPrompt(prompt) => {
                 self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
             }
@@ -363,8 +368,8 @@ impl Facts {
                 self.outputs.clone_from(outputs);
                 self.end_waits();
             }
-            Event::SessionPause { reason } if self.session.status != SessionStatus::Paused => {
-                self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
+            Event::SessionPause { reason, cause } if self.session.status != SessionStatus::Paused => {
+                self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), cause: *cause, seq });
             }
             Event::SessionAbort { reason } => {
                 let error = reason.as_ref().map(|reason| {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
-use inspan_flow_core::{Conversation, DescribeNode, HumanQuestion, Interrupted, NodeCatalog};
+use inspan_flow_core::{ControlWait, Conversation, DescribeNode, HumanQuestion, Interrupted, NodeCatalog};
 use inspan_protocol::{
     AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Prompt, Redactor,
     Reply, SessionId, StopReason, Timestamp, Usage, trace_variables,
@@ -100,12 +100,15 @@ impl NodeContext {
         before.unwrap_or_else(|| self.hub.clock().now())
     }
 
-    /// The first event of the session since that time that a filter lets through, if this attempt was interrupted and
-    /// the event came before it began again.
+    /// The first event of the session since that time that a filter lets through and that ends a wait, if this attempt was
+    /// interrupted and the event came before it began again.
     pub(crate) async fn earlier(&self, wanted: Filter) -> Result<Option<Arc<Envelope>>, AgentError> {
         let since = self.interrupted.as_ref().and_then(|cut| cut.since);
         let (Some((store, session)), Some(since)) = (self.ground.log(), since) else { return Ok(None) };
-        first_after_start(store, session, &self.path, since, |event| wanted.matches(event)).await
+        first_after_start(store, session, &self.path, since, |event| {
+            wanted.matches(event) && ControlWait::ends_by(&event.event)
+        })
+        .await
     }
 
     /// Whether the agent of the interrupted attempt has said or done anything, so that its vendor has the prompt. Without a

@@ -71,7 +71,15 @@ async fn wait_end(
         return Ok(Some(write_output(&envelope.event)?));
     }
     let waited = context.hub.clock().now().since(began);
-    match tokio::time::timeout(limit.saturating_sub(waited), events.next()).await {
+    let end = async {
+        loop {
+            match events.next().await {
+                Some(envelope) if !ControlWait::ends_by(&envelope.event) => {}
+                end => break end,
+            }
+        }
+    };
+    match tokio::time::timeout(limit.saturating_sub(waited), end).await {
         Ok(Some(envelope)) => Ok(Some(write_output(&envelope.event)?)),
         Ok(None) => Err(AgentError::new(ErrorCode::Aborted, "the session ended")),
         Err(_) => Err(AgentError::new(ErrorCode::Timeout, format!("no `{names}` came within {limit:?}"))),

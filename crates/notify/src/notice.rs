@@ -1,6 +1,6 @@
 //! What of a session's events is worth a notification, and the words for it.
 
-use inspan_protocol::{Envelope, Event, NodePath, Outcome, Prompt, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, PauseCause, Prompt, SessionId, Timestamp};
 use inspan_view::{Commands, Line, Permission, format, safe::spelled_out};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ pub struct Notice {
 
 /// The events that can be notices.
 pub(crate) const EVENTS: &[&str] =
-    &["session:prompt", "task:failed", "limit:wait", "budget:exceeded", "harness:complete"];
+    &["session:prompt", "task:failed", "limit:wait", "budget:exceeded", "flow:paused", "harness:complete"];
 
 impl Notice {
     /// The notice of an event, if the event is worth one.
@@ -140,6 +140,13 @@ impl Notice {
                     vec![commands.raise_budget(session, budget.as_deref()).0],
                 )
             }
+            // A budget has its own notice.
+            Event::FlowPaused { reason, cause: Some(PauseCause::Store), .. } => notice(
+                NoticeKind::Failure,
+                "the session paused: its store is full".to_owned(),
+                lines(reason.as_deref().unwrap_or_default(), TEXT),
+                vec![commands.command("resume", session, "")],
+            ),
             Event::HarnessComplete { outcome, duration_ms, .. } => {
                 let next = match outcome {
                     Outcome::Success => Vec::new(),
@@ -301,6 +308,17 @@ mod tests {
                 )),
             ),
             (json!({ "type": "task:complete", "taskId": "gate", "result": 1, "durationMs": 1 }), None),
+            (
+                json!({ "type": "flow:paused", "nodeIds": [], "reason": "the disk is full", "cause": "store" }),
+                Some((
+                    "failure",
+                    "the session paused: its store is full",
+                    "the disk is full",
+                    vec!["inspan resume run-1"],
+                )),
+            ),
+            (json!({ "type": "flow:paused", "nodeIds": [], "reason": "later" }), None),
+            (json!({ "type": "flow:paused", "nodeIds": [], "cause": "budget" }), None),
         ];
         let commands = Commands::default();
         for (event, expected) in rows {

@@ -227,7 +227,7 @@ impl Redactor {
                 clean(content);
                 choice.iter_mut().for_each(clean);
             }
-            Event::SessionPause { reason } | Event::SessionAbort { reason } => {
+            Event::SessionPause { reason, .. } | Event::SessionAbort { reason } => {
                 reason.iter_mut().for_each(clean);
             }
             // They may quote what was said.

@@ -304,11 +304,11 @@ impl SessionTarget {
         SessionError::new(SessionErrorCode::UnknownRun, message).with_hint(running(active))
     }
 
-    /// How many received the message that was sent last.
+    /// How many received the message that was sent last; nothing where each receiver says so itself, as on a cluster.
     pub async fn receivers(&self) -> Result<Option<u32>, SessionError> {
         let log = self.store.read(self.id(), 1, Select::Names(&["session:message"])).await?;
         Ok(log.last().and_then(|envelope| match envelope.event {
-            Event::SessionMessage { receivers, .. } => receivers,
+            Event::SessionMessage { receivers, agent_name: None, .. } => receivers,
             _ => None,
         }))
     }

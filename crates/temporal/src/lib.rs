@@ -36,6 +36,7 @@ pub use workflow::{recorded_history, replay_history};
 mod tests {
     mod cluster;
     mod encryption;
+    mod messages;
     mod requests;
     mod sessions;
 }

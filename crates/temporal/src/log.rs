@@ -120,10 +120,15 @@ impl CommandOutcome {
     }
 }
 
+/// Whether no worker drives a session of this status.
+pub(crate) fn rests(status: SessionStatus) -> bool {
+    status.has_ended() || status == SessionStatus::Paused
+}
+
 impl Summary {
     /// Whether a worker should be driving the session.
     pub(crate) fn is_open(&self) -> bool {
-        !self.facts.status.has_ended() && self.facts.status != SessionStatus::Paused && !self.is_unstarted
+        !rests(self.facts.status) && !self.is_unstarted
     }
 
     /// Takes the next segment of the log; one that it has already changes nothing.

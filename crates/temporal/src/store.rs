@@ -17,7 +17,9 @@ use inspan_store::{
 };
 use parking_lot::Mutex;
 
-use crate::log::{LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary};
+use crate::log::{
+    LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, rests,
+};
 
 /// How often a reader looks for new events.
 const LOOK: Duration = Duration::from_millis(150);
@@ -100,7 +102,7 @@ impl SharedStore {
             }
             let status = self.summary(old).await?.facts.status;
             // The workers still run it, or wait in it.
-            if !status.has_ended() && status != SessionStatus::Paused {
+            if !rests(status) {
                 return self.held(old);
             }
             self.claim(old, &record.session).await?;
@@ -143,7 +145,7 @@ impl SharedStore {
     /// Whether the server says that it does not run a session that has begun and has not ended.
     pub(crate) async fn is_gone(&self, session: &SessionId, status: SessionStatus) -> bool {
         let Some(waker) = &self.waker else { return false };
-        if status.has_ended() || matches!(status, SessionStatus::Idle | SessionStatus::Paused) {
+        if rests(status) || status == SessionStatus::Idle {
             return false;
         }
         {
@@ -409,7 +411,7 @@ impl RunStore for SharedStore {
 
     async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
         let mut entry = self.entry_of(session.clone()).await?;
-        if entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused {
+        if rests(entry.digest.status) {
             entry.continued_by = self.continuation(session).await?;
         }
         Ok(entry)
@@ -434,12 +436,9 @@ impl RunStore for SharedStore {
         let mut entries: Vec<_> = entries.into_iter().flatten().collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
         entries.truncate(limit);
-        let rests = |entry: &SessionEntry| {
-            entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused
-        };
-        if entries.iter().any(rests) {
+        if entries.iter().any(|entry| rests(entry.digest.status)) {
             let continued = self.continuations().await?;
-            for entry in entries.iter_mut().filter(|entry| rests(entry)) {
+            for entry in entries.iter_mut().filter(|entry| rests(entry.digest.status)) {
                 entry.continued_by = continued.get(&entry.session).cloned();
             }
         }

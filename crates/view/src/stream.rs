@@ -129,7 +129,9 @@ impl StreamFold {
             (Event::SessionMessage { content, run_id, agent_name, mode, .. }, _) => {
                 let is_meant = match (run_id, agent_name) {
                     (Some(run), _) => self.runs.contains_key(run),
-                    (None, Some(agent)) => NodePath::new(&self.node).node() == agent,
+                    (None, Some(_)) => {
+                        envelope.context.task.as_ref().is_some_and(|path| self.is_of_node(path))
+                    }
                     (None, None) => !self.runs.is_empty(),
                 };
                 if is_meant {

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use inspan_protocol::{
-    Command, CommandKind, Envelope, Event, MessageMode, MultiTurn, NodeId, Prompt, PromptId, Rejection, RunId,
+    Command, CommandKind, Envelope, Event, MessageMode, MultiTurn, NodeId, PauseCause, Prompt, PromptId,
+    Rejection, RunId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
@@ -224,6 +225,15 @@ impl Hub {
         self.command(Command::Pause { reason })
     }
 
+    /// Pauses the session because of something that no person and no program asked for.
+    pub fn pause_because(&self, cause: PauseCause, reason: String) -> Result<(), Rejection> {
+        let accept = || match self.shared.session.lock().stage {
+            SessionStage::Active => Ok(Event::SessionPause { reason: Some(reason), cause: Some(cause) }),
+            _ => Err(Rejection::NotActive),
+        };
+        self.emit_or_refuse(CommandKind::Pause, accept).map(drop).map_err(|(rejection, _)| rejection)
+    }
+
     /// A token that is cancelled when the session is aborted. Cancelling it by hand aborts nothing.
     pub fn aborted(&self) -> CancellationToken {
         self.shared.abort.child_token()
@@ -332,7 +342,7 @@ impl HubSession {
                 self.run(&run)?.queue.close_soon();
                 Ok(Event::SessionClose { run_id: run })
             }
-            Command::Pause { reason } => Ok(Event::SessionPause { reason }),
+            Command::Pause { reason } => Ok(Event::SessionPause { reason, cause: None }),
             Command::Abort { reason } => {
                 abort.cancel();
                 Ok(Event::SessionAbort { reason })

@@ -159,7 +159,7 @@ impl Walk<'_> {
             Event::TaskComplete { .. } => format!("`{task}` ended the flow"),
             Event::FrameEnding { error, .. } => in_short(error),
             Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
-            Event::SessionPause { reason } => format!("a pause was requested{}", because(reason)),
+            Event::SessionPause { reason, .. } => format!("a pause was requested{}", because(reason)),
             Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),
             Event::FlowResumed { .. } => "the process that ran the session ended".to_owned(),
             Event::BudgetExceeded { limit, frame: Some(index), .. } => {

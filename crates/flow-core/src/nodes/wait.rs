@@ -101,12 +101,27 @@ impl WaitInput {
 /// `control.wait`: for a time, a moment or an event.
 pub struct ControlWait;
 
+impl ControlWait {
+    /// The name of its type.
+    pub const NAME: &str = "control.wait";
+
+    /// Whether an event that a wait names ends it. A message for an agent does not.
+    pub fn ends_by(event: &Event) -> bool {
+        match event {
+            Event::SessionMessage { run_id, agent_name, .. } => {
+                run_id.is_none() && agent_name.as_ref().is_none_or(|name| name == Self::NAME)
+            }
+            _ => true,
+        }
+    }
+}
+
 impl DescribeNode for ControlWait {
     fn describe(&self) -> NodeTypeInfo {
         let help = "Waits for a time (`ms`), a moment or an event (`until`).";
         NodeTypeInfo {
             occupies: Occupies::Nothing,
-            ..typed::describe::<WaitInput, WaitOutput>("control.wait", "control", help)
+            ..typed::describe::<WaitInput, WaitOutput>(Self::NAME, "control", help)
         }
     }
 

@@ -39,6 +39,12 @@ impl Run {
                 Err(AgentError::new(ErrorCode::Aborted, why))
             }
         };
+        // What an agent has done is paid for: it is kept, however late it comes.
+        let is_agent = self.facts.spec(&self.graph, node).kind == NodeKind::Agent;
+        let end = end.and_then(|output| match reason {
+            Some(CancelCause::TimedOut) if !is_agent => Err(self.timed_out(node)),
+            _ => Ok(output),
+        });
         let event = match (end, reason) {
             // What finished although it was to be cancelled is finished work anyway.
             (Ok(output), _) => match self.after_output(node, output) {

@@ -11,7 +11,7 @@ use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
     graph::{FrameIx, TaskRef},
     node::Occupies,
-    state::NodeState,
+    state::{NodeState, Pause},
 };
 
 impl Run {
@@ -67,8 +67,8 @@ impl Run {
         if !actions.is_empty() {
             return;
         }
-        let reason = self.facts.pausing.clone().and_then(|pause| pause.reason);
-        let paused = self.paused(reason, None, None);
+        let Pause { reason, cause, .. } = self.facts.pausing.clone().unwrap_or_default();
+        let paused = self.paused(reason, cause, None);
         actions.push(emit(paused));
         actions.push(Action::Finish);
     }

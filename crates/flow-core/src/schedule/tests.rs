@@ -163,7 +163,7 @@ fn the_flows_time_does_not_count_rests() {
         sim.emit(
             None,
             if paused {
-                Event::SessionPause { reason: None }
+                Event::SessionPause { reason: None, cause: None }
             } else {
                 Event::FlowWaiting { on: WaitingOn::Limit, until: None }
             },

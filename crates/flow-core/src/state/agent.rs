@@ -8,7 +8,10 @@ use super::{
     Facts,
     node::{Conversation, NodeState, OpenRun},
 };
-use crate::graph::{Graph, NodeSession, SessionMode, TaskRef, can_continue};
+use crate::{
+    graph::{Graph, NodeSession, SessionMode, TaskRef, can_continue},
+    node::NodeKind,
+};
 
 /// Whether it says that the model answered a request: from the start the agent would do, and pay for, that a second time.
 pub(crate) fn is_work(event: &Event) -> bool {
@@ -189,6 +192,14 @@ impl Facts {
     fn end_run(&mut self, graph: &Graph, task: Option<&NodePath>, run_id: &RunId) {
         let Some(node) = self.of_run(graph, task) else { return };
         node.more().run.take_if(|run| run.run_id == *run_id);
+    }
+
+    /// A message to all that one node has got; the others say so themselves. Nodes that wait for one keep none.
+    pub(super) fn message_at(&mut self, graph: &Graph, task: Option<&NodePath>, content: &str) {
+        let Some(task) = task.and_then(|path| self.find_any_pass(graph, path)) else { return };
+        if self.spec(graph, task).kind == NodeKind::Agent {
+            self.node_mut(task).more().waiting.push(content.to_owned());
+        }
     }
 
     /// A message to one run, or to all.

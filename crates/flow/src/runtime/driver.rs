@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use inspan_engine::{Channels, Hub, Subscription};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, Pilot, Received, TaskRef, Todo};
 use inspan_protocol::{
-    Command, Envelope, Event, NodePath, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
+    Command, Envelope, Event, NodePath, PauseCause, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -160,7 +160,7 @@ impl Driver {
         let Some(writer) = &self.writer else { return };
         // A session that is ending or paused already needs no pause.
         if let Some(error) = writer.lacks_room()
-            && self.root.pause(Some(error.to_string())).is_ok()
+            && self.root.pause_because(PauseCause::Store, error.to_string()).is_ok()
         {
             writer.notify(&format!("the session pauses: {error}"));
         }

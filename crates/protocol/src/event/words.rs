@@ -137,6 +137,8 @@ pub enum WaitingOn {
 pub enum PauseCause {
     /// A budget is used up, and something would spend more.
     Budget,
+    /// The store has no room for the end of one more node.
+    Store,
 }
 
 /// How grave a log line is.

@@ -8,7 +8,8 @@ use std::{
 };
 
 use inspan_flow_core::{
-    AttemptDone, AttemptEnd, AttemptSpec, FACTS, Pilot, Received, Reusable, Run, SessionRecord, TaskRef, Todo,
+    AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Reusable, Run, SessionRecord,
+    TaskRef, Todo,
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
@@ -50,6 +51,8 @@ pub(super) struct Live {
     waits: BTreeMap<(TaskRef, u32), AttemptWait>,
     /// Messages that no agent has got yet.
     outbox: Outbox,
+    /// The places whose agents have ended, and whose attempts have not.
+    silent: BTreeSet<NodePath>,
     /// The machine that has each conversation.
     machines: BTreeMap<ProviderSessionId, String>,
     /// Ends of attempts that are not used yet.
@@ -95,6 +98,7 @@ impl Live {
             ending: BTreeSet::new(),
             waits: BTreeMap::new(),
             outbox: Outbox::default(),
+            silent: BTreeSet::new(),
             machines: BTreeMap::new(),
             done: VecDeque::new(),
             is_new: true,
@@ -130,7 +134,7 @@ impl Live {
             // A node that waits for a message has received it by the decision itself.
             let redactor = self.hosted.context.redactor();
             let is_received = segment.events.iter().any(|event| tells_of(command, &event.event, redactor));
-            self.outbox.put(command.clone(), self.pilot.receivers(command), is_received);
+            self.outbox.put(command.clone(), self.receivers(command), is_received);
         }
         self.begun(&segment);
         for spec in segment.header.begin.iter().filter(|spec| only_waits(&spec.node_type)) {
@@ -154,11 +158,22 @@ impl Live {
         if let Some(place) = event.context.task.as_ref().filter(|_| ends_node(&event.event)) {
             self.outbox.close(place);
         }
+        if let Some(place) = &event.context.task {
+            match &event.event {
+                Event::AgentComplete { .. } => drop(self.silent.insert(place.clone())),
+                Event::TaskStart { .. } | Event::TaskInterrupted { .. } => drop(self.silent.remove(place)),
+                event if ends_node(event) => drop(self.silent.remove(place)),
+                _ => {}
+            }
+        }
         match (&event.event, machine) {
             (Event::AgentSession { session_id, .. }, Some(machine)) => {
                 self.machines.insert(session_id.clone(), machine.to_owned());
             }
-            (Event::FlowResumed { .. }, _) => self.resumed = event.seq,
+            (Event::FlowResumed { .. }, _) => {
+                self.resumed = event.seq;
+                self.silent.clear();
+            }
             _ => {}
         }
     }
@@ -234,6 +249,24 @@ impl Live {
         prompts.iter().find(|open| open.prompt_id == *id).ok_or_else(|| Rejection::UnknownPrompt(id.clone()))
     }
 
+    /// The places of the agents that will get a message, or are to read none after it.
+    fn receivers(&self, command: &Command) -> Vec<NodePath> {
+        let mut places = self.pilot.receivers(command);
+        places.retain(|place| {
+            // Its run has ended, and the attempt is about to.
+            let has_ended = self.silent.contains(place);
+            !has_ended && (!matches!(command, Command::Send { .. }) || self.takes_turns(place))
+        });
+        places
+    }
+
+    /// Whether the agent at a place waits for messages to all, by the input of its newest attempt.
+    fn takes_turns(&self, place: &NodePath) -> bool {
+        let begun = self.read.iter().rev().flat_map(|segment| segment.header.begin.iter().rev());
+        let newest = begun.into_iter().find(|spec| spec.path == *place);
+        newest.is_some_and(|spec| spec.input["options"]["multiTurn"] == true)
+    }
+
     fn carry_out(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Result<(), Rejection> {
         self.pilot.check(&command)?;
         let event = match command {
@@ -246,7 +279,7 @@ impl Live {
                 let Reply { content, choice } = reply.ok_or(Rejection::NoDefault(prompt.clone()))?;
                 Event::SessionReply { prompt_id: prompt, content, choice, is_default: true }
             }
-            Command::Pause { reason } => Event::SessionPause { reason },
+            Command::Pause { reason } => Event::SessionPause { reason, cause: None },
             Command::Abort { reason } => {
                 // A paused session ends as one that continues and is stopped before anything begins.
                 if self.pilot.run().state().status() == SessionStatus::Paused {
@@ -257,20 +290,23 @@ impl Live {
             }
             Command::Send { content } if self.waits.values().any(AttemptWait::listens) => {
                 let command = Command::Send { content: content.clone() };
-                self.outbox.put(command.clone(), self.pilot.receivers(&command), true);
+                self.outbox.put(command.clone(), self.receivers(&command), true);
                 step.header.mail.push(command);
                 Event::SessionMessage {
                     content,
                     run_id: None,
-                    agent_name: None,
+                    agent_name: Some(ControlWait::NAME.to_owned()),
                     mode: None,
-                    receivers: Some(1),
+                    receivers: None,
                 }
             }
             elsewhere => {
-                let receivers = self.pilot.receivers(&elsewhere);
+                let receivers = self.receivers(&elsewhere);
                 if receivers.is_empty() {
-                    return Err(Rejection::NoListener);
+                    return Err(match elsewhere {
+                        Command::SendTo { node, .. } => Rejection::NoRunOfNode(node),
+                        _ => Rejection::NoListener,
+                    });
                 }
                 self.outbox.put(elsewhere.clone(), receivers, false);
                 step.header.mail.push(elsewhere);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use inspan_engine::Filter;
 use inspan_flow_core::{
-    AttemptSpec, HumanAnswer, HumanQuestion, WaitFor, WaitInput, WaitOutput, read_input, write_output,
+    AttemptSpec, ControlWait, HumanAnswer, HumanQuestion, WaitFor, WaitInput, WaitOutput, read_input,
+    write_output,
 };
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Prompt, PromptId, Redactor, Reply, Timestamp};
 use serde_json::Value;
@@ -14,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Whether attempts of this node type only wait.
 pub(super) fn only_waits(node_type: &str) -> bool {
-    matches!(node_type, "human.input" | "control.wait")
+    matches!(node_type, "human.input" | ControlWait::NAME)
 }
 
 /// What an attempt waits for.
@@ -81,7 +82,9 @@ impl AttemptWait {
             {
                 *reply = Some(Reply { content: content.clone(), choice: choice.clone() });
             }
-            (WaitsOn::Event { filter, found, .. }, event) if found.is_none() && filter.matches(envelope) => {
+            (WaitsOn::Event { filter, found, .. }, event)
+                if found.is_none() && filter.matches(envelope) && ControlWait::ends_by(event) =>
+            {
                 *found = write_output(event).ok();
             }
             _ => {}

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use inspan_flow_core::{AttemptDone, AttemptSpec};
-use inspan_protocol::{BudgetRaise, Command, Envelope, EventId, NodePath, SessionId, Timestamp};
+use inspan_flow_core::{AttemptDone, AttemptSpec, ControlWait};
+use inspan_protocol::{BudgetRaise, Command, Envelope, Event, EventId, NodePath, SessionId, Timestamp};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,24 @@ pub(crate) enum Writer {
     Decider,
     /// An attempt.
     Attempt(AttemptKey),
+}
+
+impl Writer {
+    /// Has a message to all say who has got it: each agent that gets one stores it, and so does the decider for the nodes that
+    /// wait for one. It is for nobody else.
+    fn name_receiver(&self, envelope: &mut Envelope) {
+        let Event::SessionMessage { run_id: None, agent_name: receiver @ None, .. } = &mut envelope.event
+        else {
+            return;
+        };
+        match self {
+            Self::Decider => *receiver = Some(ControlWait::NAME.to_owned()),
+            Self::Attempt(key) => {
+                *receiver = Some(key.path.node().to_owned());
+                envelope.context = Arc::new(envelope.context.with_task(key.path.clone()));
+            }
+        }
+    }
 }
 
 /// An attempt of a node, by the node's place.
@@ -223,7 +241,8 @@ impl Segment {
         }
         let mut events = Vec::new();
         for (expected, line) in (position.seq..).zip(lines) {
-            let envelope: Envelope = super::decode(object, line)?;
+            let mut envelope: Envelope = super::decode(object, line)?;
+            header.by.name_receiver(&mut envelope);
             if envelope.seq != expected {
                 return Err(damaged(format!("event {} is where event {expected} should be", envelope.seq)));
             }

@@ -351,17 +351,36 @@ async fn a_message_that_nobody_gets_is_refused() {
     let flow = "
 flow: { name: talk }
 nodes:
-  - { id: one, type: echo.agent, input: { prompt: hello, options: { delayMs: 100 } } }
+  - { id: one, type: echo.agent, input: { prompt: hello } }
 ";
-    let cluster = TestCluster::new();
-    let session = cluster.add("flow-1", flow).await;
-    cluster.decider().decide(&session, &[], None).await.unwrap();
-    let message = Command::Send { content: "hear".to_owned() };
-    cluster.store.post(&session, &message, Timestamp::default()).await.unwrap();
-    cluster.run(&session, &[], |_| false).await;
-    let events = cluster.events(&session).await;
-    let refused = events.iter().filter(|event| matches!(event.event, Event::SessionRejected { .. }));
-    assert_eq!(refused.count(), 1);
+    let node = inspan_protocol::NodeId::new("one").unwrap();
+    let to_one = Command::SendTo { node, content: "hear".to_owned(), mode: Default::default() };
+    let rows = [
+        // It listens to nothing that is for all.
+        (
+            Command::Send { content: "hear".to_owned() },
+            false,
+            "nothing in the session listens for messages now",
+        ),
+        // It has ended, and no worker has decided what follows.
+        (to_one, true, "node `one` has no active run"),
+    ];
+    for (command, has_ended, why) in rows {
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", flow).await;
+        let begun = cluster.decider().decide(&session, &[], None).await.unwrap();
+        if has_ended {
+            cluster.runner().run(&session, &begun.running[0], CancellationToken::new()).await.unwrap();
+        }
+        let number = cluster.store.post(&session, &command, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let refused = inspan_store::Verdict::Refused(why.to_owned());
+        assert_eq!(cluster.store.answer(&session, number).await.unwrap(), Some(refused));
+        cluster.run(&session, &[], |_| false).await;
+        let events = cluster.events(&session).await;
+        let refused = events.iter().filter(|event| matches!(event.event, Event::SessionRejected { .. }));
+        assert_eq!(refused.count(), 1);
+    }
 }
 
 /// A server that fails at one of the two questions, or at none.

@@ -72,7 +72,7 @@ impl Lines {
                     .with(Tone::Strong, &clean(&self.state.flow))
                     .with(Tone::Plain, &format!(" {word} after {}", format::millis(*duration_ms)))
             }
-            Event::SessionPause { reason } => {
+            Event::SessionPause { reason, .. } => {
                 new(Tone::Warning, "‖").with(Tone::Plain, &format!("pausing{}", because(reason)))
             }
             Event::FlowPaused { reason, .. } => {

@@ -293,7 +293,7 @@ async fn what_people_say_is_stored_without_secrets_and_arrives_as_it_was_said() 
         [
             message(clean, Some("run-1"), None, Some(MessageMode::FollowUp)),
             Event::SessionReply { prompt_id: id, content: clean.to_owned(), choice: None, is_default: false },
-            Event::SessionPause { reason: reason.clone() },
+            Event::SessionPause { reason: reason.clone(), cause: None },
             Event::SessionAbort { reason },
         ]
     );

@@ -288,7 +288,7 @@ fn a_wait_for_a_limit_can_be_paused_and_stopped() {
     stopped.drive(limited);
     stopped.check();
     assert_eq!((stopped.run.state().outcome(), stopped.now.as_millis()), (Some(Outcome::Stopped), 0));
-    sim.emit(None, Event::SessionPause { reason: None });
+    sim.emit(None, Event::SessionPause { reason: None, cause: None });
     sim.drive(limited);
     sim.check();
     assert_eq!((sim.run.state().status(), sim.now.as_millis()), (SessionStatus::Paused, 0));

@@ -49,7 +49,7 @@ fn an_answer_ends_its_node_before_the_session_rests_or_ends() {
     );
     let graph = graph(&text);
     let orders = [
-        (Event::SessionPause { reason: None }, None),
+        (Event::SessionPause { reason: None, cause: None }, None),
         (Event::SessionAbort { reason: None }, Some(Outcome::Stopped)),
     ];
     for ((order, outcome), is_resumed) in orders.iter().flat_map(|case| [(case, true), (case, false)]) {
@@ -136,7 +136,7 @@ fn what_may_have_taken_effect_is_done_again_only_if_a_person_says_so() {
 
 #[test]
 fn what_was_cancelled_before_it_began_has_had_no_effect() {
-    let orders = [Event::SessionPause { reason: None }, Event::SessionAbort { reason: None }];
+    let orders = [Event::SessionPause { reason: None, cause: None }, Event::SessionAbort { reason: None }];
     for order in orders {
         let graph = graph(RISKY);
         let mut sim = Sim::new(&graph, &[]);

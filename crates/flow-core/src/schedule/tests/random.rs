@@ -67,7 +67,7 @@ proptest! {
             }
             // Twice is one pause.
             if count == at || count == at + 3 {
-                sim.emit(None, Event::SessionPause { reason: None });
+                sim.emit(None, Event::SessionPause { reason: None, cause: None });
             }
             over = sim.step(&world);
         }

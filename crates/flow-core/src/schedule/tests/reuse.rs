@@ -636,7 +636,7 @@ fn plan_to_resume(sim: &Sim) -> Vec<String> {
 fn what_was_stopped_before_its_process_died_only_ends() {
     let mut sim = Sim::new(&graph(DEPLOY), &[]);
     sim.until_event("agent:start", talk);
-    sim.emit(None, Event::SessionPause { reason: None });
+    sim.emit(None, Event::SessionPause { reason: None, cause: None });
     sim.emit(None, Event::SessionAbort { reason: None });
     assert_eq!(plan_to_resume(&sim), ["deploy Cancelled", "after Cancelled"]);
 }

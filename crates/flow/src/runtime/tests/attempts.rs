@@ -15,7 +15,8 @@ use futures::{
 use inspan_engine::{Hub, NodeCalls, RandomIds, VirtualClock};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, NodeIx, TaskRef};
 use inspan_protocol::{
-    AgentError, Envelope, Event, Host, MessageMode, NodeId, NodePath, Outcome, SessionId, Timestamp,
+    AgentError, Envelope, ErrorCode, Event, Host, MessageMode, NodeId, NodePath, Outcome, SessionId,
+    Timestamp,
 };
 use serde_json::{Value, json};
 use tokio::sync::Mutex as AsyncMutex;
@@ -198,6 +199,33 @@ impl NodeType for Fragile {
             _ => Ok(json!({ "attempt": context.attempt })),
         }
     }
+}
+
+/// `late`: ends with an output as soon as it is cancelled.
+struct Late;
+
+impl DescribeNode for Late {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo::with_open_schemas("late", "core", NodeKind::Plain)
+    }
+}
+
+impl NodeType for Late {
+    async fn run(&self, context: NodeContext, _: Value) -> Result<Value, AgentError> {
+        context.cancel.cancelled().await;
+        Ok(json!({}))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_ends_well_after_its_timeout_has_failed() {
+    let text = "name: late\nnodes: [{ id: a, type: late, policy: { timeout: 1s } }]\n";
+    let mut nodes: NodeRegistry = TalkProvider::new(|_, _| Vec::new()).nodes();
+    nodes.register(Late);
+    let stage = Stage::with(text, nodes);
+    let result = spawn(stage.builder().build()).await.unwrap().unwrap();
+    let code = result.error.map(|error| error.code);
+    assert_eq!((result.outcome, code), (Outcome::Failed, Some(ErrorCode::Timeout)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,6 +85,34 @@ async fn a_command_takes_effect_and_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_to_an_agent_ends_no_wait() {
+    let text = r#"
+name: ask
+nodes:
+  - { id: chat, type: talk.agent, input: { prompt: one, options: { multiTurn: true, idleTimeoutMs: 5000 } } }
+  - { id: wait, type: control.wait, input: { until: "session:message" } }
+"#;
+    // The wait begins again after a pause, and then reads what came before.
+    for is_paused in [false, true] {
+        let stage = Stage::new(text, &talk());
+        let mut running = spawn(stage.builder().build());
+        pass(1_000).await;
+        stage.post(&say("alone")).await;
+        pass(1_000).await;
+        if is_paused {
+            stage.post(&Command::Pause { reason: None }).await;
+            assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Paused);
+            let runner = stage.builder().open(&session()).await.unwrap();
+            running = tokio::spawn(runner.resume(Resume::default()));
+            pass(1_000).await;
+        }
+        stage.post(&Command::Send { content: "together".to_owned() }).await;
+        let result = running.await.unwrap().unwrap();
+        assert_eq!(result.outputs.get("wait").unwrap()["event"]["content"], "together", "{is_paused}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_command_that_can_have_no_effect_is_refused() {
     let text = r#"
 name: ask

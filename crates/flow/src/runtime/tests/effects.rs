@@ -7,7 +7,7 @@ use std::{
 };
 
 use inspan_engine::Channel;
-use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, Outcome, SessionId};
+use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, Outcome, PauseCause, SessionId};
 use serde_json::{Map, json};
 
 use super::stage::{Stage, pass, session, spawn};
@@ -178,6 +178,11 @@ async fn no_attempt_begins_whose_end_could_not_be_stored() {
         said.starts_with("the session pauses: the disk is full: memory") && said.lines().count() == 1,
         "{said}"
     );
+    let paused_by = stage.log().await.iter().find_map(|envelope| match &envelope.event {
+        Event::FlowPaused { cause, .. } => *cause,
+        _ => None,
+    });
+    assert_eq!(paused_by, Some(PauseCause::Store));
     stage.store.shrink(2);
     assert_eq!(stage.resume().await.outcome, Outcome::Paused);
     stage.store.shrink(usize::MAX);
