@@ -11,13 +11,14 @@ use inspan_flow_test::{
 use inspan_protocol::{Envelope, Event, NodePath, Redactor};
 use serde_json::{Value, json};
 
-use super::{all_nodes, all_providers, flow};
+use super::{all_nodes, all_providers, flow, notify::marked};
 use crate::args::TestArgs;
 use crate::args::TestFormat;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
+use crate::settings::Settings;
 use crate::store;
 use crate::terminal;
 use inspan_view::{Line, Tone, look};
@@ -228,7 +229,8 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
             };
             return Err(Failure::usage(what).with_hint(hint));
         }
-        let env = invocation.env.clone().mark(&graph.secrets);
+        let settings = Settings::of(Some(&graph.source.folder), invocation)?;
+        let env = marked(invocation.env.clone(), &settings).mark(&graph.secrets);
         let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
         let case = MadeCase::of(&record, (&graph, &nodes), &events, &name, &Redactor::new(&env));
         Ok((entry.session, case))
