@@ -11,7 +11,7 @@ use crate::args::Global;
 use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::failure::Shown;
+use crate::failure::{Shown, with_end};
 use crate::terminal;
 use crate::terminal::Streams;
 use crate::terminal::Terminal;
@@ -109,12 +109,9 @@ impl Invocation {
     }
 
     /// Prints a result that came with a failure as one object, which says so; the failure counts as shown.
-    pub(crate) fn json_failure(&self, mut result: Value, failure: Failure) -> Failure {
+    pub(crate) fn json_failure(&self, result: Value, failure: Failure) -> Failure {
         let mut failure = failure.naming(&self.commands());
-        if let (Value::Object(result), Value::Object(failed)) = (&mut result, failure.json()) {
-            result.extend(failed);
-        }
-        self.json(&result);
+        self.json(&with_end(result, Some(&failure)));
         terminal::progress(&failure.text(self.terminal.stderr));
         failure.shown = Shown::Already;
         failure

@@ -15,7 +15,7 @@ use super::{all_nodes, all_providers, flow, notify::marked};
 use crate::args::TestArgs;
 use crate::args::TestFormat;
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, with_end};
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::settings::Settings;
@@ -38,7 +38,11 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         snapshots: if args.update { SnapshotMode::Update } else { SnapshotMode::Compare },
         threads: args.jobs,
     };
-    let format = if invocation.form == OutputForm::Json { TestFormat::Json } else { args.format };
+    let format = match (args.format, invocation.form) {
+        (None | Some(TestFormat::Json), OutputForm::Json) => TestFormat::Json,
+        (Some(_), OutputForm::Json) => return Err(Failure::two_formats()),
+        (format, OutputForm::Text) => format.unwrap_or(TestFormat::Human),
+    };
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report = match format {
         TestFormat::Human => suite.run_and_notify(&files, &options, &|case| {
@@ -46,26 +50,36 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         }),
         _ => suite.run(&files, &options),
     };
-    let covers_little = args.min_coverage.filter(|least| report.coverage_percent() < *least);
-    let exit = exit_of(&report, covers_little);
+    let covered = report.coverage_percent();
+    let covers_little = args.min_coverage.filter(|least| covered < *least);
+    let covers_little =
+        covers_little.map(|least| format!("{covered:.1} % is covered, and --min-coverage wants {least} %"));
+    let failure = failure(&report, covers_little.as_deref());
     if report.cases().next().is_none() && report.problems.is_empty() {
         return Err(Failure::usage("no case matches the filter"));
     }
     match format {
-        TestFormat::Human => drop(invocation.print(summary(&report, covers_little))),
-        TestFormat::Json => invocation.json(&as_json(&report, exit)),
+        TestFormat::Human => drop(invocation.print(summary(&report, covers_little.as_deref()))),
+        TestFormat::Json => invocation.json(&as_json(&report, failure.as_ref())),
         TestFormat::Junit => drop(terminal::data(&report.junit())),
         TestFormat::Tap => drop(terminal::data(&report.tap())),
     }
-    Ok(exit)
+    Ok(exit(failure.as_ref()))
 }
 
-fn exit_of(report: &Report, covers_little: Option<f64>) -> Exit {
-    match (report.problems.is_empty(), report.passed() && covers_little.is_none()) {
-        (false, _) => Exit::Invalid,
-        (true, false) => Exit::Failed,
-        (true, true) => Exit::Success,
+/// Why the cases, or the files, are not as they should be.
+fn failure(report: &Report, covers_little: Option<&str>) -> Option<Failure> {
+    if let Some(problem) = report.problems.first() {
+        return Some(Failure::usage(problem.to_string()));
     }
+    let (passed, failed) = report.counts();
+    let of_cases = || format!("{failed} of {} failed", flow::of(passed + failed, "case"));
+    let why = (!report.passed()).then(of_cases).or(covers_little.map(str::to_owned));
+    why.map(|why| Failure::new(Exit::Failed, why))
+}
+
+fn exit(failure: Option<&Failure>) -> Exit {
+    failure.map_or(Exit::Success, |failure| failure.exit)
 }
 
 fn refused(problem: &FileProblem) -> Failure {
@@ -74,10 +88,9 @@ fn refused(problem: &FileProblem) -> Failure {
     )
 }
 
-fn as_json(report: &Report, exit: Exit) -> Value {
+fn as_json(report: &Report, failure: Option<&Failure>) -> Value {
     let (passed, failed) = report.counts();
-    let mut value = json!(report);
-    value["outcome"] = json!(exit.word());
+    let mut value = with_end(json!(report), failure);
     value["passed"] = json!(passed);
     value["failed"] = json!(failed);
     value["coveragePercent"] = json!((report.coverage_percent() * 10.0).round() / 10.0);
@@ -118,7 +131,7 @@ fn noted(word: &str, text: &str) -> Line {
     Line::new().with(Tone::Plain, "           ").with(Tone::Warning, word).with(Tone::Plain, text)
 }
 
-fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
+fn summary(report: &Report, covers_little: Option<&str>) -> Vec<Line> {
     let (passed, failed) = report.counts();
     let mut lines = Vec::new();
     for file in &report.files {
@@ -155,13 +168,7 @@ fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
     }
     lines.push(line);
     report.coverage.iter().for_each(|coverage| lines.extend(coverage_lines(coverage)));
-    if let Some(least) = covers_little {
-        let mut line = Line::new();
-        let text =
-            format!("{:.1} % is covered, and --min-coverage wants {least} %", report.coverage_percent());
-        line.push(Tone::Bad, "   ERROR ").push(Tone::Plain, &text);
-        lines.push(line);
-    }
+    lines.extend(covers_little.map(|text| Line::new().with(Tone::Bad, "   ERROR ").with(Tone::Plain, text)));
     lines
 }
 
@@ -247,9 +254,10 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report =
         suite.run(std::slice::from_ref(&file), &Options { only: Some(name.clone()), ..Options::default() });
-    let exit = exit_of(&report, None);
+    let failure = failure(&report, None);
+    let exit = exit(failure.as_ref());
     if invocation.form == OutputForm::Json {
-        let mut value = as_json(&report, exit);
+        let mut value = as_json(&report, failure.as_ref());
         value["written"] = json!([file]);
         value["case"] = json!(name);
         value["sessionId"] = json!(id);

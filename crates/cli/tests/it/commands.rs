@@ -115,6 +115,7 @@ fn verbs_about_a_flow() {
     let both: &[_] = &[("good.yaml", CHAIN), ("wrong.yaml", WRONG)];
     check("check", both, &["check", "good.yaml", "wrong.yaml", "none.yaml"]);
     check("check-json", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--json"]);
+    check("check-no-file-json", &[], &["check", "none.yaml", "--json"]);
     check("check-github", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--format", "github"]);
     check("check-formats", both, &["check", "good.yaml", "--format", "sarif", "--json"]);
     let folder: &[_] = &[("flows/a.yaml", CHAIN), ("flows/b.yml", FAILING), ("flows/other.yaml", "x: 1")];
@@ -125,6 +126,7 @@ fn verbs_about_a_flow() {
     check("graph-no-file", chain, &["graph", "flows/none.yaml"]);
     check("graph-no-session", chain, &["graph", "none"]);
     check("graph-json", chain, &["graph", "flow.yaml", "--json"]);
+    check("graph-formats", chain, &["graph", "flow.yaml", "--format", "svg", "--json"]);
 }
 
 /// What code scanning reads of a report, as the standard defines it.

@@ -39,6 +39,7 @@ fn the_results_of_cases_are_shown() {
     let files: &[_] = &[("greet.yaml", FLOW), ("greet.test.yaml", CASES), ("recordings/claude-1.json", near)];
     check("test", files, &["test", "--jobs", "1"]);
     check("test-json", files, &["test", "--json", "--filter", "wrong"]);
+    check("test-formats", files, &["test", "--json", "--format", "tap"]);
     check("test-tap", files, &["test", "greet.yaml", "--format", "tap"]);
     check("test-coverage", files, &["test", "--filter", "good", "--min-coverage", "90"]);
     check("test-good", files, &["test", "--filter", "good"]);
@@ -46,6 +47,7 @@ fn the_results_of_cases_are_shown() {
     check("test-none", &[], &["test"]);
     let broken: &[_] = &[("greet.yaml", FLOW), ("greet.test.yaml", "cases:\n  - name: x\n    expct: {}\n")];
     check("test-broken", broken, &["test"]);
+    check("test-broken-json", broken, &["test", "--json"]);
 }
 
 #[test]
