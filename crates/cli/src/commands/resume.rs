@@ -86,6 +86,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
 
 /// The budgets that are raised, which the flow must have.
 fn budgets(changes: &[BudgetChange], graph: &Graph) -> Result<BudgetRaise, Failure> {
+    flow::each_once("budget", changes.iter().map(BudgetChange::name))?;
     let all = BudgetChange::all(changes);
     let refused = |error: OverrideError| Failure::of_option("budget", error);
     for node in all.nodes.keys() {

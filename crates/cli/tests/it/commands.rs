@@ -238,6 +238,12 @@ fn bad_input_starts_nothing() {
     check("bad-session-id", chain, &["run", "flow.yaml", "--session-id", "../x"]);
     check("bad-set", chain, &["run", "flow.yaml", "--set", "x.prompt=1"]);
     check("bad-set-key", chain, &["run", "flow.yaml", "--set", "a.promt=hi"]);
+    for (option, one, other) in
+        [("-i", "topic=a", "topic=b"), ("--set", "a.prompt=a", "a.prompt=b"), ("--budget", "usd=1", "usd=2")]
+    {
+        let name = format!("bad-twice{option}");
+        check(&name, chain, &["run", "flow.yaml", option, one, option, other]);
+    }
     check("bad-provider", chain, &["run", "flow.yaml", "--provider", "a=cluade"]);
     check("bad-events", chain, &["run", "flow.yaml", "--events", "none/events.jsonl"]);
     check("bad-replay", chain, &["run", "flow.yaml", "--replay"]);
