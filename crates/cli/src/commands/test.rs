@@ -243,7 +243,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         Ok((entry.session, case))
     })?;
     let file = match args.files.as_slice() {
-        [] => default_file(&case),
+        [] => test_file(&case)?,
         [file] => file.clone(),
         _ => return Err(Failure::usage("`--from` adds the case to one file, and several are given")),
     };
@@ -279,8 +279,18 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     Ok(exit)
 }
 
-/// `NAME.test.yaml` beside the flow.
-fn default_file(case: &MadeCase) -> PathBuf {
+/// The test file of the flow; where there is none, `NAME.test.yaml` beside it.
+fn test_file(case: &MadeCase) -> Result<PathBuf, Failure> {
     let stem = case.flow.file_stem().and_then(|stem| stem.to_str()).unwrap_or("flow");
-    case.flow.with_file_name(format!("{stem}.test.yaml"))
+    let beside = case.flow.with_file_name(format!("{stem}.test.yaml"));
+    let found = find(std::slice::from_ref(&case.flow)).unwrap_or_default();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        several if several.is_empty() || several.contains(&beside) => Ok(beside),
+        several => {
+            let names: Vec<_> = several.iter().map(|file| file.display().to_string()).collect();
+            Err(Failure::usage(format!("the flow has several test files: {}", names.join(", ")))
+                .with_hint("name one of them: `inspan test --from ID FILE`"))
+        }
+    }
 }
