@@ -70,6 +70,11 @@ impl Failure {
         Self::new(Exit::Invalid, message)
     }
 
+    /// `--json` beside another format.
+    pub(crate) fn two_formats() -> Self {
+        Self::usage("`--json` prints another format than `--format` says")
+    }
+
     /// An option whose value does not fit.
     pub(crate) fn of_option(name: &str, reason: impl Display) -> Self {
         let option = RefusedOption { name: name.to_owned(), reason: reason.to_string() };
@@ -165,6 +170,18 @@ impl Failure {
         }
         failure
     }
+}
+
+/// A result for programs, with how the command ends and, if that is a failure, why.
+pub(crate) fn with_end(mut result: Value, failure: Option<&Failure>) -> Value {
+    let end = match failure {
+        Some(failure) => failure.json(),
+        None => json!({ "outcome": Exit::Success.word(), "exitCode": Exit::Success.code() }),
+    };
+    if let (Value::Object(result), Value::Object(end)) = (&mut result, end) {
+        result.extend(end);
+    }
+    result
 }
 
 impl From<SessionError> for Failure {

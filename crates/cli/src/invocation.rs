@@ -11,7 +11,8 @@ use crate::args::Global;
 use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::failure::Shown;
+use crate::failure::{Shown, with_end};
+use crate::store;
 use crate::terminal;
 use crate::terminal::Streams;
 use crate::terminal::Terminal;
@@ -71,14 +72,17 @@ impl Invocation {
         self.env.without(|name| REPOSITORY.contains(&name) || names.iter().any(|hidden| hidden == name))
     }
 
-    /// The commands that are shown to people: they mean the same sessions as this call.
+    /// The commands that are shown to people: they mean the same sessions as this call. What is so without being named,
+    /// they do not name.
     pub(crate) fn commands(&self) -> Commands {
+        let unnamed = || store::path(&Self { store: None, ..self.clone() }).ok();
+        let store = self.store.as_deref().filter(|_| store::path(self).ok() != unnamed());
         let set = self.env.get("INSPAN_ENGINE").filter(|engine| !is_here(engine));
         let engine = match (self.engine.as_deref(), set) {
             (None, Some(_)) => Some("local"),
             (named, set) => named.filter(|named| set != Some(named)),
         };
-        Commands::new(self.store.as_deref(), engine)
+        Commands::new(store, engine)
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.
@@ -109,12 +113,9 @@ impl Invocation {
     }
 
     /// Prints a result that came with a failure as one object, which says so; the failure counts as shown.
-    pub(crate) fn json_failure(&self, mut result: Value, failure: Failure) -> Failure {
+    pub(crate) fn json_failure(&self, result: Value, failure: Failure) -> Failure {
         let mut failure = failure.naming(&self.commands());
-        if let (Value::Object(result), Value::Object(failed)) = (&mut result, failure.json()) {
-            result.extend(failed);
-        }
-        self.json(&result);
+        self.json(&with_end(result, Some(&failure)));
         terminal::progress(&failure.text(self.terminal.stderr));
         failure.shown = Shown::Already;
         failure

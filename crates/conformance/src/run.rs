@@ -36,16 +36,18 @@ pub struct SuiteSettings {
 impl SuiteSettings {
     /// Whether the filter lets any behaviour through.
     pub fn chooses_any(&self) -> bool {
-        let mut names = BEHAVIOURS.iter().map(|behaviour| behaviour.name).chain([LEFT.0]);
-        names.any(|name| name.contains(&self.filter))
+        self.chosen().next().is_some() || LEFT.0.contains(&self.filter)
+    }
+
+    fn chosen(&self) -> impl Iterator<Item = &'static Behaviour> {
+        BEHAVIOURS.iter().filter(|behaviour| behaviour.name.contains(&self.filter))
     }
 }
 
 /// Checks a provider against the list, and reports the outcome of each row.
 pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &SuiteSettings) -> ProviderReport {
     let began = Instant::now();
-    let chosen: Vec<&'static Behaviour> =
-        BEHAVIOURS.iter().filter(|behaviour| behaviour.name.contains(&settings.filter)).collect();
+    let chosen: Vec<&'static Behaviour> = settings.chosen().collect();
     let next = AtomicUsize::new(0);
     let workers =
         (0..target.workers().clamp(1, chosen.len().max(1))).map(|_| work(&target, settings, &chosen, &next));

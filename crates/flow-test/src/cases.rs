@@ -101,8 +101,7 @@ pub(crate) fn cases(
 ) -> Result<Vec<Case>, Vec<FileProblem>> {
     let places = places(graph, nodes);
     let recursive = calls_itself(graph);
-    let positions = &file.positions;
-    let mut check = Check { path, places: &places, positions, recursive, problems: Vec::new() };
+    let mut check = Check { path, places: &places, file, recursive, problems: Vec::new() };
     let base = file.defaults.as_ref();
     if let Some(base) = base {
         check.defaults(base);
@@ -134,8 +133,7 @@ pub(crate) fn cases(
 struct Check<'a> {
     path: &'a Path,
     places: &'a [(String, Option<AnswerKind>)],
-    /// Where what is expected is.
-    positions: &'a BTreeMap<String, Location>,
+    file: &'a TestFile,
     /// Whether places may be nested deeper than those.
     recursive: bool,
     problems: Vec<FileProblem>,
@@ -167,13 +165,22 @@ impl Check<'_> {
         let messages = self.by_path(key, "messages", &own.messages);
         let faults: Vec<Fault> =
             own.faults.iter().enumerate().filter_map(|(at, fault)| self.fault(key, at, fault)).collect();
-        for (entry, why) in own.expect.problems() {
-            let key = format!("{key}.expect.{entry}");
-            self.problem(self.positions.get(&key).copied().or(Some(spec.referenced)), &key, why);
+        let (of_case, file) = (format!("{key}.expect."), self.file);
+        let at = |key: &str| file.positions.get(key).copied().or(Some(spec.referenced));
+        let mut problems = own.expect.problems();
+        for empty in file.empty.iter().filter_map(|empty| empty.strip_prefix(&of_case)) {
+            if problems.iter().all(|(entry, _)| entry != empty) {
+                let why = "nothing is expected: say what, or leave the key out";
+                problems.push((empty.to_owned(), why.to_owned()));
+            }
+        }
+        for (entry, why) in problems {
+            let key = of_case.clone() + &entry;
+            self.problem(at(&key), &key, why);
         }
         for (entry, node) in own.expect.nodes() {
-            let key = format!("{key}.expect.{entry}");
-            self.known(self.positions.get(&key).copied().or(Some(spec.referenced)), &key, &node);
+            let key = of_case.clone() + &entry;
+            self.known(at(&key), &key, &node);
         }
         let mut quiet = Check { problems: Vec::new(), ..*self };
         let inherited = base.map(|base| {

@@ -25,15 +25,19 @@ pub(crate) struct Expect {
     /// The nodes that start, in their order; or some that must be among them, or must not.
     pub(crate) path: Option<PathExpect>,
     /// Where nodes stand at the end, by their paths.
+    #[schemars(extend("minProperties" = 1))]
     pub(crate) statuses: BTreeMap<String, NodeStatus>,
     /// Outputs of nodes, or values in them: `review`, `review.text`, `plan.structuredOutput.steps[0]`; `flow`, or
     /// `flow.summary`, is what the flow gives.
+    #[schemars(extend("minProperties" = 1))]
     pub(crate) outputs: BTreeMap<String, Matcher>,
     /// What agents are sent, by the paths of their nodes; `snapshot` compares all of it with the stored snapshot.
     pub(crate) prompts: Option<PromptExpect>,
     /// What people are asked, by the paths of the nodes that ask.
+    #[schemars(extend("minProperties" = 1))]
     pub(crate) questions: BTreeMap<String, Matcher>,
     /// How often nodes are tried, over all passes, by their paths.
+    #[schemars(extend("minProperties" = 1))]
     pub(crate) attempts: BTreeMap<String, u32>,
     /// What the session costs in US dollars.
     pub(crate) cost_usd: Option<NumberExpect>,
@@ -53,6 +57,7 @@ pub(crate) enum PathExpect {
 /// Nodes that must start, in this order, and nodes that must not.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("minProperties" = 1))]
 pub(crate) struct PathParts {
     /// These start, in this order; others may start between them.
     includes: Vec<String>,
@@ -139,7 +144,9 @@ impl JsonSchema for PromptExpect {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let matcher = generator.subschema_for::<Matcher>();
-        json_schema!({ "anyOf": [{ "const": "snapshot" }, { "type": "object", "additionalProperties": matcher }] })
+        json_schema!({ "anyOf": [{ "const": "snapshot" }, {
+            "type": "object", "additionalProperties": matcher, "minProperties": 1,
+        }] })
     }
 }
 
@@ -262,6 +269,10 @@ impl Expect {
         }
         if self.duration == Some(DurationExpect::default()) {
             problems.push(("duration".to_owned(), "nothing is expected: use `min` or `max`".to_owned()));
+        }
+        if self.path == Some(PathExpect::Some(PathParts::default())) {
+            let why = "nothing is expected: name nodes in `includes`, `anyOrder` or `excludes`";
+            problems.push(("path".to_owned(), why.to_owned()));
         }
         problems
     }

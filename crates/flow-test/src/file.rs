@@ -72,9 +72,12 @@ pub(crate) struct TestFile {
     /// The cases.
     #[schemars(with = "Vec<CaseSpec>")]
     pub(crate) cases: Vec<Spanned<CaseSpec>>,
-    /// Where what is expected of single nodes is, by keys such as `cases[0].expect.statuses.review`.
+    /// Where what is expected is, by keys such as `cases[0].expect.statuses` and `cases[0].expect.statuses.review`.
     #[serde(skip)]
     pub(crate) positions: BTreeMap<String, Location>,
+    /// Those of these keys that have nothing in them.
+    #[serde(skip)]
+    pub(crate) empty: Vec<String>,
 }
 
 /// The places of what is expected, read apart from what is there.
@@ -88,27 +91,35 @@ struct Positions {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct CasePositions {
-    expect: BTreeMap<String, Entries>,
+    expect: BTreeMap<String, Spanned<Entries>>,
 }
 
 impl Positions {
-    fn by_key(self) -> BTreeMap<String, Location> {
+    /// By their keys; and the keys that have nothing in them.
+    fn by_key(self) -> (BTreeMap<String, Location>, Vec<String>) {
         let cases = self.cases.into_iter().enumerate().map(|(at, case)| (format!("cases[{at}]"), case));
         let all = cases.chain([("defaults".to_owned(), self.defaults)]);
-        let mut found = BTreeMap::new();
+        let (mut found, mut empty) = (BTreeMap::new(), Vec::new());
         for (case, positions) in all {
-            for (of, Entries(entries)) in positions.expect {
-                let named = |(key, at)| (format!("{case}.expect.{of}.{key}"), at);
-                found.extend(entries.into_iter().map(named));
+            for (of, at) in positions.expect {
+                let of = format!("{case}.expect.{of}");
+                found.insert(of.clone(), at.referenced);
+                let Entries { places, is_empty } = at.value;
+                found.extend(places.into_iter().map(|(key, at)| (format!("{of}.{key}"), at)));
+                empty.extend(is_empty.then_some(of));
             }
         }
-        found
+        (found, empty)
     }
 }
 
 /// Where the entries of a mapping are, or the words of a list; of anything else there are none.
 #[derive(Default)]
-struct Entries(BTreeMap<String, Location>);
+struct Entries {
+    places: BTreeMap<String, Location>,
+    /// Whether it is a mapping without entries, or nothing at all. A list without any is a value.
+    is_empty: bool,
+}
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -125,15 +136,16 @@ impl<'de> de::Visitor<'de> for Entries {
 
     fn visit_map<A: de::MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some((key, value)) = map.next_entry::<String, Spanned<Value>>()? {
-            self.0.insert(key, value.referenced);
+            self.places.insert(key, value.referenced);
         }
+        self.is_empty = self.places.is_empty();
         Ok(self)
     }
 
     fn visit_seq<A: de::SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
         while let Some(item) = list.next_element::<Spanned<Value>>()? {
             if let Value::String(word) = item.value {
-                self.0.insert(word, item.referenced);
+                self.places.insert(word, item.referenced);
             }
         }
         Ok(self)
@@ -160,7 +172,7 @@ impl<'de> de::Visitor<'de> for Entries {
     }
 
     fn visit_unit<E>(self) -> Result<Self, E> {
-        Ok(self)
+        Ok(Self { is_empty: true, ..self })
     }
 }
 
@@ -305,7 +317,11 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let read: Result<TestFile, _> = serde_saphyr::from_str_with_options(text, options.clone());
     let positions = || serde_saphyr::from_str_with_options::<Positions>(text, options).unwrap_or_default();
-    read.map(|file| TestFile { positions: positions().by_key(), ..file }).map_err(|error| {
+    let with_positions = |file| {
+        let (positions, empty) = positions().by_key();
+        TestFile { positions, empty, ..file }
+    };
+    read.map(with_positions).map_err(|error| {
         use serde_saphyr::Error;
         let at = error.location();
         let message = match error.without_snippet() {

@@ -202,8 +202,24 @@ cases:
 ";
     let expected = ["f.test.yaml:4:24: nothing is expected: use a number, or `min` or `max`"];
     assert_eq!(failures(REVIEW, cases), expected);
-    let expected = ["f.test.yaml:3:5: `cases[0].expect.duration`: nothing is expected: use `min` or `max`"];
-    assert_eq!(failures(REVIEW, &cases.replace("costUsd", "duration")), expected);
+    let (in_path, empty) =
+        ("name nodes in `includes`, `anyOrder` or `excludes`", "say what, or leave the key out");
+    let rows = [
+        ("duration: {}", "duration", 25, "use `min` or `max`"),
+        ("path: {}", "path", 21, in_path),
+        ("path: { includes: [] }", "path", 21, in_path),
+        ("statuses: {}", "statuses", 25, empty),
+        ("outputs: {}", "outputs", 24, empty),
+        ("prompts: {}", "prompts", 24, empty),
+        ("questions: {}", "questions", 26, empty),
+        ("attempts: {}", "attempts", 25, empty),
+        ("error: null", "error", 22, empty),
+    ];
+    for (expect, key, column, why) in rows {
+        let found = failures(REVIEW, &cases.replace("costUsd: {}", expect));
+        let place = format!("f.test.yaml:4:{column}: `cases[0].expect.{key}`");
+        assert_eq!(found, [format!("{place}: nothing is expected: {why}")], "{expect}");
+    }
 }
 
 #[test]

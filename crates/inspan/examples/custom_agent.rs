@@ -5,11 +5,10 @@
 use std::{error::Error, sync::Arc};
 
 use inspan::{
-    AgentContext, AgentDefinition, AgentError, Event, ExecutableAgent, Filter, Hub, MessageMode, RandomIds,
-    Rejection, SessionId, SystemClock,
+    AgentContext, AgentDefinition, AgentError, CancellationToken, Event, ExecutableAgent, Filter, Hub,
+    MessageMode, RandomIds, Rejection, SessionId, SystemClock,
 };
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 struct Herder;
 

@@ -64,8 +64,9 @@ pub use inspan_engine::{
 };
 pub use inspan_engine::{NodeCalls, Pace, Recorder, Replayer};
 pub use inspan_flow::{
-    Changed, Diagnostic, Diagnostics, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs,
-    Resume, RunError, RunHandle, WhenWaiting,
+    Changed, Diagnostic, Diagnostics, FlowError, FlowRunResult, FlowRunner, FlowRunnerBuilder, InputError,
+    MessageError, NodeReport, NotRaised, Outputs, OverrideError, Resume, RunError, RunHandle, SnapshotError,
+    WhenWaiting,
 };
 pub use inspan_process::{guard, run_as_guard};
 pub use inspan_protocol::{
@@ -75,6 +76,9 @@ pub use inspan_protocol::{
     PromptKind, ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId, SessionState,
     SessionStatus, StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec, Usage,
 };
+
+/// Ends what an agent, a node or a provider does.
+pub use tokio_util::sync::CancellationToken;
 
 /// The agents that come with Inspan, and the registry that flows find them in.
 pub mod providers {

@@ -26,6 +26,12 @@ fn examples() -> Vec<String> {
 }
 
 #[test]
+fn what_an_error_holds_can_be_named() {
+    let missing = inspan::Flow::load("none.yaml").unwrap_err();
+    assert!(matches!(missing, inspan::Error::Load(inspan::FlowError::NotFound { .. })), "{missing}");
+}
+
+#[test]
 fn every_example_runs() {
     let mut all = String::new();
     for name in examples() {

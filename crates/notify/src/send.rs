@@ -241,16 +241,20 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// What is secret of an address that a variable holds, beside the whole of it: receivers repeat its path, or the end of that.
+/// What is secret of an address, beside the whole of one that a variable holds: receivers repeat its path, or the end of
+/// that. Of one that is in a file only what looks like a key is.
 fn secret_parts(settings: &ChannelSettings, environment: &Environment) -> Vec<String> {
-    let ChannelTarget::Webhook { url: Address::Variable(name, _), .. } = &settings.target else {
-        return Vec::new();
+    let ChannelTarget::Webhook { url, .. } = &settings.target else { return Vec::new() };
+    let (url, is_secret) = match url {
+        Address::Plain(url) => (Some(url.clone()), false),
+        Address::Variable(name, _) => (environment.get(name).and_then(|url| url.parse::<Url>().ok()), true),
     };
-    let Some(url) = environment.get(name).and_then(|url| url.parse::<Url>().ok()) else { return Vec::new() };
+    let Some(url) = url else { return Vec::new() };
     let path = url.path();
     let whole = url.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
     // One step of a path alone may be an ordinary word.
-    let is_long = |part: &&str| part.len() >= SHORTEST_PART && part.trim_matches('/').contains('/');
+    let is_long =
+        |part: &&str| is_secret && part.len() >= SHORTEST_PART && part.trim_matches('/').contains('/');
     let ends = path
         .match_indices('/')
         .flat_map(|(at, _)| [&whole[at..], &path[at..], &whole[at + 1..], &path[at + 1..]]);

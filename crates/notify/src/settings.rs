@@ -207,7 +207,7 @@ impl ChannelSettings {
 fn webhook(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
     let allows_http = keys.flag("allowHttp")?;
     let url = match (keys.text("url")?, keys.variable("urlEnv")?) {
-        (Some(url), None) => Address::Plain(address(&url, allows_http).map_err(|why| wrong("url", why))?),
+        (Some(url), None) => Address::Plain(written("url", &url, allows_http)?),
         (None, Some(name)) => Address::Variable(name, allows_http),
         _ => return Err(missing("a webhook needs `url` or `urlEnv`, and not both")),
     };
@@ -219,7 +219,7 @@ fn webhook(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
 
 fn slack(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
     let api = keys.text("api")?.unwrap_or_else(|| "https://slack.com/api".to_owned());
-    let api = address(&api, false).map_err(|why| wrong("api", why))?;
+    let api = written("api", &api, false)?;
     let channel = keys.required("channel")?;
     let token_env = keys.variable("tokenEnv")?;
     let token_env =
@@ -237,7 +237,7 @@ fn slack(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
 fn ntfy(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
     let allows_http = keys.flag("allowHttp")?;
     let server = keys.text("server")?.unwrap_or_else(|| "https://ntfy.sh".to_owned());
-    let server = address(&server, allows_http).map_err(|why| wrong("server", why))?;
+    let server = written("server", &server, allows_http)?;
     let topic = match (keys.text("topic")?, keys.variable("topicEnv")?) {
         (Some(topic), None) => Named::Plain(topic),
         (None, Some(name)) => Named::Variable(name),
@@ -286,6 +286,19 @@ fn command(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
     let timeout = u64::try_from(seconds).ok().filter(|seconds| (1..=600).contains(seconds));
     let timeout = timeout.ok_or_else(|| wrong("timeoutSeconds", "it must be from 1 to 600".to_owned()))?;
     Ok(ChannelTarget::Command { argv, env, timeout: Duration::from_secs(timeout) })
+}
+
+/// An address that a file has, and so nothing secret before its host.
+fn written(key: &str, text: &str, allows_http: bool) -> Result<Url, SettingsError> {
+    let url = address(text, allows_http).map_err(|why| wrong(key, why))?;
+    if url.username().is_empty() && url.password().is_none() {
+        return Ok(url);
+    }
+    let instead = match key {
+        "url" => "`urlEnv` names the variable that has the whole address",
+        _ => "`tokenEnv` names the variable that has a token",
+    };
+    Err(wrong(key, format!("a login is in no file: leave it out; {instead}")))
 }
 
 /// An address to send to: `https`, or `http` on this machine or where it is allowed.
@@ -404,6 +417,16 @@ mod tests {
                 json!({ "type": "webhook", "url": "http://h/x", "secretEnv": "S" }),
                 Some("url"),
                 "`url`: `http` is not encrypted; use `https`, or set `allowHttp = true`",
+            ),
+            (
+                json!({ "type": "webhook", "url": "https://me:pw@h/x", "secretEnv": "S" }),
+                Some("url"),
+                "`url`: a login is in no file: leave it out; `urlEnv` names the variable that has the whole address",
+            ),
+            (
+                json!({ "type": "ntfy", "server": "https://tk_1@h", "topic": "t" }),
+                Some("server"),
+                "`server`: a login is in no file: leave it out; `tokenEnv` names the variable that has a token",
             ),
             (
                 json!({ "type": "webhook", "url": "https://h/x" }),

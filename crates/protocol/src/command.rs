@@ -136,6 +136,13 @@ impl Command {
     }
 }
 
+fn not_a_choice(prompt: &PromptId, choice: &str, choices: &str) -> String {
+    match choices {
+        "" => format!("prompt `{prompt}` has no choices: it takes a text"),
+        _ => format!("`{choice}` is not among the choices of prompt `{prompt}`: {choices}"),
+    }
+}
+
 /// Why a command was refused. The same words are in the `session:rejected` event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -171,13 +178,13 @@ pub enum Rejection {
     #[error("the time to answer prompt `{0}` is up")]
     TimeIsUp(PromptId),
     /// The answer is not among the choices.
-    #[error("`{choice}` is not among the choices of prompt `{prompt}`: {choices}")]
+    #[error("{}", not_a_choice(.prompt, .choice, .choices))]
     NotAChoice {
         /// The question.
         prompt: PromptId,
         /// What was chosen.
         choice: String,
-        /// What may be chosen, separated by commas.
+        /// What may be chosen, separated by commas; nothing of a question that takes a text only.
         choices: String,
     },
     /// The answer does not fit the form of the question.
@@ -199,4 +206,19 @@ pub enum Rejection {
         /// What may be chosen, separated by commas.
         choices: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_where_there_is_none_is_refused_in_its_own_words() {
+        let refused = |choices: &str| {
+            let choices = choices.to_owned();
+            Rejection::NotAChoice { prompt: "q".into(), choice: "up".to_owned(), choices }.to_string()
+        };
+        assert_eq!(refused(""), "prompt `q` has no choices: it takes a text");
+        assert_eq!(refused("left, right"), "`up` is not among the choices of prompt `q`: left, right");
+    }
 }

@@ -40,12 +40,17 @@ impl FromStr for Host {
     type Err = InvalidHost;
 
     fn from_str(text: &str) -> Result<Self, InvalidHost> {
-        let authority: Result<axum::http::uri::Authority, _> = text.parse();
-        match authority {
-            Ok(authority) if !text.is_empty() && !text.contains(['@', '*']) => {
-                Ok(Self(authority.as_str().to_ascii_lowercase()))
-            }
-            _ => Err(InvalidHost(text.to_owned())),
+        let invalid = || InvalidHost(text.to_owned());
+        let authority: axum::http::uri::Authority = text.parse().map_err(|_| invalid())?;
+        let name = authority.host().to_ascii_lowercase();
+        if name.is_empty() || text.contains(['@', '*']) {
+            return Err(invalid());
+        }
+        match (authority.port_u16(), text.len() == name.len()) {
+            (None, true) => Ok(Self(name)),
+            (Some(port @ 1..), _) => Ok(Self(format!("{name}:{port}"))),
+            // What follows the name is no port.
+            _ => Err(invalid()),
         }
     }
 }
@@ -82,6 +87,10 @@ impl Guard {
         };
         for name in ["localhost", "127.0.0.1", "[::1]"] {
             let_in("http", ":80", &format!("{name}:{port}"));
+        }
+        // The loopback has more addresses than those.
+        if address.ip().is_loopback() {
+            let_in("http", ":80", &address.to_string());
         }
         for Host(name) in &named {
             let_in("http", ":80", name);

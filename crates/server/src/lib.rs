@@ -20,7 +20,10 @@ mod unread;
 mod watch;
 mod ws;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::Router;
 use inspan_protocol::Environment;
@@ -61,6 +64,29 @@ pub struct ServerOptions {
     pub commands: Commands,
     /// Its secrets are taken out of reports.
     pub environment: Environment,
+}
+
+impl ServerOptions {
+    /// Where this machine reaches the server, by an address that the guard lets in: `http://127.0.0.1:4680`. If it listens
+    /// on no address of the loopback, that is where others reach it.
+    pub fn url(&self) -> String {
+        let (ip, port) = (self.address.ip(), self.address.port());
+        let loopback: IpAddr = match ip {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip if ip.is_loopback() || self.hosts.is_empty() => ip,
+            _ => return self.shared_url(),
+        };
+        format!("http://{}", SocketAddr::new(loopback, port))
+    }
+
+    /// Where others reach the server: under the first of its names. One with the port that it listens on means the server
+    /// itself, any other a reverse proxy that speaks TLS.
+    pub fn shared_url(&self) -> String {
+        let Some(host) = self.hosts.first().map(ToString::to_string) else { return self.url() };
+        let scheme = if host.ends_with(&format!(":{}", self.address.port())) { "http" } else { "https" };
+        format!("{scheme}://{host}")
+    }
 }
 
 /// What bounds a server.

@@ -48,10 +48,11 @@ impl TestServer {
         Self::with(|app| mounted::router(app, path, any(async |body: String| format!("reached {body}"))))
     }
 
-    fn with(routes: impl FnOnce(&App) -> Router) -> Self {
+    /// How it is set up.
+    pub(crate) fn options() -> ServerOptions {
         let token: Token = TOKEN.parse().unwrap();
         let store = Arc::new(MemoryStore::new());
-        let options = ServerOptions {
+        ServerOptions {
             codes: LoginCodes::default(),
             sessions: Sessions::new(store, NodeRegistry::default(), Arc::new(SystemClock)),
             address: ([127, 0, 0, 1], 4680).into(),
@@ -60,8 +61,11 @@ impl TestServer {
             version: "1.2.3",
             commands: Commands::default(),
             environment: Environment::default(),
-        };
-        let app = App::new(options, CancellationToken::new());
+        }
+    }
+
+    fn with(routes: impl FnOnce(&App) -> Router) -> Self {
+        let app = App::new(Self::options(), CancellationToken::new());
         let router = routes(&app);
         Self { app, router }
     }

@@ -420,7 +420,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-protocol",
             "inspan-providers",
         ],
-        packages: &["serde_json", "thiserror"],
+        packages: &["serde_json", "thiserror", "tokio-util"],
     },
     Layer {
         package: "inspan-cli",

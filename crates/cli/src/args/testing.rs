@@ -33,9 +33,9 @@ pub(crate) struct TestArgs {
     /// Run at most N cases at once
     #[arg(long, short, value_name = "N")]
     pub(crate) jobs: Option<NonZeroUsize>,
-    /// Output format
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub(crate) format: TestFormat,
+    /// Output format; `--json` is short for `--format json`
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<TestFormat>,
     /// Make a case of a session that really ran: its input, answers, replies and result, without secrets. It is added to
     /// the test file of its flow, or to FILE
     #[arg(long, value_name = "ID", conflicts_with_all = ["filter", "update", "min_coverage", "jobs", "format"])]

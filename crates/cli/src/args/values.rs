@@ -59,7 +59,24 @@ pub(crate) struct BudgetChange {
     pub(crate) limits: BudgetLimits,
 }
 
+impl NodeSetting {
+    /// What is set, as it is written.
+    pub(crate) fn name(&self) -> String {
+        format!("{}.{}", self.node, self.keys.join("."))
+    }
+}
+
 impl BudgetChange {
+    /// The limit, as it is written.
+    pub(crate) fn name(&self) -> String {
+        let limit = if self.limits.usd.is_some() { "usd" } else { "tokens" };
+        match &self.node {
+            None => limit.to_owned(),
+            Some(node) if self.is_of_body => format!("{node}/.{limit}"),
+            Some(node) => format!("{node}.{limit}"),
+        }
+    }
+
     /// All of them as one.
     pub(crate) fn all(changes: &[Self]) -> BudgetRaise {
         let mut all = BudgetRaise::default();

@@ -7,7 +7,7 @@ use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, RetryOptions};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, Redactor, StopReason};
 use serde_json::{Value, json};
 
-use super::{all_providers, session};
+use super::{all_providers, notify::marked, session};
 use crate::{
     args::{AgentArgs, AgentOptionArgs},
     exit::Exit,
@@ -23,10 +23,10 @@ pub(super) mod talk;
 mod writer;
 
 pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let settings = Settings::of_agent(invocation)?;
+    let (settings, invocation) = &settings(invocation)?;
     let named = named(args.provider.as_deref().or(settings.provider()))?;
     let provider = provider(named)?;
-    let mut options = options(&args.how, named, &settings, invocation);
+    let mut options = options(&args.how, named, settings, invocation);
     if let Some(file) = &args.schema {
         options = options.output_schema(schema(file)?);
     }
@@ -56,6 +56,13 @@ pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Fai
         invocation.json(&report(&turned.end, turned.exit(), invocation));
     }
     end(&turned.end, turned.exit(), invocation)
+}
+
+/// The settings, and the call in which what their channels use is a secret.
+pub(super) fn settings(invocation: &Invocation) -> Result<(Settings, Invocation), Failure> {
+    let settings = Settings::of_agent(invocation)?;
+    let env = marked(invocation.env.clone(), &settings);
+    Ok((settings, Invocation { env, ..invocation.clone() }))
 }
 
 /// The exit code, or the failure that has it.

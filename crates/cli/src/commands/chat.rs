@@ -21,7 +21,6 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
-    settings::Settings,
     terminal,
 };
 
@@ -31,10 +30,10 @@ const QUIT: &str = "/quit";
 pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let state = args.resume.as_deref().map(read).transpose()?;
     let named = args.provider.as_deref().or(state.as_ref().map(|state| state.provider.as_str()));
-    let settings = Settings::of_agent(invocation)?;
+    let (settings, invocation) = &agent::settings(invocation)?;
     let named = agent::named(named.or(settings.provider()))?;
     let provider = agent::provider(named)?;
-    let options = agent::options(&args.how, named, &settings, invocation);
+    let options = agent::options(&args.how, named, settings, invocation);
     let session = match state {
         Some(state) => AgentSession::restore(Arc::clone(&provider), state, options),
         None => AgentSession::new(Arc::clone(&provider), options),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use inspan_flow::{Diagnostics, Loaded, NodeRegistry, check_packs, compile, load_pack, types_of};
+use inspan_sessions::SessionErrorCode;
 use serde_json::json;
 
 use super::{all_nodes, flow};
@@ -10,7 +11,7 @@ use crate::{
     args::{CheckArgs, CheckFormat},
     diagnostics::{self, Checked},
     exit::Exit,
-    failure::Failure,
+    failure::{Failure, with_end},
     invocation::{Invocation, OutputForm},
     terminal,
 };
@@ -19,7 +20,7 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
     let format = match (args.format, invocation.form) {
         (None | Some(CheckFormat::Json), OutputForm::Json) => CheckFormat::Json,
         (Some(_), OutputForm::Json) => {
-            return Err(Failure::usage("`--json` prints another format than `--format` says".to_owned()));
+            return Err(Failure::two_formats());
         }
         (format, OutputForm::Text) => format.unwrap_or(CheckFormat::Human),
     };
@@ -37,7 +38,8 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
     }
     if format == CheckFormat::Json {
         let reports: Vec<_> = files.iter().map(|(file, valid)| report(file, *valid)).collect();
-        invocation.json(&json!({ "outcome": exit.word(), "files": reports }));
+        let failure = (exit != Exit::Success).then(|| failure(exit, &files));
+        invocation.json(&with_end(json!({ "files": reports }), failure.as_ref()));
         return Ok(exit);
     }
     let files: Vec<Checked> = files.into_iter().map(|(file, _)| file).collect();
@@ -49,6 +51,17 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
         CheckFormat::Human | CheckFormat::Json => {}
     }
     Ok(exit)
+}
+
+/// Why the check fails: what keeps the first file from being read, or the flows that are invalid.
+fn failure(exit: Exit, files: &[(Checked, bool)]) -> Failure {
+    let unread = files.iter().find_map(|(file, _)| file.found.as_ref().err());
+    let invalid = || {
+        let names = files.iter().filter(|(_, valid)| !valid).map(|(file, _)| file.name.as_str());
+        let message = format!("errors in {}", names.collect::<Vec<_>>().join(", "));
+        Failure::usage(message).with_code(SessionErrorCode::InvalidFlow)
+    };
+    Failure { exit, ..unread.cloned().unwrap_or_else(invalid) }
 }
 
 /// Checks one flow; whether it can run. For people its problems are shown at once.

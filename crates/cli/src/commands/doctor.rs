@@ -10,7 +10,7 @@ use super::all_providers;
 use crate::args::DoctorArgs;
 use crate::engine::{Engine, EngineReport};
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, with_end};
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::settings::Settings;
@@ -40,12 +40,13 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         }
         Ok(findings)
     })?;
-    let exit = if findings.is_healthy() { Exit::Success } else { Exit::Configuration };
+    let failure = (!findings.is_healthy())
+        .then(|| Failure::new(Exit::Configuration, "no agent can be used, or the cluster cannot"));
     match invocation.form {
-        OutputForm::Json => invocation.json(&findings.json(exit, invocation)),
+        OutputForm::Json => invocation.json(&with_end(findings.json(invocation), failure.as_ref())),
         OutputForm::Text => findings.print(invocation),
     }
-    Ok(exit)
+    Ok(failure.map_or(Exit::Success, |failure| failure.exit))
 }
 
 /// What was found on this machine.
@@ -141,7 +142,7 @@ impl Findings {
             .map(|(provider, _)| provider.as_str())
     }
 
-    fn json(&self, exit: Exit, invocation: &Invocation) -> Value {
+    fn json(&self, invocation: &Invocation) -> Value {
         let with_handshake = |mut value: Value, provider: &str| {
             if let Some(greeted) = self.greeted.iter().find(|greeted| greeted.provider == provider) {
                 value["handshake"] = json!(greeted);
@@ -163,7 +164,6 @@ impl Findings {
         let keys = self.keys.iter().map(|key| ((*key).to_owned(), json!(invocation.env.get(key).is_some())));
         let terminal = invocation.terminal;
         json!({
-            "outcome": exit.word(),
             "version": env!("CARGO_PKG_VERSION"),
             "programs": self.programs.iter().map(program).collect::<Vec<_>>(),
             "services": self.services.iter().map(service).collect::<Vec<_>>(),

@@ -1,6 +1,9 @@
 //! Reading and compiling a flow and its input for a command, and showing their problems.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use inspan_flow::{
     Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile, load,
@@ -10,7 +13,7 @@ use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{BudgetChange, InputValue, RunArgs, as_string, loses_digits, text_of},
+    args::{BudgetChange, InputValue, NodeSetting, RunArgs, as_string, loses_digits, text_of},
     diagnostics,
     failure::{Failure, Shown},
     invocation::{Invocation, OutputForm},
@@ -95,25 +98,33 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
         flow.set_model(change.node.as_ref(), &change.model)
             .map_err(|error| Failure::of_option("model", error))?;
     }
+    each_once("set", args.set.iter().map(NodeSetting::name))?;
     for change in &args.set {
         let keys: Vec<&str> = change.keys.iter().map(String::as_str).collect();
         flow.set_input(&change.node, &keys, &change.value)
             .map_err(|error| Failure::of_option("set", error))?;
     }
-    set_budgets(&mut flow, &args.budget)?;
+    each_once("budget", args.budget.iter().map(BudgetChange::name))?;
+    for change in &args.budget {
+        flow.set_budget(change.node.as_ref(), change.is_of_body, change.limits)
+            .map_err(|error| Failure::of_option("budget", error))?;
+    }
     if !args.only.is_empty() {
         flow.set_only(&args.only);
     }
     Ok(flow)
 }
 
-/// Puts the limits of `--budget` into the flow.
-pub(super) fn set_budgets(flow: &mut Loaded, changes: &[BudgetChange]) -> Result<(), Failure> {
-    for change in changes {
-        flow.set_budget(change.node.as_ref(), change.is_of_body, change.limits)
-            .map_err(|error| Failure::of_option("budget", error))?;
+/// Refuses an option that gives the same key twice: which of the two is meant is unclear.
+pub(super) fn each_once<K: Ord + std::fmt::Display>(
+    option: &str,
+    mut keys: impl Iterator<Item = K>,
+) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    match keys.find_map(|key| seen.replace(key)) {
+        None => Ok(()),
+        Some(key) => Err(Failure::of_option(option, format!("`{key}` is given twice"))),
     }
-    Ok(())
 }
 
 /// `2 errors and 1 warning`.
@@ -196,6 +207,7 @@ pub(super) fn given_input(file: Option<&Path>, values: &[InputValue]) -> Result<
         Some(path) => input_object(path)?,
         None => Map::new(),
     };
+    each_once("input", values.iter().map(|given| &given.key))?;
     for given in values {
         input.insert(given.key.clone(), given.value.clone());
     }

@@ -20,6 +20,9 @@ pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Fai
     let drawing =
         if is_session(&args.of) { of_session(&args.of, invocation)? } else { of_flow(&args.of, invocation)? };
     if invocation.form == OutputForm::Json {
+        if args.format.is_some() {
+            return Err(Failure::two_formats());
+        }
         invocation.json(&drawing);
         return Ok(Exit::Success);
     }

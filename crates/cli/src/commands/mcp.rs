@@ -77,12 +77,16 @@ async fn serve_http(
 }
 
 fn announce(listening: &Listening, invocation: &Invocation) {
-    let url = format!("http://{}{PATH}", listening.options.address);
+    let [url, shared_url] =
+        [listening.options.url(), listening.options.shared_url()].map(|url| format!("{url}{PATH}"));
     let token = listening.token_file.display();
     if invocation.form == OutputForm::Json {
         return invocation.json(&json!({ "url": url, "tokenFile": listening.token_file }));
     }
     terminal::data_line(&url);
+    if shared_url != url {
+        terminal::progress(&format!("From other machines: {shared_url}\n"));
+    }
     terminal::progress(&format!(
         "Clients send `Authorization: Bearer TOKEN` with the token of {token}.\nPress Ctrl-C to stop the server; sessions \
          run on.\n"

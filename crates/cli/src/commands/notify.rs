@@ -91,13 +91,8 @@ pub(super) fn ledger_file(invocation: &Invocation) -> Result<PathBuf, Failure> {
 }
 
 /// The environment in which what any channel uses is a secret: what one uses is in no message of another.
-fn marked(env: Environment, settings: &Settings) -> Environment {
+pub(super) fn marked(env: Environment, settings: &Settings) -> Environment {
     env.mark(settings.channels().values().flat_map(|found| found.settings.variables()))
-}
-
-/// The environment of a session whose flow is in a folder. What its channels use is a secret in the session, too.
-pub(super) fn session_env(folder: &Path, invocation: &Invocation) -> Result<Environment, Failure> {
-    Ok(marked(invocation.session_env(), &Settings::of(Some(folder), invocation)?))
 }
 
 /// A channel of the settings, ready to send.
@@ -231,32 +226,28 @@ impl Notices {
 }
 
 impl Notifications {
-    /// Starts to deliver, if the flow has channels. A fault here is a warning: the session runs without.
+    /// Starts to deliver, if the settings have channels. A fault here is a warning: the session runs without.
     pub(super) fn begin(
         session: &SessionId,
         sessions: &Sessions,
         graph: &Graph,
+        settings: &Settings,
         notices: &Arc<Notices>,
         page: Option<PageAddress>,
         invocation: &Invocation,
     ) -> Option<Self> {
+        if settings.channels().is_empty() {
+            return None;
+        }
         let begun = || {
-            let settings = Settings::of(Some(&graph.source.folder), invocation)?;
-            if settings.channels().is_empty() {
-                return Ok(None);
-            }
             let notices = Arc::clone(notices);
             let env = invocation.env.clone().mark(&graph.secrets);
             let warn = Arc::new(move |line: &str| notices.warn(line));
             // An answer for a session that no process runs resumes it.
             let sessions = launcher::with_launcher(sessions.clone(), invocation)?;
-            delivery(&sessions, page, env, warn, invocation).map(Some)
+            delivery(&sessions, page, env, warn, invocation)
         };
-        let delivery = begun().unwrap_or_else(|failure: Failure| {
-            terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
-            None
-        })?;
-        Some(Self(deliver(delivery, Scope::Session(session.clone()))))
+        Self::of(begun(), Scope::Session(session.clone()))
     }
 
     /// Starts to deliver for all sessions beside a server. A fault here is a warning: the server serves without.
@@ -265,8 +256,12 @@ impl Notifications {
         page: PageAddress,
         invocation: &Invocation,
     ) -> Option<Self> {
-        match for_all(sessions, Some(page), invocation) {
-            Ok(delivery) => Some(Self(deliver(delivery, Scope::All))),
+        Self::of(for_all(sessions, Some(page), invocation), Scope::All)
+    }
+
+    fn of(delivery: Result<Delivery, Failure>, scope: Scope) -> Option<Self> {
+        match delivery {
+            Ok(delivery) => Some(Self(deliver(delivery, scope))),
             Err(failure) => {
                 terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
                 None

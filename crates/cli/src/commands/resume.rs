@@ -22,6 +22,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
+    settings::Settings,
     store,
     terminal::{self, Interactivity},
 };
@@ -85,6 +86,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
 
 /// The budgets that are raised, which the flow must have.
 fn budgets(changes: &[BudgetChange], graph: &Graph) -> Result<BudgetRaise, Failure> {
+    flow::each_once("budget", changes.iter().map(BudgetChange::name))?;
     let all = BudgetChange::all(changes);
     let refused = |error: OverrideError| Failure::of_option("budget", error);
     for node in all.nodes.keys() {
@@ -362,7 +364,7 @@ impl StoredSession {
         }
         let taken_over = self.taken_over(Missing::Refused)?;
         let begin = Begin::Rest { session, resume, reusing: taken_over.zip(self.record.parent.clone()) };
-        self.session(self.graph.clone(), begin, mode, ask).watch(invocation)
+        self.session(self.graph.clone(), begin, mode, ask, invocation)?.watch(invocation)
     }
 
     /// Puts stored answers of people into the log before another session takes it over: there the answered questions would
@@ -386,7 +388,7 @@ impl StoredSession {
             reusing: taken_over.zip(self.record.parent.clone()),
         };
         let graph = Arc::clone(&self.graph);
-        let session = self.session(graph, begin, &RunModeArgs::default(), Ask::Never);
+        let session = self.session(graph, begin, &RunModeArgs::default(), Ask::Never, invocation)?;
         match runtime.block_on(session.take_answers(invocation)) {
             Err(failure) if failure.code == SessionErrorCode::SessionHeld => Ok(self),
             taken => taken.and_then(|()| Self::open(id.as_str(), invocation)),
@@ -455,11 +457,19 @@ impl StoredSession {
         };
         let reusing = Some((Arc::new(again.reusable), parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
-        kept.session(again.graph, begin, mode, Ask::Terminal).watch(invocation)
+        kept.session(again.graph, begin, mode, Ask::Terminal, invocation)?.watch(invocation)
     }
 
-    fn session(&self, graph: Arc<Graph>, begin: Begin, mode: &RunModeArgs, ask: Ask) -> Session {
-        Session {
+    fn session(
+        &self,
+        graph: Arc<Graph>,
+        begin: Begin,
+        mode: &RunModeArgs,
+        ask: Ask,
+        invocation: &Invocation,
+    ) -> Result<Session, Failure> {
+        Ok(Session {
+            defaults: Settings::of(Some(&graph.source.folder), invocation)?,
             graph,
             nodes: self.nodes.clone(),
             providers: self.providers.clone(),
@@ -468,7 +478,7 @@ impl StoredSession {
             settings: SessionSettings { request: mode.request.clone(), ..self.settings.clone() },
             begin,
             mode: RunMode::of(mode, ask),
-        }
+        })
     }
 
     /// Shows what resuming the session itself would do.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     all_providers, flow,
+    notify::marked,
     session::{self, Ask, Begin, RunMode, Session, SessionSettings, detach},
 };
 use crate::{
@@ -37,7 +38,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if args.plan {
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
-    warn_of_secrets(&given, !args.no_store, &graph, invocation);
+    warn_of_secrets(&given, !args.no_store, &graph, marked(invocation.env.clone(), &defaults));
     settings.given = given.keys().cloned().collect();
     if settings.replay.is_none() {
         check_setup(&graph, &all_providers(), invocation)?;
@@ -61,13 +62,13 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let begin = Begin::New { id, input: given, reusing: part.reusing };
     let mode = RunMode { web: args.web, ..RunMode::of(mode, Ask::Terminal) };
-    Session { graph, nodes, providers, calls, store, settings, begin, mode }.watch(invocation)
+    Session { graph, nodes, providers, calls, store, settings, defaults, begin, mode }.watch(invocation)
 }
 
 /// What is given as input is stored as it is given, since a session that is resumed needs it; and a secret that is like
 /// any other text is found nowhere.
-fn warn_of_secrets(given: &Map<String, Value>, is_stored: bool, graph: &Graph, invocation: &Invocation) {
-    let env = invocation.env.clone().mark(&graph.secrets);
+fn warn_of_secrets(given: &Map<String, Value>, is_stored: bool, graph: &Graph, env: Environment) {
+    let env = env.mark(&graph.secrets);
     let redactor = Redactor::new(&env);
     let is_plain = |name: &&String| {
         env.get(name).is_some_and(|value| !value.trim().is_empty() && redactor.text(value) == value)

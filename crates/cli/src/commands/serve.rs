@@ -74,7 +74,9 @@ async fn resume_answered(sessions: &Sessions) {
 /// A server of this process.
 pub(super) struct Server {
     sessions: Sessions,
-    address: SocketAddr,
+    /// Where this machine reaches it, and where others do.
+    url: String,
+    shared_url: String,
     token: Token,
     codes: LoginCodes,
     token_file: PathBuf,
@@ -98,26 +100,26 @@ impl Server {
         let sessions = launcher::sessions(folders, invocation)?;
         let Listening { listener, options, token_file } =
             Listening::bind(address, hosts, sessions.clone(), invocation).await?;
-        let (address, end) = (options.address, CancellationToken::new());
+        let (url, shared_url, end) = (options.url(), options.shared_url(), CancellationToken::new());
         let (token, codes) = (options.token.clone(), options.codes.clone());
         let task = tokio::spawn(serve(listener, options, end.clone()));
-        Ok(Self { sessions, address, token, codes, token_file, end, task })
+        Ok(Self { sessions, url, shared_url, token, codes, token_file, end, task })
     }
 
-    /// The address of the page. It has the token, which a browser does not send to any server.
-    fn url(&self) -> String {
-        format!("http://{}/#token={}", self.address, self.token.reveal())
+    /// The address of the page at a server's. It has the token, which a browser does not send to any server.
+    fn with_token(&self, url: &str) -> String {
+        format!("{url}/#token={}", self.token.reveal())
     }
 
     /// Prints where the page of a session is, and opens it if a person is at the terminal.
     pub(super) fn show_session(&self, id: &SessionId, invocation: &Invocation) {
-        terminal::progress(&format!("page: {}&to=/s/{id}/graph\n", self.url()));
+        terminal::progress(&format!("page: {}&to=/s/{id}/graph\n", self.with_token(&self.url)));
         if invocation.terminal.interactivity != Interactivity::Interactive {
             return;
         }
         // Other users may read the arguments of a browser: what it gets there opens the page once.
         if let Ok(code) = self.codes.fresh() {
-            let url = format!("http://{}/#token={}&to=/s/{id}/graph", self.address, code.reveal());
+            let url = format!("{}/#token={}&to=/s/{id}/graph", self.url, code.reveal());
             open_browser(&url, invocation);
         }
     }
@@ -129,19 +131,22 @@ impl Server {
 
     /// The address of a session's page as notifications name it: without the token, since others may read them.
     pub(super) fn page(&self) -> PageAddress {
-        let address = self.address;
-        Arc::new(move |id: &SessionId| format!("http://{address}/#/s/{id}/graph"))
+        let url = self.shared_url.clone();
+        Arc::new(move |id: &SessionId| format!("{url}/#/s/{id}/graph"))
     }
 
     fn announce(&self, args: &ServeArgs, invocation: &Invocation) {
         if invocation.form == OutputForm::Json {
             return invocation.json(&json!({
-                "url": format!("http://{}", self.address),
+                "url": self.url,
                 "tokenFile": self.token_file,
                 "hosts": args.allow_remote.iter().map(ToString::to_string).collect::<Vec<_>>(),
             }));
         }
-        terminal::data_line(&self.url());
+        terminal::data_line(&self.with_token(&self.url));
+        if self.shared_url != self.url {
+            terminal::progress(&format!("From other machines: {}\n", self.with_token(&self.shared_url)));
+        }
         terminal::progress(&format!(
             "Open this address in a browser; anyone who has it can see and command all sessions.\nScripts find the token \
              in {}. Press Ctrl-C to stop the server; sessions run on.\n",

@@ -19,7 +19,7 @@ use inspan_view::safe::clean;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::notify::{Notices, Notifications, session_env};
+use super::notify::{Notices, Notifications, marked};
 use super::serve::Server;
 use crate::{
     args::RunModeArgs,
@@ -28,6 +28,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
+    settings::Settings,
     store,
     terminal::{self, Interactivity},
 };
@@ -136,6 +137,8 @@ pub(super) struct Session {
     pub(super) calls: NodeCalls,
     pub(super) store: Option<Arc<dyn RunStore>>,
     pub(super) settings: SessionSettings,
+    /// The settings that hold where the flow is.
+    pub(super) defaults: Settings,
     pub(super) begin: Begin,
     pub(super) mode: RunMode,
 }
@@ -191,7 +194,7 @@ impl Session {
             Begin::Rest { session, .. } => session,
         };
         let sessions = Sessions::new(Arc::clone(store), self.nodes.clone(), Arc::new(SystemClock));
-        Notifications::begin(session, &sessions, &self.graph, notices, page, invocation)
+        Notifications::begin(session, &sessions, &self.graph, &self.defaults, notices, page, invocation)
     }
 
     /// What is done where the session can only wait.
@@ -220,7 +223,8 @@ impl Session {
     fn builder(&self, invocation: &Invocation) -> Result<(FlowRunnerBuilder, Option<TempDir>), Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
-            .env(session_env(&self.graph.source.folder, invocation)?)
+            // What its channels use is a secret in the session, too.
+            .env(marked(invocation.session_env(), &self.defaults))
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
             .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
             .node_calls(self.calls.clone())

@@ -9,6 +9,7 @@ use inspan_protocol::{Command, MessageMode, Prompt, PromptKind, RunId, SessionId
 use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarget};
 use serde_json::{Value, json};
 
+use super::flow;
 use super::resume::StoredSession;
 use super::session::{self, Ask};
 use crate::{
@@ -380,6 +381,7 @@ impl ReportedTarget<'_> {
             let what = format!("`{}` is not a form and takes no `--set`", open.prompt_id);
             return Err(Failure::usage(what).with_hint(format!("answer it with {}", self.answers(open))));
         };
+        flow::each_once("set", fields.iter().map(|(field, _)| field))?;
         let typed = fields.iter().map(|(field, value)| (field.as_str(), value.as_str()));
         Ok(Value::Object(form.read(typed).map_err(Failure::usage)?).to_string())
     }

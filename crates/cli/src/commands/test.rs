@@ -11,13 +11,14 @@ use inspan_flow_test::{
 use inspan_protocol::{Envelope, Event, NodePath, Redactor};
 use serde_json::{Value, json};
 
-use super::{all_nodes, all_providers, flow};
+use super::{all_nodes, all_providers, flow, notify::marked};
 use crate::args::TestArgs;
 use crate::args::TestFormat;
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, with_end};
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
+use crate::settings::Settings;
 use crate::store;
 use crate::terminal;
 use inspan_view::{Line, Tone, look};
@@ -37,7 +38,11 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         snapshots: if args.update { SnapshotMode::Update } else { SnapshotMode::Compare },
         threads: args.jobs,
     };
-    let format = if invocation.form == OutputForm::Json { TestFormat::Json } else { args.format };
+    let format = match (args.format, invocation.form) {
+        (None | Some(TestFormat::Json), OutputForm::Json) => TestFormat::Json,
+        (Some(_), OutputForm::Json) => return Err(Failure::two_formats()),
+        (format, OutputForm::Text) => format.unwrap_or(TestFormat::Human),
+    };
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report = match format {
         TestFormat::Human => suite.run_and_notify(&files, &options, &|case| {
@@ -45,26 +50,36 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         }),
         _ => suite.run(&files, &options),
     };
-    let covers_little = args.min_coverage.filter(|least| report.coverage_percent() < *least);
-    let exit = exit_of(&report, covers_little);
+    let covered = report.coverage_percent();
+    let covers_little = args.min_coverage.filter(|least| covered < *least);
+    let covers_little =
+        covers_little.map(|least| format!("{covered:.1} % is covered, and --min-coverage wants {least} %"));
+    let failure = failure(&report, covers_little.as_deref());
     if report.cases().next().is_none() && report.problems.is_empty() {
         return Err(Failure::usage("no case matches the filter"));
     }
     match format {
-        TestFormat::Human => drop(invocation.print(summary(&report, covers_little))),
-        TestFormat::Json => invocation.json(&as_json(&report, exit)),
+        TestFormat::Human => drop(invocation.print(summary(&report, covers_little.as_deref()))),
+        TestFormat::Json => invocation.json(&as_json(&report, failure.as_ref())),
         TestFormat::Junit => drop(terminal::data(&report.junit())),
         TestFormat::Tap => drop(terminal::data(&report.tap())),
     }
-    Ok(exit)
+    Ok(exit(failure.as_ref()))
 }
 
-fn exit_of(report: &Report, covers_little: Option<f64>) -> Exit {
-    match (report.problems.is_empty(), report.passed() && covers_little.is_none()) {
-        (false, _) => Exit::Invalid,
-        (true, false) => Exit::Failed,
-        (true, true) => Exit::Success,
+/// Why the cases, or the files, are not as they should be.
+fn failure(report: &Report, covers_little: Option<&str>) -> Option<Failure> {
+    if let Some(problem) = report.problems.first() {
+        return Some(Failure::usage(problem.to_string()));
     }
+    let (passed, failed) = report.counts();
+    let of_cases = || format!("{failed} of {} failed", flow::of(passed + failed, "case"));
+    let why = (!report.passed()).then(of_cases).or(covers_little.map(str::to_owned));
+    why.map(|why| Failure::new(Exit::Failed, why))
+}
+
+fn exit(failure: Option<&Failure>) -> Exit {
+    failure.map_or(Exit::Success, |failure| failure.exit)
 }
 
 fn refused(problem: &FileProblem) -> Failure {
@@ -73,10 +88,9 @@ fn refused(problem: &FileProblem) -> Failure {
     )
 }
 
-fn as_json(report: &Report, exit: Exit) -> Value {
+fn as_json(report: &Report, failure: Option<&Failure>) -> Value {
     let (passed, failed) = report.counts();
-    let mut value = json!(report);
-    value["outcome"] = json!(exit.word());
+    let mut value = with_end(json!(report), failure);
     value["passed"] = json!(passed);
     value["failed"] = json!(failed);
     value["coveragePercent"] = json!((report.coverage_percent() * 10.0).round() / 10.0);
@@ -117,7 +131,7 @@ fn noted(word: &str, text: &str) -> Line {
     Line::new().with(Tone::Plain, "           ").with(Tone::Warning, word).with(Tone::Plain, text)
 }
 
-fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
+fn summary(report: &Report, covers_little: Option<&str>) -> Vec<Line> {
     let (passed, failed) = report.counts();
     let mut lines = Vec::new();
     for file in &report.files {
@@ -154,13 +168,7 @@ fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
     }
     lines.push(line);
     report.coverage.iter().for_each(|coverage| lines.extend(coverage_lines(coverage)));
-    if let Some(least) = covers_little {
-        let mut line = Line::new();
-        let text =
-            format!("{:.1} % is covered, and --min-coverage wants {least} %", report.coverage_percent());
-        line.push(Tone::Bad, "   ERROR ").push(Tone::Plain, &text);
-        lines.push(line);
-    }
+    lines.extend(covers_little.map(|text| Line::new().with(Tone::Bad, "   ERROR ").with(Tone::Plain, text)));
     lines
 }
 
@@ -228,13 +236,14 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
             };
             return Err(Failure::usage(what).with_hint(hint));
         }
-        let env = invocation.env.clone().mark(&graph.secrets);
+        let settings = Settings::of(Some(&graph.source.folder), invocation)?;
+        let env = marked(invocation.env.clone(), &settings).mark(&graph.secrets);
         let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
         let case = MadeCase::of(&record, (&graph, &nodes), &events, &name, &Redactor::new(&env));
         Ok((entry.session, case))
     })?;
     let file = match args.files.as_slice() {
-        [] => default_file(&case),
+        [] => test_file(&case)?,
         [file] => file.clone(),
         _ => return Err(Failure::usage("`--from` adds the case to one file, and several are given")),
     };
@@ -245,9 +254,10 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report =
         suite.run(std::slice::from_ref(&file), &Options { only: Some(name.clone()), ..Options::default() });
-    let exit = exit_of(&report, None);
+    let failure = failure(&report, None);
+    let exit = exit(failure.as_ref());
     if invocation.form == OutputForm::Json {
-        let mut value = as_json(&report, exit);
+        let mut value = as_json(&report, failure.as_ref());
         value["written"] = json!([file]);
         value["case"] = json!(name);
         value["sessionId"] = json!(id);
@@ -269,8 +279,18 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     Ok(exit)
 }
 
-/// `NAME.test.yaml` beside the flow.
-fn default_file(case: &MadeCase) -> PathBuf {
+/// The test file of the flow; where there is none, `NAME.test.yaml` beside it.
+fn test_file(case: &MadeCase) -> Result<PathBuf, Failure> {
     let stem = case.flow.file_stem().and_then(|stem| stem.to_str()).unwrap_or("flow");
-    case.flow.with_file_name(format!("{stem}.test.yaml"))
+    let beside = case.flow.with_file_name(format!("{stem}.test.yaml"));
+    let found = find(std::slice::from_ref(&case.flow)).unwrap_or_default();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        several if several.is_empty() || several.contains(&beside) => Ok(beside),
+        several => {
+            let names: Vec<_> = several.iter().map(|file| file.display().to_string()).collect();
+            Err(Failure::usage(format!("the flow has several test files: {}", names.join(", ")))
+                .with_hint("name one of them: `inspan test --from ID FILE`"))
+        }
+    }
 }

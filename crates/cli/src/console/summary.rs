@@ -209,6 +209,9 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         ErrorCode::ConfigInvalid if error.is(ErrorKind::Start) => return None,
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",
+        ErrorCode::Billing if error.is(ErrorKind::MaxBudget) => {
+            "raise `maxBudgetUsd` in the node's `options`, which ended it"
+        }
         ErrorCode::Billing => "add credit to the vendor's account",
         ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network if failures > 1 => {
             "it was retried: resume the session later, or raise `maxAttempts` or `backoff` in the node's `policy.retry`"
@@ -254,6 +257,14 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_of_a_node_is_no_matter_of_the_vendor() {
+        let spent = || AgentError::new(ErrorCode::Billing, "spent");
+        let advice = |error: AgentError| hint(&error, None).unwrap_or_default();
+        assert!(advice(spent()).contains("the vendor's account"));
+        assert!(advice(spent().with_kind(ErrorKind::MaxBudget)).starts_with("raise `maxBudgetUsd`"));
+    }
 
     #[test]
     fn no_timeout_is_advised_for_a_start_that_it_does_not_bound() {

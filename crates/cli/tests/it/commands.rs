@@ -115,6 +115,7 @@ fn verbs_about_a_flow() {
     let both: &[_] = &[("good.yaml", CHAIN), ("wrong.yaml", WRONG)];
     check("check", both, &["check", "good.yaml", "wrong.yaml", "none.yaml"]);
     check("check-json", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--json"]);
+    check("check-no-file-json", &[], &["check", "none.yaml", "--json"]);
     check("check-github", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--format", "github"]);
     check("check-formats", both, &["check", "good.yaml", "--format", "sarif", "--json"]);
     let folder: &[_] = &[("flows/a.yaml", CHAIN), ("flows/b.yml", FAILING), ("flows/other.yaml", "x: 1")];
@@ -125,6 +126,7 @@ fn verbs_about_a_flow() {
     check("graph-no-file", chain, &["graph", "flows/none.yaml"]);
     check("graph-no-session", chain, &["graph", "none"]);
     check("graph-json", chain, &["graph", "flow.yaml", "--json"]);
+    check("graph-formats", chain, &["graph", "flow.yaml", "--format", "svg", "--json"]);
 }
 
 /// What code scanning reads of a report, as the standard defines it.
@@ -236,6 +238,12 @@ fn bad_input_starts_nothing() {
     check("bad-session-id", chain, &["run", "flow.yaml", "--session-id", "../x"]);
     check("bad-set", chain, &["run", "flow.yaml", "--set", "x.prompt=1"]);
     check("bad-set-key", chain, &["run", "flow.yaml", "--set", "a.promt=hi"]);
+    for (option, one, other) in
+        [("-i", "topic=a", "topic=b"), ("--set", "a.prompt=a", "a.prompt=b"), ("--budget", "usd=1", "usd=2")]
+    {
+        let name = format!("bad-twice{option}");
+        check(&name, chain, &["run", "flow.yaml", option, one, option, other]);
+    }
     check("bad-provider", chain, &["run", "flow.yaml", "--provider", "a=cluade"]);
     check("bad-events", chain, &["run", "flow.yaml", "--events", "none/events.jsonl"]);
     check("bad-replay", chain, &["run", "flow.yaml", "--replay"]);

@@ -202,6 +202,9 @@ fn beyond_the_loopback_it_needs_a_name() {
     };
     let open = refused(&["mcp", "--http", "0.0.0.0:0"]);
     assert_eq!(open, (Some(2), "error: 0.0.0.0 can be reached from other machines".to_owned()));
+    let arguments = ["mcp", "--http", "0.0.0.0:0", "--allow-remote", "x.example", "--json"];
+    let server = Server::start_as(folder.path(), &arguments);
+    assert_eq!(server.stranger().get("/healthz").status, 200);
     let (code, why) = refused(&["mcp", "--allow-remote", "x.example"]);
     assert_eq!((code, why.contains("required arguments")), (Some(2), true), "{why}");
 }

@@ -124,11 +124,20 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
     open_gate(folder);
     let begun = inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"]);
     assert_eq!(begun.code, Some(0), "{}", begun.stderr);
+    assert!(begun.stderr.contains("watch it with `inspan logs s -f`, see"), "{}", begun.stderr);
     until("the events are written", || {
         fs::read_to_string(folder.join("events.jsonl")).is_ok_and(|text| text.contains("flow:waiting"))
     });
     until("it has left", || inspan(folder, &["pause", "s"]).code == Some(2));
     assert_eq!(did(folder), ["first", "slow", "slow"]);
+    // What it names works as it is printed.
+    let other = ["--store", "other.db"];
+    let there = inspan(folder, &[&["run", "--detach", "--session-id", "o"], &other[..]].concat());
+    for named in ["`inspan logs o -f --store other.db`", "`inspan inbox --store other.db`"] {
+        assert!(there.stderr.contains(named), "{}", there.stderr);
+    }
+    let stopped = inspan(folder, &[&["stop", "o"], &other[..]].concat());
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
 }
 
 #[test]

@@ -536,6 +536,13 @@ fn a_server_that_others_can_reach_needs_a_name() {
     let refused = inspan(folder.path(), &["serve", "--allow-remote", "http://x"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("is not a host"), "{}", refused.stderr);
+    // What it prints is an address that it answers under.
+    let named = ["--port", "0", "--allow-remote", "inspan.example.org", "--json"];
+    for listen in ["0.0.0.0", "127.0.0.2"] {
+        let server = Server::start_as(folder.path(), &[&["serve", "--listen", listen], &named[..]].concat());
+        let page = server.stranger().get("/");
+        assert_eq!(page.status, 200, "{listen}: {}", page.text);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use inspan_flow_test::{Options, Suite, find};
 use serde_json::Value;
 
 use crate::commands;
-use crate::program::{flow_folder, inspan, program, ran, snapshot};
+use crate::program::{flow_folder, inspan, paths_below, program, ran, snapshot};
 
 const FLOW: &str = "
 name: greet
@@ -39,6 +39,7 @@ fn the_results_of_cases_are_shown() {
     let files: &[_] = &[("greet.yaml", FLOW), ("greet.test.yaml", CASES), ("recordings/claude-1.json", near)];
     check("test", files, &["test", "--jobs", "1"]);
     check("test-json", files, &["test", "--json", "--filter", "wrong"]);
+    check("test-formats", files, &["test", "--json", "--format", "tap"]);
     check("test-tap", files, &["test", "greet.yaml", "--format", "tap"]);
     check("test-coverage", files, &["test", "--filter", "good", "--min-coverage", "90"]);
     check("test-good", files, &["test", "--filter", "good"]);
@@ -46,6 +47,7 @@ fn the_results_of_cases_are_shown() {
     check("test-none", &[], &["test"]);
     let broken: &[_] = &[("greet.yaml", FLOW), ("greet.test.yaml", "cases:\n  - name: x\n    expct: {}\n")];
     check("test-broken", broken, &["test"]);
+    check("test-broken-json", broken, &["test", "--json"]);
 }
 
 #[test]
@@ -121,6 +123,37 @@ fn a_case_is_made_of_a_session() {
     std::fs::write(&file, format!("{}{broken}", std::fs::read_to_string(&file).unwrap())).unwrap();
     let made = again(&[]);
     assert_eq!((made.code, made.stderr.contains("does not pass")), (Some(2), false), "{}", made.report());
+}
+
+#[test]
+fn a_made_case_goes_to_the_test_file_that_the_flow_has() {
+    let flow = "name: says\nnodes: [{ id: say, type: echo.agent, input: { prompt: hello } }]\n";
+    let cases = "flow: FLOW\ncases:\n  - { name: old, answers: { say: hello } }\n";
+    let make = |files: &[(&str, &str)]| {
+        let folder = flow_folder(flow);
+        for (file, named) in files {
+            crate::program::write(folder.path(), &[(file, &cases.replace("FLOW", named))]);
+        }
+        assert_eq!(inspan(folder.path(), &["run", "--session-id", "s"]).code, Some(0));
+        let made = inspan(folder.path(), &["test", "--from", "s"]);
+        let mut files = paths_below(folder.path());
+        files.retain(|file| std::fs::read_to_string(file).is_ok_and(|text| text.contains("as in session s")));
+        let names = files.iter().map(|file| file.strip_prefix(folder.path()).unwrap().display().to_string());
+        (made.code, names.collect::<Vec<_>>(), made.stderr)
+    };
+    let (beside, below, other) = (
+        ("flow.test.yaml", "flow.yaml"),
+        ("tests/flow.test.yml", "../flow.yaml"),
+        ("other.test.yaml", "flow.yaml"),
+    );
+    let rows: [(&[(&str, &str)], &str); 4] =
+        [(&[], beside.0), (&[below], below.0), (&[other], other.0), (&[below, beside, other], beside.0)];
+    for (files, file) in rows {
+        assert_eq!(make(files), (Some(0), vec![file.to_owned()], String::new()), "{files:?}");
+    }
+    let (code, files, why) = make(&[below, other]);
+    assert_eq!((code, files), (Some(2), Vec::new()));
+    assert!(why.contains("the flow has several test files: "), "{why}");
 }
 
 /// The folders of the project with flows that people read.

@@ -100,6 +100,18 @@ async fn the_path_of_a_secret_address_is_in_no_error() {
 }
 
 #[tokio::test]
+async fn what_looks_like_a_key_in_an_address_of_a_file_is_in_no_error() {
+    let said = "no /hooks/inspan/T0AB12CD/notifications?key=k3y-0f-mine&for=everyone";
+    let (url, _) = server(move |_| head("400 Bad Request", said.len()) + said);
+    let path = "/hooks/inspan/T0AB12CD/notifications?key=k3y-0f-mine&for=everyone";
+    let settings = json!({ "type": "webhook", "url": format!("{url}{path}"), "secretEnv": "KEY" });
+    let channel = channel(settings, &[("KEY", "signing-key-1")]);
+    let why = channel.send(&message("a", "b")).await.unwrap_err().message;
+    let shown = "no /hooks/inspan/[redacted]/notifications?key=[redacted]&for=everyone";
+    assert_eq!(why, format!("the server answered 400 Bad Request: {shown}"));
+}
+
+#[tokio::test]
 async fn ntfy_gets_no_more_bytes_than_it_takes() {
     let (url, seen) = server(|_| head("200 OK", 0));
     let channel = channel(json!({ "type": "ntfy", "server": url, "topic": "oxen" }), &[]);

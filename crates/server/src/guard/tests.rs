@@ -7,6 +7,7 @@ use axum::{
 };
 
 use super::*;
+use crate::ServerOptions;
 use crate::testing::{Answered, TOKEN, TestServer, authorized, request};
 
 /// What holds sessions, the socket, the counts, a path that is nothing.
@@ -441,5 +442,28 @@ fn a_name_of_a_host_is_checked() {
         good,
         ["inspan.example.org", "10.0.0.1:8443", "[2001:db8::1]:80"].map(|name| Some(name.to_owned()))
     );
-    assert_eq!(["", "*", "a b", "http://a", "u@a", "a/b"].map(read), [(); 6].map(|()| None));
+    let bad = ["", "*", "a b", "http://a", "u@a", "a/b", "a:", "a:0", "a:99999", "a:http", "[::1]:99999"];
+    assert_eq!(bad.map(read), [(); 11].map(|()| None));
+}
+
+#[test]
+fn a_server_names_addresses_that_its_guard_lets_in() {
+    let rows = [
+        ("127.0.0.1:4680", &[][..], "http://127.0.0.1:4680", "http://127.0.0.1:4680"),
+        ("127.0.0.2:4680", &[], "http://127.0.0.2:4680", "http://127.0.0.2:4680"),
+        ("[::1]:4680", &["x.example"], "http://[::1]:4680", "https://x.example"),
+        ("0.0.0.0:4680", &["x.example", "y.example"], "http://127.0.0.1:4680", "https://x.example"),
+        ("[::]:4680", &["x.example:4680"], "http://[::1]:4680", "http://x.example:4680"),
+        ("192.0.2.7:4680", &["x.example:8443"], "https://x.example:8443", "https://x.example:8443"),
+    ];
+    for (address, hosts, url, shared_url) in rows {
+        let address: SocketAddr = address.parse().unwrap();
+        let hosts: Vec<Host> = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        let options = ServerOptions { address, hosts: hosts.clone(), ..TestServer::options() };
+        assert_eq!((options.url().as_str(), options.shared_url().as_str()), (url, shared_url));
+        let guard = Guard::new(address, hosts, TOKEN.parse().unwrap(), LoginCodes::default());
+        for url in [url, shared_url] {
+            assert!(guard.origins.iter().any(|origin| origin == url), "{url}");
+        }
+    }
 }

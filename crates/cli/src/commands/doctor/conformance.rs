@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::DoctorArgs;
 use crate::commands::session::runtime;
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, with_end};
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::terminal;
@@ -39,13 +39,17 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         }
         reports.push(report);
     }
-    let exit = if reports.iter().all(ProviderReport::holds) { Exit::Success } else { Exit::Failed };
+    let failing = reports.iter().find(|report| !report.holds());
+    let failure = failing.map(|report| {
+        Failure::new(Exit::Failed, format!("provider `{}` fails the conformance suite", report.provider))
+    });
     if invocation.form == OutputForm::Json {
         let skipped: Vec<_> =
             skipped.iter().map(|(name, why)| json!({ "provider": name, "reason": why })).collect();
-        invocation.json(&json!({ "outcome": exit.word(), "reports": reports, "skipped": skipped }));
+        let found = json!({ "reports": reports, "skipped": skipped });
+        invocation.json(&with_end(found, failure.as_ref()));
     }
-    Ok(exit)
+    Ok(failure.map_or(Exit::Success, |failure| failure.exit))
 }
 
 type Chosen = (Vec<Arc<dyn ConformanceTarget>>, Vec<(String, String)>);

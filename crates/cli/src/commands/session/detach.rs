@@ -95,9 +95,10 @@ fn begin(
         OutputForm::Json => invocation.json(&json!({ "sessionId": id, "pid": pid, "log": log })),
         OutputForm::Text => {
             terminal::data_line(id.as_str());
-            terminal::progress(&format!(
+            let text = format!(
                 "running in the background as process {pid}; watch it with `inspan logs {id} -f`, see its questions with `inspan inbox`\n"
-            ));
+            );
+            terminal::progress(&invocation.commands().complete(&text));
         }
     }
     Ok(Exit::Success)

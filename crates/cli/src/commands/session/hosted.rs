@@ -13,7 +13,7 @@ use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
 use super::{Begin, RunMode, Session, SessionSettings, WaitMode, providers};
-use crate::{commands::resume::graph_of, failure::Failure, invocation::Invocation};
+use crate::{commands::resume::graph_of, failure::Failure, invocation::Invocation, settings::Settings};
 
 /// How many sessions a worker remembers.
 const REMEMBERED: usize = 256;
@@ -64,6 +64,7 @@ impl SessionsHere {
         let (graph, nodes) = (Arc::clone(&known.graph), Arc::new(known.nodes.clone()));
         let max_concurrency = known.settings.max_concurrency;
         let here = Session {
+            defaults: Settings::of(Some(&known.graph.source.folder), &self.invocation)?,
             graph: known.graph,
             nodes: known.nodes,
             providers: known.providers,

@@ -62,3 +62,30 @@ nodes:
     let redacted = values.map(|(name, _)| log.contains(&format!("[redacted {name}]")));
     assert_eq!(redacted, [true; 4], "{log}");
 }
+
+#[test]
+fn what_a_channel_uses_is_a_secret_for_agents_and_in_made_cases() {
+    let settings = "[channels.phone]\ntype = \"ntfy\"\ntopicEnv = \"PHONE\"\n";
+    let flow =
+        "name: says\nnodes: [{ id: say, type: echo.agent, input: { prompt: 'to {{ flow.input.word }}' } }]\n";
+    let folder = folder(flow, settings);
+    let typed = folder.path().join("typed");
+    std::fs::write(&typed, "to topic-of-mine\n").unwrap();
+    let rows: [&[&str]; 5] = [
+        &["agent", "-", "-p", "echo"],
+        &["agent", "-", "-p", "echo", "--json"],
+        &["chat", "-p", "echo"],
+        &["run", "--no-input", "-i", "word=topic-of-mine", "--session-id", "s"],
+        &["test", "--from", "s"],
+    ];
+    for arguments in rows {
+        let mut command = program(folder.path(), arguments);
+        command.env("PHONE", "topic-of-mine").stdin(std::fs::File::open(&typed).unwrap());
+        let ended = ran(folder.path(), &mut command);
+        assert_eq!(ended.code, Some(0), "{arguments:?} {}", ended.stderr);
+        let said = ended.stdout + &ended.stderr;
+        assert!(!said.contains("topic-of-mine"), "{arguments:?} {said}");
+    }
+    let case = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
+    assert!(case.contains("word: \"[redacted PHONE]\""), "{case}");
+}

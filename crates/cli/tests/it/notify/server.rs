@@ -45,7 +45,9 @@ fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
         child.kill().unwrap();
         child.wait().unwrap();
     };
-    let serve = || Server::of(folder.path(), call(folder.path(), &["serve", "--port", "0", "--json"]));
+    let listen = ["--listen", "0.0.0.0", "--port", "0", "--allow-remote", "inspan.example.org"];
+    let arguments = [&["serve", "--json"], &listen[..]].concat();
+    let serve = || Server::of(folder.path(), call(folder.path(), &arguments));
     let titles = |seen: &[Received]| -> Vec<String> {
         let messages = seen.iter().map(Received::json);
         let notices = messages.flat_map(|message| message["notices"].as_array().cloned().unwrap());
@@ -65,7 +67,7 @@ fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
     assert_eq!(titles(&seen[known..]), [asks, gone]);
     let loss = &seen.last().unwrap().json();
     assert_eq!(loss["notices"][0]["commands"], json!(["inspan resume s"]));
-    assert!(loss["url"].as_str().unwrap().ends_with("/#/s/s/graph"), "{loss}");
+    assert_eq!(loss["url"], json!("https://inspan.example.org/#/s/s/graph"));
     assert_eq!(server.interrupt(), Some(0));
     // It is sent once, and again only if another process is lost.
     let mut server = serve();
