@@ -50,7 +50,9 @@ mod faults {
     use std::time::Duration;
 
     use futures::StreamExt;
-    use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+    use inspan_protocol::{
+        ErrorCode, ExecutionContext, Host, Provider, ProviderItem, StopReason, StreamEvent,
+    };
     use inspan_testkit::is_running;
     use serde_json::{Value, json};
 
@@ -271,12 +273,12 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     #[tokio::test]
     async fn one_conversation_takes_one_turn_at_a_time() {
         let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
+        // Locks are files there.
+        let home = fake.folder().join("home").display().to_string();
         let context = || {
-            let mut context = fake.context();
-            let home = [("INSPAN_HOME".to_owned(), fake.folder().join("home").display().to_string())];
-            context.host.env =
-                context.host.env.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).chain(home).collect();
-            context
+            let host = fake.context().host;
+            let env = host.env.with("INSPAN_HOME", home.as_str());
+            ExecutionContext::new(Host { env, cwd: host.cwd.clone(), ..Host::default() })
         };
         let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });
         let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
