@@ -40,7 +40,10 @@ impl ClaudeDecoder {
                 ));
             }
             "task_started" => self.tasks.begin(line),
-            "task_notification" => self.turn.is_cut |= self.tasks.end(line),
+            "task_notification" => {
+                let is_stopped = self.tasks.end(line);
+                self.turn.is_cut |= is_stopped && self.turn.begun;
+            }
             "session_state_changed" if line.state.as_deref() == Some("idle") => self.idle(out),
             "status"
             | "thinking_tokens"

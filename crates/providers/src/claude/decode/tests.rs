@@ -227,6 +227,12 @@ fn what_a_turn_leaves_in_the_background_is_said_and_can_be_stopped() {
         decoder.push_line(&task("task_notification", kind, "stopped"));
     }
     assert!(decoder.is_idle());
+    let next = [system("init"), result("next", 3.0)];
+    let ends = next.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
+        ClaudeDecoded::TurnEnd(end) => Some(end.cost_usd),
+        _ => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [Some(2.0)], "the turn after it is whole");
 }
 
 #[test]
