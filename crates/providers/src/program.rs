@@ -13,7 +13,6 @@ use inspan_protocol::{
 };
 use tokio::time::Instant;
 
-use crate::conversation::ConversationLock;
 use crate::error::no_turn;
 use crate::output::{TurnOutput, is_turn_id};
 use inspan_process::{Exit, Process};
@@ -449,14 +448,14 @@ async fn ready<A: Agent>(
         }
         None => ProcessConversation::New(fresh()),
     };
-    let leasing = within(context.deadline, pool.lease(conversation.id(), &call.launch));
+    let leasing = within(context.deadline, async {
+        let mut lease = pool.lease(conversation.id(), &call.launch).await?;
+        if let ProcessConversation::Resumed(_) = &conversation {
+            lease.lock(&context.host.env).await?;
+        }
+        Ok(lease)
+    });
     let mut lease = context.cancel.run_until_cancelled(leasing).await.ok_or(NotReady::Cancelled)??;
-    if let ProcessConversation::Resumed(id) = &conversation {
-        let locking =
-            within(context.deadline, ConversationLock::take(id, &context.host.env, pool.busy_limit()));
-        let lock = context.cancel.run_until_cancelled(locking).await.ok_or(NotReady::Cancelled)??;
-        lease.lock(lock);
-    }
     if lease.session().is_none() {
         let session = match pool.spare(&call.launch).await {
             // What it cannot open may be opened by a new process.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, ProviderSessionId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -112,11 +112,6 @@ impl<A: Agent> Pool<A> {
         });
         let over = cancel.clone().drop_guard();
         (ExecutionContext { cancel, ..context }, over)
-    }
-
-    /// How long a turn waits for another turn of the same conversation.
-    pub(super) fn busy_limit(&self) -> Duration {
-        self.limits.busy
     }
 
     /// Takes a conversation for a turn. If its process is warm and was started as this turn would start it, the
@@ -269,9 +264,10 @@ impl<A: Agent> Lease<A> {
         self.id = id;
     }
 
-    /// Holds this lock as long as the lease.
-    pub(super) fn lock(&mut self, lock: Option<ConversationLock>) {
-        self.lock = lock;
+    /// Waits until no other process uses the conversation, and keeps others from it as long as the lease.
+    pub(super) async fn lock(&mut self, environment: &Environment) -> Result<(), AgentError> {
+        self.lock = ConversationLock::take(&self.id, environment, self.pool.limits.busy).await?;
+        Ok(())
     }
 
     /// Puts a new session into the lease.
