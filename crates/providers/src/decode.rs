@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::StreamEvent;
+use inspan_protocol::{Chunk, StreamEvent};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -33,13 +33,24 @@ enum TextJoin {
 }
 
 impl TurnText {
-    /// Appends a text.
-    pub(crate) fn push(&mut self, text: &str) {
+    /// Appends a text. Gives the event for it: the first piece of a message right behind another one brings the blank
+    /// line between them, so that pieces put together read as the whole does.
+    pub(crate) fn push(&mut self, mut content: String, chunk: Chunk) -> StreamEvent {
+        let follows_text = self.text.len() > self.boundary;
         if self.join == TextJoin::NewBlock && !self.text.is_empty() {
             self.text.push_str("\n\n");
+            self.text.push_str(&content);
+            if follows_text && chunk == Chunk::Delta {
+                content.insert_str(0, "\n\n");
+            }
+        } else {
+            self.text.push_str(&content);
         }
         self.join = TextJoin::Continues;
-        self.text.push_str(text);
+        if chunk == Chunk::Whole {
+            self.boundary();
+        }
+        StreamEvent::Text { content, chunk }
     }
 
     /// A new message begins. One that continues an answer cut at the token limit begins where that stopped.
@@ -145,31 +156,40 @@ pub(crate) fn head(word: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Appends a piece, and gives what its event says.
+    fn piece(text: &mut TurnText, piece: &str) -> String {
+        match text.push(piece.to_owned(), Chunk::Delta) {
+            StreamEvent::Text { content, .. } => content,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn messages_stand_apart_unless_one_takes_up_the_other() {
         let mut text = TurnText::default();
         text.begin_message(None);
-        text.push("one ");
-        text.push("two");
+        let mut live = piece(&mut text, "one ");
+        live += &piece(&mut text, "two");
         text.begin_message(Some("tool_use"));
-        text.push("three");
+        live += &piece(&mut text, "three");
         text.begin_message(Some("max_tokens"));
-        text.push(" four");
-        assert_eq!(text.into_text(), "one two\n\nthree four");
+        live += &piece(&mut text, " four");
+        assert_eq!(live, "one two\n\nthree four");
+        assert_eq!(text.into_text(), live);
     }
 
     #[test]
     fn a_retraction_voids_the_message_and_gives_back_the_rest() {
         let mut text = TurnText::default();
         text.begin_message(None);
-        text.push("before the tool");
+        piece(&mut text, "before the tool");
         text.boundary();
         text.begin_message(Some("tool_use"));
-        text.push("kept");
+        assert_eq!(piece(&mut text, "kept"), "kept", "the tool is between");
         text.begin_message(Some("max_tokens"));
-        text.push(" broken");
+        piece(&mut text, " broken");
         assert_eq!(text.retract().as_deref(), Some("kept"));
-        text.push("anew");
+        assert_eq!(piece(&mut text, "anew"), "anew", "what is sent again is whole");
         assert_eq!(text.into_text(), "before the tool\n\nkept\n\nanew");
     }
 }

@@ -196,18 +196,19 @@ impl AcpDecoder {
         let text = block.and_then(|block| block["text"].as_str());
         let content = match (kind, text) {
             ("text", Some("")) => return,
-            ("text", Some(text)) => text.to_owned(),
+            ("text", Some(text)) => text,
             _ => {
                 return self.warn_once("passedOver", kind, "ignored a part of an answer of the kind", out);
             }
         };
         match chunk_kind {
             ChunkKind::Answer => {
-                self.turn.text.push(&content, update.message_id.as_deref());
+                let content = self.turn.text.push(content, update.message_id.as_deref());
                 out.push(AcpDecoded::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
             }
             ChunkKind::Thought => {
-                self.turn.text.add_thought(&content);
+                self.turn.text.add_thought(content);
+                let content = content.to_owned();
                 out.push(AcpDecoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
             }
         }

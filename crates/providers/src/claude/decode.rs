@@ -297,14 +297,9 @@ impl ClaudeDecoder {
     }
 
     fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
-        if content.is_empty() {
-            return;
+        if !content.is_empty() {
+            out.push(ClaudeDecoded::Event(self.turn.text.push(content, chunk)));
         }
-        self.turn.text.push(&content);
-        if chunk == Chunk::Whole {
-            self.turn.text.boundary();
-        }
-        out.push(ClaudeDecoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.

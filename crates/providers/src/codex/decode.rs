@@ -324,14 +324,9 @@ impl CodexDecoder {
     }
 
     fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<CodexDecoded>) {
-        if content.is_empty() {
-            return;
+        if !content.is_empty() {
+            out.push(CodexDecoded::Event(self.turn.text.push(content, chunk)));
         }
-        self.turn.text.push(&content);
-        if chunk == Chunk::Whole {
-            self.turn.text.boundary();
-        }
-        out.push(CodexDecoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.

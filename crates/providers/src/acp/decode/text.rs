@@ -25,9 +25,14 @@ enum NextText {
 }
 
 impl TurnText {
-    /// Appends a text. Another id of a message begins another message.
-    pub(super) fn push(&mut self, text: &str, id: Option<&str>) {
+    /// Appends a text. Another id of a message begins another message. Gives the piece for readers of the events: right
+    /// behind another message it begins with the blank line between them.
+    pub(super) fn push(&mut self, text: &str, id: Option<&str>) -> String {
+        let mut piece = text.to_owned();
         if self.next == NextText::Begins || id.is_some() && id != self.message_id.as_deref() {
+            if self.text.len() > self.stop {
+                piece.insert_str(0, "\n\n");
+            }
             if !self.text.is_empty() {
                 self.text.push_str("\n\n");
             }
@@ -37,6 +42,7 @@ impl TurnText {
             self.next = NextText::Continues;
         }
         self.text.push_str(text);
+        piece
     }
 
     /// Appends thinking.
@@ -62,7 +68,7 @@ impl TurnText {
         self.text.truncate(at);
         let stored = self.text[self.stop..].trim().to_owned();
         self.text.truncate(self.text.trim_end().len());
-        self.message = self.text.len();
+        (self.message, self.stop) = (self.text.len(), self.text.len());
         self.messages = self.messages.saturating_sub(1);
         self.next = NextText::Begins;
         (std::mem::take(&mut self.thought), stored)
@@ -91,11 +97,13 @@ mod tests {
     #[test]
     fn messages_are_distinguished_by_their_ids_and_by_tools() {
         let mut text = TurnText::default();
-        text.push("one", Some("m1"));
-        text.push(" two", Some("m1"));
-        text.push("three", Some("m2"));
+        let mut live = text.push("one", Some("m1"));
+        live += &text.push(" two", Some("m1"));
+        live += &text.push("three", Some("m2"));
+        assert_eq!(live, "one two\n\nthree");
         text.boundary();
-        text.push("four", None);
+        text.stop();
+        assert_eq!(text.push("four", None), "four", "the tool is between");
         text.push(" five", None);
         assert_eq!((text.answer(), text.messages()), ("four five", 3));
         assert_eq!(text.into_text(), "one two\n\nthree\n\nfour five");
@@ -111,7 +119,8 @@ mod tests {
         text.push("kept", Some("m2"));
         text.push("an error", Some("m3"));
         assert_eq!(text.retract(), ("hmm".to_owned(), "kept".to_owned()));
-        assert_eq!(text.into_text(), "before the tool\n\nkept");
+        assert_eq!(text.push("anew", Some("m4")), "anew", "what is sent again is whole");
+        assert_eq!(text.into_text(), "before the tool\n\nkept\n\nanew");
     }
 
     #[test]
