@@ -10,7 +10,7 @@ mod tests;
 use std::{path::PathBuf, sync::Arc};
 
 use futures::stream::BoxStream;
-use inspan_protocol::{Command, Envelope, PromptId, SessionId, SessionStatus, Timestamp};
+use inspan_protocol::{Command, Envelope, NodePath, PromptId, SessionId, SessionStatus, Timestamp};
 
 /// Written above `impl RunStore for …`.
 pub use async_trait::async_trait;
@@ -275,6 +275,8 @@ pub struct SessionEntry {
     pub answered: Vec<PromptId>,
     /// The session that continues it, if it was resumed in a new one.
     pub continued_by: Option<SessionId>,
+    /// On a cluster, the nodes that have begun and that no worker has taken yet.
+    pub waiting_for_worker: Vec<NodePath>,
     /// Why the session cannot be read; the other fields then hold only what is known.
     pub damage: Option<String>,
 }
@@ -319,6 +321,7 @@ impl SessionEntry {
             unanswered: 0,
             answered: Vec::new(),
             continued_by: None,
+            waiting_for_worker: Vec::new(),
             damage: Some(damage),
         }
     }

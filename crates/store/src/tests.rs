@@ -231,6 +231,7 @@ async fn an_entry_says_where_a_session_stands() {
             unanswered: 0,
             answered: Vec::new(),
             continued_by: None,
+            waiting_for_worker: Vec::new(),
             damage: None,
         };
         assert_eq!(store.entry(&lease.session).await, Ok(entry.clone()));

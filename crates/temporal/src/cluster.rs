@@ -19,7 +19,7 @@ use temporalio_client::{
 };
 use temporalio_common::protos::temporal::api::{
     common::v1::WorkflowExecution,
-    enums::v1::{TaskQueueType, WorkflowExecutionStatus},
+    enums::v1::{PendingActivityState, TaskQueueType, WorkflowExecutionStatus},
     taskqueue::v1::{PollerInfo, TaskQueue},
     workflowservice::v1::{
         DescribeNamespaceRequest, DescribeTaskQueueRequest, DescribeWorkflowExecutionRequest,
@@ -29,8 +29,8 @@ use temporalio_common::protos::temporal::api::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    log::{LogError, LogKeys, SharedLog},
-    store::{SessionWaker, SharedStore},
+    log::{AttemptKey, LogError, LogKeys, SharedLog},
+    store::{SessionWaker, SharedStore, WorkflowStatus},
     worker::AttemptQueue,
     workflow::{SessionInput, SessionWorkflow},
 };
@@ -434,8 +434,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a session's workflow runs.
-    async fn runs(&self, client: &Client, session: &SessionId) -> Result<bool, EngineError> {
+    /// Whether and how a session's workflow runs.
+    async fn status(&self, client: &Client, session: &SessionId) -> Result<WorkflowStatus, EngineError> {
         let asked = DescribeWorkflowExecutionRequest {
             namespace: self.namespace.clone(),
             execution: Some(WorkflowExecution { workflow_id: session.to_string(), run_id: String::new() }),
@@ -444,10 +444,19 @@ impl Cluster {
         match self.answer(service.describe_workflow_execution(asked.into_request())).await {
             Ok(answer) => {
                 let info = answer.workflow_execution_info.unwrap_or_default();
-                Ok(info.status() == WorkflowExecutionStatus::Running)
+                let pending = answer.pending_activities.iter();
+                let waiting = pending.filter(|activity| activity.state() == PendingActivityState::Scheduled);
+                Ok(WorkflowStatus {
+                    runs: info.status() == WorkflowExecutionStatus::Running,
+                    waiting_for_worker: waiting
+                        .filter_map(|activity| AttemptKey::path_in(&activity.activity_id))
+                        .collect(),
+                })
             }
             // It is the workflow that is not there, unless the namespace is not.
-            Err(EngineError::Namespace { .. }) => self.check_namespace(client).await.map(|()| false),
+            Err(EngineError::Namespace { .. }) => {
+                self.check_namespace(client).await.map(|()| WorkflowStatus::default())
+            }
             Err(error) => Err(error),
         }
     }
@@ -501,9 +510,9 @@ impl SessionWaker for ClusterWaker {
         check.map_err(|error| error.to_string()).await
     }
 
-    async fn runs(&self, session: &SessionId) -> Result<bool, String> {
-        let runs = async { self.cluster.runs(self.client().await?, session).await };
-        runs.map_err(|error| error.to_string()).await
+    async fn status(&self, session: &SessionId) -> Result<WorkflowStatus, String> {
+        let status = async { self.cluster.status(self.client().await?, session).await };
+        status.map_err(|error| error.to_string()).await
     }
 
     async fn wake(&self, session: &SessionId) -> Result<(), String> {

@@ -24,7 +24,7 @@ pub use decide::{
     DecideError, Decider, Decision, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
 };
 pub use log::{LogError, LogKeys, SharedLog};
-pub use store::{SessionWaker, SharedStore};
+pub use store::{SessionWaker, SharedStore, WorkflowStatus};
 #[cfg(feature = "sdk")]
 pub use worker::{DEFAULT_POOL, WorkerSettings, run_worker};
 #[cfg(feature = "sdk")]

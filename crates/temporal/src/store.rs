@@ -10,7 +10,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use inspan_flow_core::SessionRecord;
-use inspan_protocol::{Command, Envelope, SessionId, SessionStatus, Timestamp};
+use inspan_protocol::{Command, Envelope, NodePath, SessionId, SessionStatus, Timestamp};
 use inspan_store::{
     Batch, Lease, Liveness, Owner, PostedCommand, RunStore, Select, SessionEntry, StoreError, Verdict,
     async_trait,
@@ -47,10 +47,19 @@ pub struct SharedStore {
 /// What the server has said in the last moments.
 #[derive(Default)]
 struct Known {
-    /// Whether sessions run, and when that was said.
-    runs: BTreeMap<SessionId, (Instant, bool)>,
+    /// How sessions run, and when that was said.
+    runs: BTreeMap<SessionId, (Instant, WorkflowStatus)>,
     /// When it did not answer.
     silent: Option<Instant>,
+}
+
+/// What the server says of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkflowStatus {
+    /// Whether the session is one that the workers run, or wait in.
+    pub runs: bool,
+    /// The nodes that have begun and that no worker has taken.
+    pub waiting_for_worker: Vec<NodePath>,
 }
 
 /// What tells the workers of a session that something is stored for them.
@@ -60,8 +69,8 @@ pub trait SessionWaker: Send + Sync {
     /// later.
     async fn check(&self) -> Result<(), String>;
 
-    /// Whether the session is one that the workers run, or wait in. An error means that this is not known.
-    async fn runs(&self, session: &SessionId) -> Result<bool, String>;
+    /// Whether and how the workers run the session. An error means that this is not known.
+    async fn status(&self, session: &SessionId) -> Result<WorkflowStatus, String>;
 
     /// Tells them. An error means that they may not know yet.
     async fn wake(&self, session: &SessionId) -> Result<(), String>;
@@ -144,29 +153,34 @@ impl SharedStore {
 
     /// Whether the server says that it does not run a session that has begun and has not ended.
     pub(crate) async fn is_gone(&self, session: &SessionId, status: SessionStatus) -> bool {
-        let Some(waker) = &self.waker else { return false };
+        self.workflow_status(session, status).await.is_some_and(|said| !said.runs)
+    }
+
+    /// What the server says of a session that has begun and has not ended.
+    async fn workflow_status(&self, session: &SessionId, status: SessionStatus) -> Option<WorkflowStatus> {
+        let waker = self.waker.as_ref()?;
         if rests(status) || status == SessionStatus::Idle {
-            return false;
+            return None;
         }
         {
             let known = self.known.lock();
             match known.runs.get(session) {
-                Some((at, runs)) if at.elapsed() < SAID => return !runs,
-                _ if known.silent.is_some_and(|at| at.elapsed() < SAID) => return false,
+                Some((at, said)) if at.elapsed() < SAID => return Some(said.clone()),
+                _ if known.silent.is_some_and(|at| at.elapsed() < SAID) => return None,
                 _ => {}
             }
         }
-        let said = tokio::time::timeout(SERVER, waker.runs(session)).await;
+        let said = tokio::time::timeout(SERVER, waker.status(session)).await;
         let mut known = self.known.lock();
-        let Ok(Ok(runs)) = said else {
+        let Ok(Ok(said)) = said else {
             known.silent = Some(Instant::now());
-            return false;
+            return None;
         };
         if known.runs.len() >= REMEMBERED {
             known.runs.clear();
         }
-        known.runs.insert(session.clone(), (Instant::now(), runs));
-        !runs
+        known.runs.insert(session.clone(), (Instant::now(), said.clone()));
+        Some(said)
     }
 
     /// Tells the workers; `what` is what they are told of.
@@ -251,7 +265,11 @@ impl SharedStore {
         let record = self.log.record(&session).await.map_err(refused)?;
         self.parents.lock().insert(session.clone(), record.continues().cloned());
         let mut summary = self.summary(&session).await?;
-        let is_gone = summary.is_open() && self.is_gone(&session, summary.facts.status).await;
+        let said = match summary.is_open() {
+            true => self.workflow_status(&session, summary.facts.status).await,
+            false => None,
+        };
+        let is_gone = said.as_ref().is_some_and(|said| !said.runs);
         if is_gone {
             // It may have ended since its log was read.
             summary = self.summary(&session).await?;
@@ -272,6 +290,10 @@ impl SharedStore {
             // A worker applies every command at once.
             answered: Vec::new(),
             continued_by: None,
+            waiting_for_worker: match said {
+                Some(said) if is_open && !is_gone => said.waiting_for_worker,
+                _ => Vec::new(),
+            },
             damage: None,
             digest: facts,
             session,

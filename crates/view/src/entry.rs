@@ -156,11 +156,18 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
     if entry.digest.paused_by == Some(PauseCause::Budget) {
         return Some("a larger budget".to_owned());
     }
-    usage_limit(entry).or_else(|| match entry.unanswered {
+    usage_limit(entry).or_else(|| worker(entry)).or_else(|| match entry.unanswered {
         0 => None,
         1 => Some("1 command not applied yet".to_owned()),
         count => Some(format!("{count} commands not applied yet")),
     })
+}
+
+/// The nodes that wait for a worker of the cluster, in a few words.
+pub fn worker(entry: &SessionEntry) -> Option<String> {
+    let (first, more) = entry.waiting_for_worker.split_first()?;
+    let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
+    Some(format!("a worker for {}{more}", clean(first.as_str())))
 }
 
 /// The usage limit of a vendor that a session waits for, in a few words.
@@ -223,6 +230,10 @@ pub fn json(entry: &SessionEntry) -> Value {
     put("limitToRaise", digest.limit_to_raise.as_ref().filter(|_| rests).map(|limit| json!(limit)));
     let waits = digest.waits.filter(|_| !DisplayStatus::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));
+    put(
+        "waitingForWorker",
+        Some(&entry.waiting_for_worker).filter(|nodes| !nodes.is_empty()).map(|nodes| json!(nodes)),
+    );
     put(
         "owner",
         entry.owner.as_ref().map(|owner| {

@@ -68,6 +68,7 @@ impl Recorded {
             unanswered: 0,
             answered: Vec::new(),
             continued_by: None,
+            waiting_for_worker: Vec::new(),
             damage: None,
         };
         let commands = Commands::default();

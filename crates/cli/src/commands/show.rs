@@ -234,6 +234,9 @@ impl View {
             _ if !standing.has_ended() => fact("run by", "no process".to_owned()),
             _ => {}
         }
+        if let Some(worker) = entry::worker(entry) {
+            fact("waits for", worker);
+        }
         if entry.unanswered > 0 && !standing.has_ended() {
             fact("commands", format!("{} stored, not applied yet", entry.unanswered));
         }

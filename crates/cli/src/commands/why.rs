@@ -9,7 +9,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Line, Tone, format, safe::clean};
+use inspan_view::{DisplayStatus, Line, Tone, entry, format, safe::clean};
 
 pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (entry, explanation) = store::block_on(async {
@@ -22,6 +22,9 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
         OutputForm::Json => invocation.json(&explanation),
         OutputForm::Text => {
             invocation.print(lines(&explanation));
+            if let Some(worker) = entry::worker(&entry) {
+                terminal::progress(&format!("the session waits for {worker}\n"));
+            }
             if DisplayStatus::of(&entry) == DisplayStatus::Interrupted {
                 let next = invocation.commands().command("resume", &entry.session, "");
                 terminal::progress(&format!(

@@ -379,6 +379,7 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
             unanswered: count(row.get(5)?),
             answered: Vec::new(),
             continued_by: None,
+            waiting_for_worker: Vec::new(),
             session: id.as_str().into(),
             damage: damage.map(|fault| fault.to_string()),
         })

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use inspan_engine::{Hub, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
-use inspan_protocol::{Command, Event, SessionId, SessionStatus, Timestamp};
+use inspan_protocol::{Command, Event, NodePath, SessionId, SessionStatus, Timestamp};
 use inspan_store::{StoreError, async_trait};
 use object_store::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::TestCluster;
-use crate::{LostAttempt, SessionWaker, SharedLog, SharedStore};
+use crate::{LostAttempt, SessionWaker, SharedLog, SharedStore, WorkflowStatus};
 
 const TWO: &str = "
 flow: { name: two, outputs: { said: '{{ b.stdout }}' } }
@@ -397,8 +397,9 @@ impl Server {
 
 #[async_trait]
 impl SessionWaker for Server {
-    async fn runs(&self, _: &SessionId) -> Result<bool, String> {
-        Self::answer(self.answers).map(|()| self.wakes)
+    async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
+        let waiting_for_worker = vec![NodePath::new("a")];
+        Self::answer(self.answers).map(|()| WorkflowStatus { runs: self.wakes, waiting_for_worker })
     }
 
     async fn check(&self) -> Result<(), String> {
@@ -466,6 +467,9 @@ nodes:
     // What has not begun may be about to.
     assert!(!is_lost(&lost).await);
     cluster.decider().decide(&session, &[], None).await.unwrap();
+    let waits = async |store: &SharedStore| store.entry(&session).await.unwrap().waiting_for_worker;
+    assert_eq!(waits(&works).await, [NodePath::new("a")]);
+    assert!(waits(&lost).await.is_empty() && waits(&unknown).await.is_empty());
     let seen = [is_lost(&works).await, is_lost(&lost).await, is_lost(&unknown).await];
     assert_eq!(seen, [false, true, false]);
     let (graph, mut seen) = (cluster.graph(&session), 0);

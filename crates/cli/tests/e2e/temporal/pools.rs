@@ -62,6 +62,13 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     for (command, state) in [("pause", "paused"), ("stop", "stopped")] {
         cluster.detach(&flow, state)?;
         cluster.wait_for(state, "running", SOON)?;
+        let waits = || Ok(cluster.show(state)?["waitingForWorker"] == json!(["wait"]));
+        eventually(SOON, "the node waits for a worker", waits)?;
+        for arguments in [&["ps"][..], &["show", state], &["why", state]] {
+            let said = sandbox.run(arguments)?;
+            said.expect_code(0)?;
+            ensure!(said.to_string().contains("a worker for wait"), "{arguments:?}: {said}");
+        }
         sandbox.run(&[command, state])?.expect_code(0)?;
         same("the state", &cluster.show(state)?["state"], &json!(state))?;
     }
