@@ -470,6 +470,9 @@ async fn ready<A: Agent>(
         };
         lease.rename(session.id().clone());
         lease.hold(session);
+        if !matches!(conversation, ProcessConversation::Resumed(_)) {
+            lease.lock(&context.host.env).await?;
+        }
     }
     Ok(lease)
 }

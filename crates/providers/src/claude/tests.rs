@@ -270,16 +270,46 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         assert_eq!(result.unwrap_err().code, ErrorCode::Aborted);
     }
 
+    /// A context in which conversations are locked, by files in a folder.
+    fn context_with_locks(fake: &Fake) -> ExecutionContext {
+        let home = fake.folder().join("home").display().to_string();
+        let host = fake.context().host;
+        let env = host.env.with("INSPAN_HOME", home);
+        ExecutionContext::new(Host { env, cwd: host.cwd.clone(), ..Host::default() })
+    }
+
+    #[tokio::test]
+    async fn a_warm_process_that_misses_a_turn_of_another_one_is_replaced() {
+        let fake = willing();
+        let context = || context_with_locks(&fake);
+        let (ours, others) = (provider(Limits::DEFAULT), provider(Limits::DEFAULT));
+        let session = run(&ours, ClaudeOptions::default(), context()).await.1.unwrap().session_id;
+        let resume = || ClaudeOptions { resume: session.clone(), ..ClaudeOptions::default() };
+        run(&ours, resume(), context()).await.1.unwrap();
+        assert_eq!(fake.pids().len(), 1, "the warm process serves the next turn");
+        run(&others, resume(), context()).await.1.unwrap();
+        assert_eq!(fake.pids().len(), 2);
+        run(&ours, resume(), context()).await.1.unwrap();
+        let pids = fake.pids();
+        assert_eq!((pids.len(), is_running(pids[0])), (3, false), "the warm process is replaced");
+        run(&ours, resume(), context()).await.1.unwrap();
+        assert_eq!(fake.pids().len(), 3, "nobody else was there");
+        run(&others, resume(), context()).await.1.unwrap();
+        let pids = fake.pids();
+        assert_eq!((pids.len(), is_running(pids[1])), (4, false), "nor does the other one's know all");
+        ours.shutdown().await;
+        run(&others, resume(), context()).await.1.unwrap();
+        assert_eq!(fake.pids().len(), 4, "a process that ends takes no turn");
+        others.shutdown().await;
+        assert!(fake.running().is_empty());
+        let left: Vec<_> = std::fs::read_dir(fake.folder().join("home/conversations")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
     #[tokio::test]
     async fn one_conversation_takes_one_turn_at_a_time() {
         let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
-        // Locks are files there.
-        let home = fake.folder().join("home").display().to_string();
-        let context = || {
-            let host = fake.context().host;
-            let env = host.env.with("INSPAN_HOME", home.as_str());
-            ExecutionContext::new(Host { env, cwd: host.cwd.clone(), ..Host::default() })
-        };
+        let context = || context_with_locks(&fake);
         let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });
         let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
         let options = ClaudeOptions { resume: Some(session), ..ClaudeOptions::default() };

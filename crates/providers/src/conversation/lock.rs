@@ -16,6 +16,9 @@ use crate::error::busy;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A conversation that is locked for one turn. The lock ends with this value, and with the process.
+///
+/// Each holder makes a file of its own in place of the one before. So a process that keeps the file after its turn sees
+/// whether another process has had the conversation since.
 #[derive(Debug)]
 pub(crate) struct ConversationLock(File, PathBuf);
 
@@ -44,13 +47,26 @@ impl ConversationLock {
             }
         }
     }
+
+    /// Lets other processes have the conversation.
+    pub(crate) fn release(&self) {
+        // Closing it is not enough: a program that is being started at this moment has a copy of it for a while.
+        let _unlocked = self.0.unlock();
+    }
+
+    /// Locks the conversation again after a release. Says whether no other process has had it, or has it, since then.
+    pub(crate) fn take_again(&self) -> bool {
+        self.0.try_lock().is_ok() && is_at(&self.0, &self.1).unwrap_or(false)
+    }
 }
 
 impl Drop for ConversationLock {
     fn drop(&mut self) {
-        let _deleted = fs::remove_file(&self.1);
-        // Closing it is not enough: a program that is being started at this moment has a copy of it for a while.
-        let _unlocked = self.0.unlock();
+        // The file of another process is not deleted.
+        if self.take_again() {
+            let _deleted = fs::remove_file(&self.1);
+        }
+        self.release();
     }
 }
 
@@ -64,9 +80,19 @@ fn path(session: &ProviderSessionId, environment: &Environment) -> Option<PathBu
 
 fn try_lock(path: &Path) -> Result<File, TryLockError> {
     path.parent().map_or(Ok(()), create_private).map_err(TryLockError::Error)?;
-    let file = private().create(true).truncate(false).write(true).open(path).map_err(TryLockError::Error)?;
+    if let Ok(left) = File::options().write(true).open(path) {
+        // A process that is idle, or gone, has left it.
+        left.try_lock()?;
+        if is_at(&left, path).map_err(TryLockError::Error)? {
+            let _another_process_was_first = fs::remove_file(path);
+        }
+    }
+    let file = match private().create_new(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(TryLockError::WouldBlock),
+        file => file.map_err(TryLockError::Error)?,
+    };
     file.try_lock()?;
-    // The holder before may have deleted the file since it was opened. Then a third process does not see this lock.
+    // Another process may have taken it for one that was left. Then a third process does not see this lock.
     if is_at(&file, path).map_err(TryLockError::Error)? { Ok(file) } else { Err(TryLockError::WouldBlock) }
 }
 

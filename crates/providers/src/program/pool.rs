@@ -69,6 +69,8 @@ struct Warm<A: Agent> {
     session: Session<A>,
     launch: A::Launch,
     since: Instant,
+    /// The lock of its last turn, released.
+    lock: Option<ConversationLock>,
 }
 
 /// The right to use one conversation. Dropping it ends the process, and only then releases the conversation.
@@ -129,7 +131,7 @@ impl<A: Agent> Pool<A> {
             let freed = self.freed.notified();
             if let Some((mut lease, warm)) = self.take(id) {
                 if let Some(warm) = warm {
-                    lease.session = Some(warm.session);
+                    (lease.session, lease.lock) = (Some(warm.session), warm.lock);
                     let fits = warm.launch == *launch && A::reuse(launch) == Reuse::Warm;
                     if !fits || !lease.session.as_mut().is_some_and(Session::is_ready) {
                         lease.end().await;
@@ -182,10 +184,16 @@ impl<A: Agent> Pool<A> {
     }
 
     /// Keeps a session for a while; it replaces the least recently used one if there are too many.
-    fn keep(&self, id: ProviderSessionId, session: Session<A>, launch: A::Launch) {
+    fn keep(
+        &self,
+        id: ProviderSessionId,
+        session: Session<A>,
+        launch: A::Launch,
+        lock: Option<ConversationLock>,
+    ) {
         let since = Instant::now();
         let mut slots = self.slots();
-        slots.insert(id.clone(), Slot::Warm(Box::new(Warm { session, launch, since })));
+        slots.insert(id.clone(), Slot::Warm(Box::new(Warm { session, launch, since, lock })));
         let mut warm: Vec<(Instant, ProviderSessionId)> = slots
             .iter()
             .filter_map(|(id, slot)| match slot {
@@ -217,7 +225,8 @@ impl<A: Agent> Pool<A> {
         if let (true, Some(pool)) = (unused, self.us.upgrade())
             && let Some(Slot::Warm(warm)) = slots.insert(id.clone(), Slot::Busy)
         {
-            drop(Lease { pool, id: id.clone(), session: Some(warm.session), lock: None, holds: Holds::Yes });
+            let Warm { session, lock, .. } = *warm;
+            drop(Lease { pool, id: id.clone(), session: Some(session), lock, holds: Holds::Yes });
         }
     }
 
@@ -264,8 +273,16 @@ impl<A: Agent> Lease<A> {
         self.id = id;
     }
 
-    /// Waits until no other process uses the conversation, and keeps others from it as long as the lease.
+    /// Waits until no other process uses the conversation, and keeps others from it as long as the lease. A warm session that
+    /// does not know what another process has done in the conversation is ended.
     pub(super) async fn lock(&mut self, environment: &Environment) -> Result<(), AgentError> {
+        if let Some(lock) = self.lock.take() {
+            if lock.take_again() {
+                self.lock = Some(lock);
+                return Ok(());
+            }
+            self.end().await;
+        }
         self.lock = ConversationLock::take(&self.id, environment, self.pool.limits.busy).await?;
         Ok(())
     }
@@ -287,7 +304,8 @@ impl<A: Agent> Lease<A> {
         let warm = A::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
         if let Some(session) = self.session.take_if(|session| warm && session.is_ready()) {
             self.holds = Holds::No;
-            self.pool.keep(self.id.clone(), session, launch);
+            let lock = self.lock.take().inspect(ConversationLock::release);
+            self.pool.keep(self.id.clone(), session, launch, lock);
         }
     }
 }
