@@ -85,7 +85,13 @@ impl Invocation {
         Commands::new(store, engine)
     }
 
-    /// Says why a verb failed: to people on stderr, to programs on stdout.
+    /// Those commands for people who may be in another folder.
+    pub(crate) fn commands_anywhere(&self) -> Commands {
+        let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        Self { store: self.store.as_ref().map(absolute), ..self.clone() }.commands()
+    }
+
+    /// Says why a command failed: to people on stderr, to programs on stdout.
     pub(crate) fn show(&self, failure: &Failure) {
         if failure.shown == Shown::Already {
             return;

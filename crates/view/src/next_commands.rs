@@ -8,9 +8,9 @@ use inspan_store::{Liveness, SessionEntry};
 use crate::{entry::DisplayStatus, safe::is_unsafe};
 
 /// The commands about stored sessions.
-const OF_SESSIONS: [&str; 16] = [
-    "close", "compare", "digest", "doctor", "fork", "graph", "inbox", "logs", "pause", "ps", "reply",
-    "resume", "send", "show", "stop", "why",
+const OF_SESSIONS: [&str; 18] = [
+    "close", "compare", "digest", "doctor", "fork", "graph", "inbox", "logs", "notify", "pause", "ps",
+    "reply", "resume", "send", "show", "stop", "store", "why",
 ];
 
 /// Writes commands of the program, quoted for a POSIX shell.
@@ -36,7 +36,9 @@ impl Commands {
             let is_command = number % 2 == 0 && words.next() == Some("inspan");
             if is_command
                 && !part.ends_with(&self.0)
-                && words.next().is_some_and(|word| OF_SESSIONS.contains(&word))
+                && words.next().is_some_and(|word| {
+                    OF_SESSIONS.contains(&word) || (word == "test" && part.contains(" --from "))
+                })
             {
                 whole.push_str(&self.0);
             }
@@ -181,6 +183,11 @@ mod tests {
         let commands = Commands::new(Some(Path::new("here.db")), None);
         assert_eq!(commands.complete(&hint.replace(&command, "inspan show s --store here.db")), whole);
         assert_eq!(Commands::default().complete(&hint), hint);
+        let hint =
+            "`inspan test --from s`, `inspan notify deliver --once`, `inspan store gc s`, `inspan test`";
+        let whole = "`inspan test --from s --store here.db`, `inspan notify deliver --once --store here.db`, \
+                     `inspan store gc s --store here.db`, `inspan test`";
+        assert_eq!(commands.complete(hint), whole);
     }
 
     #[test]

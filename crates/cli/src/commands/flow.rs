@@ -8,7 +8,7 @@ use std::{
 use inspan_flow::{
     Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile, load,
 };
-use inspan_protocol::oversized_number;
+use inspan_protocol::{NodePath, oversized_number};
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
@@ -90,10 +90,12 @@ pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invo
 
 /// The flow with the nodes changed as `--provider`, `--model`, `--set` and `--budget` say, of which only those of `--only` run.
 pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
+    each_once("provider", args.provider.iter().map(|change| node_or_all(change.node.as_ref())))?;
     for change in &args.provider {
         flow.set_provider(change.node.as_ref(), &change.provider)
             .map_err(|error| Failure::of_option("provider", error))?;
     }
+    each_once("model", args.model.iter().map(|change| node_or_all(change.node.as_ref())))?;
     for change in &args.model {
         flow.set_model(change.node.as_ref(), &change.model)
             .map_err(|error| Failure::of_option("model", error))?;
@@ -113,6 +115,11 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
         flow.set_only(&args.only);
     }
     Ok(flow)
+}
+
+/// What a change is for, as one reads it.
+fn node_or_all(node: Option<&NodePath>) -> &str {
+    node.map_or("all agent nodes", NodePath::as_str)
 }
 
 /// Refuses an option that gives the same key twice: which of the two is meant is unclear.

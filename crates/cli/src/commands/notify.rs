@@ -16,6 +16,7 @@ use inspan_notify::{
 };
 use inspan_protocol::{Environment, SessionId, Timestamp};
 use inspan_sessions::Sessions;
+use inspan_view::Commands;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -194,7 +195,7 @@ fn delivery(
         ledger: Ledger::at(&ledger_file(invocation)?),
         answers: Some(Arc::new(Answers::new(sessions.clone(), Arc::clone(&source)))),
         source,
-        commands: Arc::new(invocation.commands()),
+        commands: Arc::new(invocation.commands_anywhere()),
         page,
         clock: Arc::new(SystemClock),
         warn,
@@ -202,7 +203,7 @@ fn delivery(
 }
 
 /// The delivery beside a session that this process runs, or beside a server.
-pub(super) struct Notifications(RunningDelivery);
+pub(super) struct Notifications(RunningDelivery, Arc<Commands>);
 
 /// Where warnings go: to the console as long as there is one.
 #[derive(Default)]
@@ -261,7 +262,10 @@ impl Notifications {
 
     fn of(delivery: Result<Delivery, Failure>, scope: Scope) -> Option<Self> {
         match delivery {
-            Ok(delivery) => Some(Self(deliver(delivery, scope))),
+            Ok(delivery) => {
+                let commands = Arc::clone(&delivery.commands);
+                Some(Self(deliver(delivery, scope), commands))
+            }
             Err(failure) => {
                 terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
                 None
@@ -271,14 +275,15 @@ impl Notifications {
 
     /// Delivers what is there by now, for a bounded time, and reports what is left.
     pub(super) async fn finish(self) {
-        report(&self.0.finish(LAST).await, ONCE);
+        report(&self.0.finish(LAST).await, ONCE, &self.1);
     }
 }
 
 /// What to do about notifications that are left.
 const ONCE: &str = "`inspan notify deliver --once` delivers them";
 
-fn report(undelivered: &Undelivered, help: &str) {
+fn report(undelivered: &Undelivered, help: &str, commands: &Commands) {
+    let help = commands.complete(help);
     let which = match (undelivered.is_cut, undelivered.channels.as_slice()) {
         (false, []) => return,
         (true, _) => "some notifications are".to_owned(),
@@ -315,7 +320,7 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
         true => "`inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying",
         false => ONCE,
     };
-    report(&undelivered, help);
+    report(&undelivered, help, &invocation.commands());
     let all = undelivered == Undelivered::default();
     if once && invocation.form == OutputForm::Json {
         invocation.json(&json!({ "isDelivered": all, "undelivered": undelivered.channels }));

@@ -238,9 +238,13 @@ fn bad_input_starts_nothing() {
     check("bad-session-id", chain, &["run", "flow.yaml", "--session-id", "../x"]);
     check("bad-set", chain, &["run", "flow.yaml", "--set", "x.prompt=1"]);
     check("bad-set-key", chain, &["run", "flow.yaml", "--set", "a.promt=hi"]);
-    for (option, one, other) in
-        [("-i", "topic=a", "topic=b"), ("--set", "a.prompt=a", "a.prompt=b"), ("--budget", "usd=1", "usd=2")]
-    {
+    for (option, one, other) in [
+        ("-i", "topic=a", "topic=b"),
+        ("--set", "a.prompt=a", "a.prompt=b"),
+        ("--budget", "usd=1", "usd=2"),
+        ("--provider", "a=echo", "a=claude"),
+        ("--model", "one", "another"),
+    ] {
         let name = format!("bad-twice{option}");
         check(&name, chain, &["run", "flow.yaml", option, one, option, other]);
     }

@@ -73,6 +73,19 @@ nodes:
   - { id: plough, type: exec, dependsOn: [gate], input: { argv: [sh, -c, 'echo broken >&2; exit 3'] } }
 ";
 
+/// Who reads it may be in another folder.
+#[test]
+fn commands_in_a_message_name_the_whole_path_of_a_store() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(GATE, &webhook(&receiver, ALL));
+    let asked = run(folder.path(), &["run", "--no-input", "--session-id", "s", "--store", "other.db"]);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let seen = receiver.wait_until(|seen| !seen.is_empty());
+    let store = folder.path().canonicalize().unwrap().join("other.db").display().to_string();
+    let command = format!("inspan reply s gate.1 --choice yes --store {store}");
+    assert_eq!(seen[0].json()["notices"][0]["commands"][0], json!(command));
+}
+
 #[test]
 fn a_webhook_gets_what_needs_a_person_signed_and_once() {
     let receiver = Receiver::start(|_, _| Answer::good());
