@@ -120,18 +120,22 @@ pub(super) fn claude_background(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         let input = json!({ "command": command, "description": "x", "run_in_background": background });
         json!({ "type": "tool_use", "name": "Bash", "input": input })
     };
-    let job = json!({ "description": "sub", "prompt": "role=sub. Work.", "subagent_type": "general-purpose",
-                      "run_in_background": true });
-    let sub_agent = json!({ "type": "tool_use", "name": "Agent", "input": job });
+    let sub_agent = |prompt: &str| {
+        let job = json!({ "description": "sub", "prompt": prompt, "subagent_type": "general-purpose",
+                          "run_in_background": true });
+        json!({ "type": "tool_use", "name": "Agent", "input": job })
+    };
     let turn =
         |part: &str, blocks: Value| json!({ "when": { "lastMessageContains": part }, "blocks": blocks });
     let text = |text: &str| json!([{ "type": "text", "text": text }]);
     let turns = json!([
-        turn("role=boss", json!([shell("sleep 300", true), sub_agent])),
+        turn("role=boss", json!([shell("sleep 300", true), sub_agent("role=sub. Work.")])),
         turn("Async agent launched", text("started")),
         turn("role=sub", json!([shell("sleep 1; echo made > made", false)])),
         turn("task-notification", text("all done")),
         turn("role=next", text("the next answer")),
+        // This sub-agent ends within the turn.
+        turn("role=early", json!([sub_agent("role=quick."), shell("sleep 2; echo slept", false)])),
         { "blocks": text("sub done") },
     ]);
     let _server = scenario(sandbox, json!({ "turns": turns }))?;
@@ -139,11 +143,12 @@ pub(super) fn claude_background(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let mut next = agent_node("next", "role=next. Go.", &options);
     next["dependsOn"] = json!(["first"]);
     next["session"] = json!("first");
-    let flow = flow(&[agent_node("first", "role=boss. Go.", &options), next]);
+    let early = agent_node("early", "role=early. Go.", &options);
+    let flow = flow(&[agent_node("first", "role=boss. Go.", &options), next, early]);
     let run = sandbox.run_flow(&flow, &["--no-input"])?;
     let summary = ended(&run, 0, "success")?;
-    let texts = json!([summary["outputs"]["first"]["text"], summary["outputs"]["next"]["text"]]);
-    same("the answers", &texts, &json!(["all done", "the next answer"]))?;
+    let texts = ["first", "next", "early"].map(|node| summary["outputs"][node]["text"].clone());
+    same("the answers", &texts, &[json!("all done"), json!("the next answer"), json!("started")])?;
     same("the warnings", &warnings(&run.events), &vec!["backgroundEnded"])?;
     ensure!(sandbox.work().join("made").exists(), "the sub-agent did not work: {run}");
     Ok(())

@@ -129,6 +129,8 @@ pub struct ClaudeDecoder {
     totals: Totals,
     session: Option<ProviderSessionId>,
     tasks: BackgroundTasks,
+    /// Whether the program says that it works. Not every version says so.
+    runs: bool,
     turn: ClaudeTurnState,
 }
 
@@ -214,7 +216,7 @@ impl ClaudeDecoder {
 
     /// Whether nothing is in progress, and nothing in the background would begin a turn when it ends.
     pub fn is_idle(&self) -> bool {
-        !self.turn.begun && self.tasks.is_empty()
+        !self.turn.begun && !self.runs && self.tasks.is_empty()
     }
 
     /// Whether the model is being asked: in a turn, or by sub-agents.

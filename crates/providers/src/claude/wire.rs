@@ -17,7 +17,7 @@ mod outgoing;
 pub(super) use outgoing::{Rewriting, control_error, control_request, control_success, user_message};
 
 /// A string of the line, borrowed unless it holds escapes.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Str<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
@@ -143,7 +143,7 @@ pub(super) struct AssistantMessage<'a> {
     pub(super) usage: Option<ClaudeUsage>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 pub(super) struct Block<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Str<'a>,
@@ -194,8 +194,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for MessageBlocks<'a> {
     }
 }
 
-/// The blocks of a message that may be a plain string instead. Such a one has none that matter here: it is the echo of
-/// a prompt or of a command.
+/// The blocks of a message that may be a plain string instead, which is a block of text.
 pub(super) struct UserContent<'a>(pub(super) Vec<Block<'a>>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for UserContent<'a> {
@@ -216,8 +215,9 @@ impl<'de: 'a, 'a> Visitor<'de> for Blocks<'a> {
         f.write_str(self.what)
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(Vec::new())
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        let text = Some(Str(Cow::Owned(text.to_owned())));
+        Ok(vec![Block { kind: Str(Cow::Borrowed("text")), text, ..Block::default() }])
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
@@ -317,6 +317,15 @@ pub(super) struct SystemLine<'a> {
     pub(super) status: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) state: Option<Str<'a>>,
+    /// What changed of a task.
+    #[serde(borrow, default)]
+    pub(super) patch: Option<TaskChange<'a>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct TaskChange<'a> {
+    #[serde(borrow, default)]
+    pub(super) status: Option<Str<'a>>,
 }
 
 /// `rate_limit_event`: the state of a subscription's limit.

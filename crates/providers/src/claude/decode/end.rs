@@ -46,6 +46,7 @@ impl ClaudeDecoder {
     /// The program does nothing, and has nothing to do. A turn that waited for sub-agents ends if they were stopped, of which
     /// the model is not told.
     pub(super) fn idle(&mut self, out: &mut Vec<ClaudeDecoded>) {
+        self.tasks.settle();
         if !self.tasks.has_sub_agent()
             && let Some(mut ended) = self.turn.ended.take()
         {

@@ -121,7 +121,9 @@ impl ClaudeDecoder {
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
     pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         if line.parent_tool_use_id.is_none() {
-            self.turn.has_prompt |= line.is_replay;
+            if line.is_replay {
+                self.repeated(&line.message.content.0);
+            }
             self.said(line.uuid);
         }
         for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {
@@ -135,6 +137,15 @@ impl ClaudeDecoder {
             self.turn.text.boundary();
             let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
             out.push(ClaudeDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
+        }
+    }
+
+    /// A message that went to the model: a prompt, or what the program tells it about a task.
+    fn repeated(&mut self, blocks: &[wire::Block<'_>]) {
+        let notification = blocks.iter().filter_map(|block| block.text.as_deref());
+        match notification.into_iter().find(|text| text.starts_with("<task-notification>")) {
+            Some(text) => self.turn.is_cut |= self.tasks.tell(text),
+            None => self.turn.has_prompt = true,
         }
     }
 

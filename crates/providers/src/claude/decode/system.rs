@@ -44,16 +44,20 @@ impl ClaudeDecoder {
                 let is_stopped = self.tasks.end(line);
                 self.turn.is_cut |= is_stopped && self.turn.begun;
             }
-            "session_state_changed" if line.state.as_deref() == Some("idle") => self.idle(out),
+            "task_updated" => self.tasks.update(line),
+            "session_state_changed" => {
+                self.runs = line.state.as_deref() == Some("running");
+                if line.state.as_deref() == Some("idle") {
+                    self.idle(out);
+                }
+            }
             "status"
             | "thinking_tokens"
-            | "task_updated"
             | "task_progress"
             | "model_refusal_no_fallback"
             | "hook_started"
             | "hook_progress"
             | "hook_response"
-            | "session_state_changed"
             | "worker_shutting_down"
             | "notification"
             | "informational" => {}

@@ -10,7 +10,13 @@ const MOST_TASKS: usize = 1_024;
 
 /// The tasks of which the model was not told that they have ended, by the program's ids.
 #[derive(Debug, Default)]
-pub(super) struct BackgroundTasks(BTreeMap<String, TaskKind>);
+pub(super) struct BackgroundTasks(BTreeMap<String, Task>);
+
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    kind: TaskKind,
+    has_ended: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TaskKind {
@@ -24,13 +30,42 @@ impl BackgroundTasks {
         let Some(id) = line.task_id.as_deref().filter(|_| self.0.len() < MOST_TASKS) else { return };
         let is_agent = line.task_type.as_deref() == Some("local_agent");
         let kind = if is_agent { TaskKind::SubAgent } else { TaskKind::Command };
-        self.0.insert(id.to_owned(), kind);
+        self.0.insert(id.to_owned(), Task { kind, has_ended: false });
     }
 
-    /// `task_notification`. Returns whether a sub-agent was stopped before its end.
+    /// `task_updated`: if the task has ended, the model is told next.
+    pub(super) fn update(&mut self, line: &wire::SystemLine<'_>) {
+        let status = line.patch.as_ref().and_then(|patch| patch.status.as_deref());
+        let has_ended = matches!(status, Some("completed" | "failed" | "killed"));
+        if let Some(task) = line.task_id.as_deref().and_then(|id| self.0.get_mut(id)) {
+            task.has_ended |= has_ended;
+        }
+    }
+
+    /// `task_notification`: the task has ended, and a turn that tells the model begins. Returns whether a sub-agent was
+    /// stopped before its end.
     pub(super) fn end(&mut self, line: &wire::SystemLine<'_>) -> bool {
-        let kind = self.0.remove(line.task_id.as_deref().unwrap_or_default());
-        kind == Some(TaskKind::SubAgent) && line.status.as_deref() != Some("completed")
+        self.remove(line.task_id.as_deref(), line.status.as_deref())
+    }
+
+    /// The program's own message to the model that a task has ended, within a turn. Returns whether a sub-agent was stopped
+    /// before its end.
+    pub(super) fn tell(&mut self, notification: &str) -> bool {
+        let value = |name: &str| {
+            let (_, rest) = notification.split_once(&format!("<{name}>"))?;
+            Some(rest.split_once('<')?.0)
+        };
+        self.remove(value("task-id"), value("status"))
+    }
+
+    fn remove(&mut self, id: Option<&str>, status: Option<&str>) -> bool {
+        let task = self.0.remove(id.unwrap_or_default());
+        task.is_some_and(|task| task.kind == TaskKind::SubAgent) && status != Some("completed")
+    }
+
+    /// The program is idle, so that it tells the model of nothing more.
+    pub(super) fn settle(&mut self) {
+        self.0.retain(|_, task| !task.has_ended);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -38,23 +73,29 @@ impl BackgroundTasks {
     }
 
     pub(super) fn has_sub_agent(&self) -> bool {
-        self.0.values().any(|kind| *kind == TaskKind::SubAgent)
+        self.0.values().any(|task| task.kind == TaskKind::SubAgent)
     }
 
-    /// The ids of the commands.
+    /// The ids of the commands that run.
     pub(super) fn commands(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(|(_, kind)| **kind == TaskKind::Command).map(|(id, _)| id.as_str())
+        self.running(TaskKind::Command)
+    }
+
+    fn running(&self, kind: TaskKind) -> impl Iterator<Item = &str> {
+        let tasks = self.0.iter().filter(move |(_, task)| task.kind == kind && !task.has_ended);
+        tasks.map(|(id, _)| id.as_str())
     }
 
     /// What is said of them when the turn ends.
     pub(super) fn farewell(&self) -> Option<String> {
-        let commands = self.commands().count();
         let counted = |count: usize, what: &str| match count {
             0 => None,
             1 => Some(format!("1 {what}")),
             _ => Some(format!("{count} {what}s")),
         };
-        let parts = [counted(self.0.len() - commands, "sub-agent"), counted(commands, "command")];
+        let count = |kind| self.running(kind).count();
+        let parts =
+            [counted(count(TaskKind::SubAgent), "sub-agent"), counted(count(TaskKind::Command), "command")];
         let parts = parts.into_iter().flatten().collect::<Vec<_>>();
         (!parts.is_empty())
             .then(|| format!("stopped in the background at the end of the turn: {}", parts.join(" and ")))

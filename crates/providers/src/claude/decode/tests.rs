@@ -159,6 +159,14 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
     let said = |text: &str| assistant(text, &json!([{ "type": "text", "text": text }]));
     let (started, agent) = (|| task("task_started", "local_agent", ""), "local_agent");
     let told = || task("task_notification", agent, "completed");
+    let ended = || {
+        let patch = json!({ "status": "completed" });
+        json!({ "type": "system", "subtype": "task_updated", "task_id": agent, "patch": patch }).to_string()
+    };
+    let told_within = || {
+        let text = format!("<task-notification>\n<task-id>{agent}</task-id>\n<status>completed</status>");
+        json!({ "type": "user", "message": { "content": text }, "isReplay": true }).to_string()
+    };
     let idle = || system("session_state_changed");
     let init = || system("init");
     let turn = |text, cost| vec![init(), said(text), result(text, cost)];
@@ -185,6 +193,26 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
             "a sub-agent ended, and the model was told",
             vec![vec![init(), echo(), started()], turn("a", 1.0), vec![idle(), told()], by_itself("z", 3.0)],
             Some(("z", "a\n\nz", Some(3.0), false)),
+        ),
+        (
+            "a sub-agent ended, and the model was told within the turn",
+            vec![vec![init(), echo(), started(), ended(), told_within()], turn("a", 1.0)],
+            Some(("a", "a", Some(1.0), false)),
+        ),
+        (
+            "a sub-agent ended, and the model is told next",
+            vec![vec![init(), echo(), started(), ended()], turn("a", 1.0), vec![told()], by_itself("z", 3.0)],
+            Some(("z", "a\n\nz", Some(3.0), false)),
+        ),
+        (
+            "a sub-agent ended, and the program has nothing to say of it",
+            vec![vec![init(), echo(), started(), ended()], turn("a", 1.0), vec![idle()]],
+            Some(("a", "a", Some(1.0), false)),
+        ),
+        (
+            "one that the program began, in which it tells the model of another task",
+            vec![vec![started(), init(), said("b"), told_within()], by_itself("b", 1.0)],
+            None,
         ),
         (
             "a sub-agent was stopped, and the model was not told",
@@ -226,6 +254,12 @@ fn what_a_turn_leaves_in_the_background_is_said_and_can_be_stopped() {
     for kind in ["local_agent", "local_bash"] {
         decoder.push_line(&task("task_notification", kind, "stopped"));
     }
+    assert!(decoder.is_idle());
+    // The program begins a turn by itself.
+    let running = system("session_state_changed").replace("idle", "running");
+    decoder.push_line(&running);
+    assert!(!decoder.is_idle());
+    decoder.push_line(&system("session_state_changed"));
     assert!(decoder.is_idle());
     let next = [system("init"), result("next", 3.0)];
     let ends = next.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
