@@ -161,7 +161,10 @@ impl Live {
         if let Some(place) = &event.context.task {
             match &event.event {
                 Event::AgentComplete { .. } => drop(self.silent.insert(place.clone())),
-                Event::TaskStart { .. } | Event::TaskInterrupted { .. } => drop(self.silent.remove(place)),
+                // A run that fails at once may be followed by another one of the same attempt.
+                Event::TaskStart { .. } | Event::TaskInterrupted { .. } | Event::AgentStart { .. } => {
+                    self.silent.remove(place);
+                }
                 event if ends_node(event) => drop(self.silent.remove(place)),
                 _ => {}
             }
@@ -358,18 +361,29 @@ impl Live {
         }
         while step.events.len() < BATCH {
             let mut todo = Vec::new();
-            self.pilot.decide(now, &mut todo);
-            if todo.is_empty() {
-                self.end_waits(step, now);
-                let Some(done) = self.done.pop_front() else { break };
-                self.waits.remove(&(done.node, done.attempt));
-                if self.is_running((done.node, done.attempt)) {
-                    self.pilot.receive(Received::Ended(done), now, &mut todo);
+            // What has succeeded by the log did so before what is decided now, such as a timeout. Why another one was
+            // cancelled is known after the decision.
+            let succeeded = self.done.iter().position(|done| matches!(done.end, AttemptEnd::Output(_)));
+            if let Some(done) = succeeded.and_then(|at| self.done.remove(at)) {
+                self.end(done, now, &mut todo);
+            } else {
+                self.pilot.decide(now, &mut todo);
+                if todo.is_empty() {
+                    self.end_waits(step, now);
+                    let Some(done) = self.done.pop_front() else { break };
+                    self.end(done, now, &mut todo);
                 }
             }
             if self.execute(todo, step, now) {
                 break;
             }
+        }
+    }
+
+    fn end(&mut self, done: AttemptDone, now: Timestamp, todo: &mut Vec<Todo>) {
+        self.waits.remove(&(done.node, done.attempt));
+        if self.is_running((done.node, done.attempt)) {
+            self.pilot.receive(Received::Ended(done), now, todo);
         }
     }
 

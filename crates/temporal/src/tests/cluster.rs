@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AttemptRunner, Decider, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
     SessionWaker, SharedLog, SharedStore,
+    log::{Segment, Writer},
 };
 
 /// How long a test waits at most.
@@ -118,6 +119,16 @@ impl TestCluster {
         let notify = Arc::new(|_| Box::pin(async {}) as futures::future::BoxFuture<'static, ()>);
         let (log, locks) = (self.log.clone(), self.locks.path());
         AttemptRunner::new(log, "a", Arc::new(Machine), Arc::new(SystemClock), notify, locks)
+    }
+
+    /// Appends an event of an attempt, as its worker does.
+    pub(super) async fn append(&self, session: &SessionId, attempt: &RunningAttempt, event: Arc<Envelope>) {
+        let segments = self.log.segments(session, 0).await.expect("the log reads");
+        let position = segments.last().expect("the session has begun").next();
+        let mut segment = Segment::new(Writer::Attempt(attempt.key.clone()), position);
+        segment.events.push(event);
+        segment.renumber(session, position);
+        assert!(self.log.append(session, &segment).await.expect("the log takes it"));
     }
 
     /// Runs the session until it has ended, or waits for something that `rests` sees. Each decision is made by another

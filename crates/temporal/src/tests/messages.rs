@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use inspan_flow::{Resume, RunStore};
 use inspan_protocol::{Command, Envelope, Event, MessageMode, NodeId, Timestamp};
+use inspan_store::Verdict;
 
 use super::cluster::TestCluster;
 
@@ -48,6 +49,34 @@ nodes:
     cluster.store.resume(&session, Resume::default(), Timestamp::default()).await.unwrap();
     cluster.run(&session, &[], |events| has(events, "agent:usage", 6)).await;
     assert_eq!(said(&cluster.events(&session).await, "together"), 2);
+}
+
+#[tokio::test]
+async fn an_attempt_that_runs_its_agent_again_takes_messages() {
+    let flow = "
+flow: { name: talk }
+nodes:
+  - { id: one, type: echo.agent, input: { prompt: hello } }
+";
+    let cluster = TestCluster::new();
+    let whole = cluster.add("flow-1", flow).await;
+    cluster.run(&whole, &[], |_| false).await;
+    let session = cluster.add("flow-2", flow).await;
+    let attempt = cluster.decider().decide(&session, &[], None).await.unwrap().running.remove(0);
+    // Its conversation is gone: the run ends, and another one begins.
+    let mut events = cluster.events(&whole).await;
+    events.retain(|event| matches!(event.event, Event::AgentStart { .. } | Event::AgentComplete { .. }));
+    assert_eq!(events.len(), 2);
+    let (node, mode) = (NodeId::new("one").unwrap(), MessageMode::default());
+    let message = Command::SendTo { node, content: "alone".to_owned(), mode };
+    let mut verdicts = Vec::new();
+    for event in [&events[0], &events[1], &events[0]] {
+        cluster.append(&session, &attempt, Arc::clone(event)).await;
+        let posted = cluster.store.post(&session, &message, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        verdicts.push(cluster.store.answer(&session, posted).await.unwrap() == Some(Verdict::Accepted));
+    }
+    assert_eq!(verdicts, [true, false, true]);
 }
 
 #[tokio::test]

@@ -89,6 +89,23 @@ async fn an_attempt_whose_worker_is_gone_begins_again_and_nothing_else_does() {
 }
 
 #[tokio::test]
+async fn a_node_that_ended_in_time_succeeds_however_late_that_is_decided() {
+    let flow = "
+flow: { name: late }
+nodes:
+  - { id: a, type: exec, input: { argv: [echo, one] }, policy: { timeout: 1s } }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    let begun = cluster.decider().decide(&session, &[], None).await.unwrap().running;
+    cluster.runner().run(&session, &begun[0], CancellationToken::new()).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    assert!(cluster.decider().decide(&session, &[], None).await.unwrap().has_ended);
+    let facts = cluster.facts(&session).await;
+    assert!(facts.contains(&"task:complete a".to_owned()), "{facts:?}");
+}
+
+#[tokio::test]
 async fn a_question_is_answered_from_elsewhere() {
     let flow = "
 flow: { name: ask }
