@@ -72,7 +72,7 @@ impl Failure {
 
     /// `--json` beside another format.
     pub(crate) fn two_formats() -> Self {
-        Self::usage("`--json` prints another format than `--format` says")
+        Self::usage("`--json` and `--format` name two formats: use one of them")
     }
 
     /// An option whose value does not fit.

@@ -298,7 +298,7 @@ fn written(key: &str, text: &str, allows_http: bool) -> Result<Url, SettingsErro
         "url" => "`urlEnv` names the variable that has the whole address",
         _ => "`tokenEnv` names the variable that has a token",
     };
-    Err(wrong(key, format!("a login is in no file: leave it out; {instead}")))
+    Err(wrong(key, format!("it must not contain a user name or a password; {instead}")))
 }
 
 /// An address to send to: `https`, or `http` on this machine or where it is allowed.
@@ -421,12 +421,12 @@ mod tests {
             (
                 json!({ "type": "webhook", "url": "https://me:pw@h/x", "secretEnv": "S" }),
                 Some("url"),
-                "`url`: a login is in no file: leave it out; `urlEnv` names the variable that has the whole address",
+                "`url`: it must not contain a user name or a password; `urlEnv` names the variable that has the whole address",
             ),
             (
                 json!({ "type": "ntfy", "server": "https://tk_1@h", "topic": "t" }),
                 Some("server"),
-                "`server`: a login is in no file: leave it out; `tokenEnv` names the variable that has a token",
+                "`server`: it must not contain a user name or a password; `tokenEnv` names the variable that has a token",
             ),
             (
                 json!({ "type": "webhook", "url": "https://h/x" }),

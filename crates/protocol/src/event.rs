@@ -75,7 +75,8 @@ events! {
         /// in any case has led to it. Logs of older versions do not say so.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cleans_up: bool,
-        /// When the wait that the attempt goes on with began in the session that this one continues; its time counts on.
+        /// When the wait began that the attempt goes on with, if that was in the session that this one continues: the time
+        /// of a question or of a `control.wait` counts from there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
     }
@@ -403,7 +404,8 @@ events! {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unpriced: bool,
     }
-    /// A program that a node runs printed something. Pieces of a stream are in its order; those of a short time are one.
+    /// A program that a node runs printed something. Pieces of one stream follow each other as the program wrote them;
+    /// what came within a short time is one event.
     "exec:output" ExecOutput {
         /// Which of its two streams.
         stream: OutputStream,

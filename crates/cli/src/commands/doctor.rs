@@ -41,7 +41,7 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         Ok(findings)
     })?;
     let failure = (!findings.is_healthy())
-        .then(|| Failure::new(Exit::Configuration, "no agent can be used, or the cluster cannot"));
+        .then(|| Failure::new(Exit::Configuration, "no agent can be used, or the cluster cannot be used"));
     match invocation.form {
         OutputForm::Json => invocation.json(&with_end(findings.json(invocation), failure.as_ref())),
         OutputForm::Text => findings.print(invocation),
