@@ -75,8 +75,7 @@ events! {
         /// in any case has led to it. Logs of older versions do not say so.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cleans_up: bool,
-        /// When the wait began that the attempt goes on with, if that was in the session that this one continues: the time
-        /// of a question or of a `control.wait` counts from there.
+        /// When its wait began, if that was in the session that this one continues: its time counts from there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
     }
@@ -404,8 +403,7 @@ events! {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unpriced: bool,
     }
-    /// A program that a node runs printed something. Pieces of one stream follow each other as the program wrote them;
-    /// what came within a short time is one event.
+    /// A program that a node runs printed something: what came of one stream within a short time, in the order it came.
     "exec:output" ExecOutput {
         /// Which of its two streams.
         stream: OutputStream,
