@@ -193,12 +193,17 @@ impl RunEvents {
                 // A price that was named counts; nobody knows that of what followed.
                 let is_cut = self.is_priced() && cost_usd.is_none();
                 let named = if is_cut { self.report_spending() } else { None };
+                // Another request follows what looked like the last one: that of a sub-agent.
+                let read = |usage: Usage| usage.total() - usage.output_tokens;
+                let last = self.turn_usage.filter(|last| Some(*last) != self.turn_reported);
+                let is_further = last.is_some_and(|last| read(last.usage) < read(usage));
                 self.turn_usage = Some(TurnSpending { usage, cost_usd });
                 if is_cut {
                     return named.into_iter().collect();
                 }
                 // The answers of its tools go to the model again.
                 let goes_on = std::mem::take(&mut self.called_tool)
+                    || is_further
                     || self.calls.values().any(|call| matches!(call, CallState::Open { .. }));
                 return if goes_on { self.report_spending().into_iter().collect() } else { Vec::new() };
             }

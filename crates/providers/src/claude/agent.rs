@@ -21,7 +21,7 @@ use super::wire;
 use crate::error::not_our_id;
 use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
-use crate::program::turn::{GRACE, Handled, ProgramTurn, Received};
+use crate::program::turn::{GRACE, Handled, Interruption, ProgramTurn, Received};
 use crate::program::{Agent, Call, Cancelled, ProcessConversation, conclude};
 use inspan_process::{Exit, Process, Start, Stdin};
 
@@ -32,6 +32,7 @@ pub(super) struct ClaudeAgent {
     decoder: ClaudeDecoder,
     /// What the process reads when it starts.
     files: Vec<PrivateFile>,
+    max_turns: Option<u32>,
 }
 
 /// One message of the user.
@@ -144,7 +145,8 @@ impl Agent for ClaudeAgent {
             launch.redactor(),
         )?;
         let decoder = ClaudeDecoder::with_session(conversation.id().clone());
-        Ok(Self { process, decoder, files: [beginning, mcp_config].into_iter().flatten().collect() })
+        let files = [beginning, mcp_config].into_iter().flatten().collect();
+        Ok(Self { process, decoder, files, max_turns: launch.max_turns })
     }
 
     async fn greet(&mut self, launch: &ClaudeLaunch) -> Result<(), AgentError> {
@@ -217,6 +219,9 @@ impl Agent for ClaudeAgent {
     fn receive(&mut self, bytes: Vec<u8>, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         turn.received();
         turn.extend(self.decoder.push_bytes(&bytes));
+        if self.max_turns.is_some_and(|max| self.decoder.exhausted(max)) {
+            turn.stop(Interruption::MaxTurns);
+        }
         Ok(())
     }
 

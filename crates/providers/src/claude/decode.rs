@@ -151,6 +151,10 @@ struct ClaudeTurnState {
     stop_reason: Option<String>,
     usage: Usage,
     message_usage: Usage,
+    /// The cost that the program has named, of a turn that goes on.
+    cost_usd: Option<f64>,
+    /// How often the program has begun to ask the model: more than once for what ends in the background.
+    begins: u32,
     /// Tokens of the last finished message with all that the model read for it.
     context_tokens: u64,
     open_tools: OpenTools,
@@ -222,6 +226,13 @@ impl ClaudeDecoder {
     /// Whether the model is being asked: in a turn, or by sub-agents.
     pub fn asks_model(&self) -> bool {
         self.turn.begun || self.tasks.has_sub_agent()
+    }
+
+    /// Whether the model was asked as often as it may be in the whole turn, and is asked again. The program counts only since
+    /// it began to ask.
+    pub(super) fn exhausted(&self, max_turns: u32) -> bool {
+        let turn = &self.turn;
+        turn.begun && turn.begins > 1 && turn.messages >= max_turns
     }
 
     /// The program's ids of the commands in the background.

@@ -36,6 +36,7 @@ pub(crate) struct ClaudeLaunch {
     pub(super) mcp_config: Option<String>,
     /// Whether the process may serve more than one turn.
     pub(super) reuse: Reuse,
+    pub(super) max_turns: Option<u32>,
 }
 
 impl ClaudeLaunch {
@@ -51,6 +52,7 @@ impl ClaudeLaunch {
             initialize: initialize(options)?,
             mcp_config: mcp_config(options)?,
             reuse: if options.max_budget_usd.is_some() { Reuse::Once } else { Reuse::Warm },
+            max_turns: options.max_turns,
         })
     }
 
@@ -79,8 +81,8 @@ impl ClaudeLaunch {
         }
     }
 
-    /// The beginning of the transcript of a conversation, to where a branch of it begins, if the program has replaced that
-    /// part by a summary since: it then finds only what follows.
+    /// The beginning of the transcript of a conversation, to where a branch of it begins. In the whole transcript the program
+    /// does not find what it has replaced by a summary since, or replaces at this moment.
     pub(super) fn beginning(&self, conversation: &ProcessConversation) -> Option<String> {
         let ProcessConversation::Forked { from, at: Some(at), .. } = conversation else { return None };
         let path = self
@@ -89,9 +91,8 @@ impl ClaudeLaunch {
         let mut transcript = std::fs::read_to_string(path).ok()?;
         let found = transcript.find(&format!("\"uuid\":\"{at}\""))?;
         let end = found + transcript[found..].find('\n')? + 1;
-        let is_replaced = transcript[end..].contains(r#""subtype":"compact_boundary""#);
         transcript.truncate(end);
-        is_replaced.then_some(transcript)
+        Some(transcript)
     }
 
     /// The transcript of a conversation, if there is one where the program stores them.

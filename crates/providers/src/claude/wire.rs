@@ -9,6 +9,7 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::decode::whole_number;
 
@@ -177,6 +178,25 @@ pub(super) struct UserLine<'a> {
     pub(super) is_replay: bool,
     #[serde(borrow, default)]
     pub(super) uuid: Option<Str<'a>>,
+    /// What a tool answered, in the program's own form.
+    #[serde(borrow, default)]
+    pub(super) tool_use_result: Option<&'a RawValue>,
+}
+
+impl UserLine<'_> {
+    /// The sub-agent that a tool has set to work again.
+    pub(super) fn resumed_agent(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Resumed {
+            resumed_agent_id: String,
+        }
+        let result = self.tool_use_result?.get();
+        // Most results are large, and say nothing of that.
+        let resumed =
+            result.contains("\"resumedAgentId\"").then(|| serde_json::from_str::<Resumed>(result))?;
+        resumed.ok().map(|resumed| resumed.resumed_agent_id)
+    }
 }
 
 #[derive(Deserialize)]

@@ -246,11 +246,11 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
     let rows = [
         (vec![], Some(&none), None, Some((Usage::default(), None))),
         (vec![], Some(&reported), None, Some((usage(5, 5), None))),
-        (vec![spent(1, 2), spent(3, 4)], Some(&none), None, Some((usage(3, 4), Some(0.5)))),
-        (vec![spent(1, 2), spent(3, 4)], Some(&reported), named, Some((usage(5, 5), None))),
-        (vec![spent(1, 2), spent(3, 4)], Some(&aborted), named, Some((usage(3, 4), None))),
-        (vec![spent(1, 2), spent(3, 4)], None, None, Some((usage(3, 4), Some(0.5)))),
-        (vec![spent(1, 2), spent(3, 4), cut()], None, named, Some((usage(3, 4), None))),
+        (vec![spent(3, 2), spent(3, 4)], Some(&none), None, Some((usage(3, 4), Some(0.5)))),
+        (vec![spent(3, 2), spent(3, 4)], Some(&reported), named, Some((usage(5, 5), None))),
+        (vec![spent(3, 2), spent(3, 4)], Some(&aborted), named, Some((usage(3, 4), None))),
+        (vec![spent(3, 2), spent(3, 4)], None, None, Some((usage(3, 4), Some(0.5)))),
+        (vec![spent(3, 2), spent(3, 4), cut()], None, named, Some((usage(3, 4), None))),
         (vec![], None, None, None),
     ];
     for (stream, facts, reported, whole) in rows {
@@ -355,9 +355,12 @@ fn the_usage_of_a_request_that_called_a_tool_may_come_after_the_tool_has_answere
         RunInput::Stream(tool_start("b")),
         RunInput::Stream(tool_complete("b")),
         spent(3, 4),
-        // This one ends the turn.
+        // This one may end the turn.
         RunInput::Stream(say("done")),
         spent(9, 9),
+        // Sub-agents work on: it is certain to go on with the second request.
+        spent(9, 12),
+        spent(20, 13),
     ];
     let seen: Vec<_> = inputs
         .into_iter()
@@ -366,7 +369,7 @@ fn the_usage_of_a_request_that_called_a_tool_may_come_after_the_tool_has_answere
             events.iter().filter(|event| matches!(event, Event::AgentSpent { .. })).count()
         })
         .collect();
-    assert_eq!(seen, [0, 0, 1, 0, 0, 1, 0, 0]);
+    assert_eq!(seen, [0, 0, 1, 0, 0, 1, 0, 0, 0, 1]);
 }
 
 #[test]

@@ -30,6 +30,7 @@ impl ClaudeDecoder {
         if line.origin.is_some() && !self.turn.has_prompt {
             // What it took is part of the turn that follows.
             self.turn.begun = false;
+            self.turn.begins = 0;
             self.turn.error = None;
             self.turn.stop_reason = None;
             return;
@@ -37,6 +38,9 @@ impl ClaudeDecoder {
         let waits = !line.is_error && self.tasks.has_sub_agent();
         let ended = self.ended(line, out);
         if waits {
+            self.turn.usage = most(self.turn.usage, ended.end.usage);
+            self.turn.cost_usd = ended.end.cost_usd;
+            self.spent_so_far(out);
             self.turn.ended = Some(ended);
         } else {
             self.conclude(ended, out);
@@ -54,6 +58,12 @@ impl ClaudeDecoder {
                 ended.end.is_error = true;
                 ended.end.terminal_reason = Some("aborted_tools".to_owned());
             }
+            // Sub-agents have worked since the program counted.
+            let usage = most(self.turn.usage, ended.end.usage);
+            let since = minus(usage, ended.end.usage);
+            ended.totals.usage += since;
+            ended.end.usage = usage;
+            ended.end.duration_ms = 0;
             self.conclude(ended, out);
         }
     }
@@ -62,7 +72,10 @@ impl ClaudeDecoder {
     fn ended(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) -> EndedTurn {
         let (usage, total_usage) = self.usage_of(&line);
         let (cost_usd, total_cost) = self.cost_of(&line, usage, out);
-        let before = self.turn.ended.take().map(|ended| ended.end).unwrap_or_default();
+        let before = self.turn.ended.take().map(|ended| ended.end);
+        // The program does not count the time in which it waited.
+        let duration_ms = before.as_ref().map_or(line.duration_ms.max(0.0) as u64, |_| 0);
+        let before = before.unwrap_or_default();
         let text = match line.result {
             Some(text) => text.to_string(),
             None => line.errors.first().map(|text| text.to_string()).unwrap_or_default(),
@@ -86,7 +99,7 @@ impl ClaudeDecoder {
             stop_reason: line.stop_reason.map(|reason| reason.to_string()),
             text,
             session_id: line.session_id.map(|id| ProviderSessionId::from(&*id)),
-            duration_ms: before.duration_ms.saturating_add(line.duration_ms.max(0.0) as u64),
+            duration_ms,
             usage,
             cost_usd,
             permission_denials,
@@ -112,6 +125,9 @@ impl ClaudeDecoder {
         let (usage, cost_usd) = (end.usage, end.cost_usd);
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
+            if is_cut && cost_usd.is_some() {
+                out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
+            }
         }
         let window = turn.model.as_ref().and_then(|model| ended.context_windows.get(model).copied());
         out.extend(context_use(turn.context_tokens, window).map(ClaudeDecoded::Event));
@@ -173,6 +189,17 @@ impl ClaudeDecoder {
         // Beyond a millionth of a cent the difference of two sums is noise.
         let cost = ((total - before).max(0.0) * 1e8).round() / 1e8;
         ((cost > 0.0 || usage == Usage::default()).then_some(cost), total)
+    }
+}
+
+/// The larger one of each count.
+fn most(one: Usage, other: Usage) -> Usage {
+    Usage {
+        input_tokens: one.input_tokens.max(other.input_tokens),
+        output_tokens: one.output_tokens.max(other.output_tokens),
+        cache_read_tokens: one.cache_read_tokens.max(other.cache_read_tokens),
+        cache_creation_tokens: one.cache_creation_tokens.max(other.cache_creation_tokens),
+        reasoning_tokens: 0,
     }
 }
 

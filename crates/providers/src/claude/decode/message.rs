@@ -120,6 +120,9 @@ impl ClaudeDecoder {
 
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
     pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        if let Some(id) = line.resumed_agent() {
+            self.tasks.resume(id);
+        }
         if line.parent_tool_use_id.is_none() {
             if line.is_replay {
                 self.repeated(&line.message.content.0);
@@ -261,7 +264,7 @@ impl ClaudeDecoder {
         let Some(usage) = usage else { return };
         if self.turn.sub_messages.insert(tool.to_owned(), message.to_owned()).as_deref() != Some(message) {
             self.turn.usage += Usage::from(usage);
-            out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+            self.spent_so_far(out);
         }
     }
 
@@ -276,7 +279,13 @@ impl ClaudeDecoder {
         message.cache_creation_tokens = message.cache_creation_tokens.max(end.cache_creation_tokens);
         self.turn.usage += message;
         self.turn.context_tokens = message.total();
-        out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+        self.spent_so_far(out);
+    }
+
+    /// What the turn has taken so far, with the part of its cost that is known.
+    pub(super) fn spent_so_far(&self, out: &mut Vec<ClaudeDecoded>) {
+        let (usage, cost_usd) = (self.turn.usage, self.turn.cost_usd);
+        out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
     }
 }
 

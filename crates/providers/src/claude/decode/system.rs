@@ -10,6 +10,7 @@ impl ClaudeDecoder {
         match &*line.subtype {
             "init" => {
                 self.turn.begun = true;
+                self.turn.begins += 1;
                 self.turn.model = line.model.as_deref().map(str::to_owned);
                 if let Some(id) = line.session_id.as_deref()
                     && self.session.as_ref().is_none_or(|known| *known != *id)

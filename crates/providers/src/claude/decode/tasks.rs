@@ -27,10 +27,21 @@ enum TaskKind {
 impl BackgroundTasks {
     /// `task_started`.
     pub(super) fn begin(&mut self, line: &wire::SystemLine<'_>) {
-        let Some(id) = line.task_id.as_deref().filter(|_| self.0.len() < MOST_TASKS) else { return };
-        let is_agent = line.task_type.as_deref() == Some("local_agent");
-        let kind = if is_agent { TaskKind::SubAgent } else { TaskKind::Command };
-        self.0.insert(id.to_owned(), Task { kind, has_ended: false });
+        let Some(id) = line.task_id.as_deref() else { return };
+        // A workflow is one of agents.
+        let is_agent = matches!(line.task_type.as_deref(), Some("local_agent" | "local_workflow"));
+        self.add(id.to_owned(), if is_agent { TaskKind::SubAgent } else { TaskKind::Command });
+    }
+
+    /// A sub-agent that has ended works again.
+    pub(super) fn resume(&mut self, id: String) {
+        self.add(id, TaskKind::SubAgent);
+    }
+
+    fn add(&mut self, id: String, kind: TaskKind) {
+        if self.0.len() < MOST_TASKS {
+            self.0.insert(id, Task { kind, has_ended: false });
+        }
     }
 
     /// `task_updated`: if the task has ended, the model is told next.

@@ -163,6 +163,10 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
         let patch = json!({ "status": "completed" });
         json!({ "type": "system", "subtype": "task_updated", "task_id": agent, "patch": patch }).to_string()
     };
+    let resumed = || {
+        let result = json!({ "success": true, "resumedAgentId": agent });
+        json!({ "type": "user", "message": { "content": [] }, "tool_use_result": result }).to_string()
+    };
     let told_within = || {
         let text = format!("<task-notification>\n<task-id>{agent}</task-id>\n<status>completed</status>");
         json!({ "type": "user", "message": { "content": text }, "isReplay": true }).to_string()
@@ -189,6 +193,20 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
             Some(("a", "b\n\na", Some(3.0), false)),
         ),
         ("a sub-agent works", vec![vec![init(), echo(), started()], turn("a", 1.0), vec![idle()]], None),
+        (
+            "a sub-agent works again",
+            vec![vec![init(), echo(), started(), told_within(), resumed()], turn("a", 1.0), vec![idle()]],
+            None,
+        ),
+        (
+            "a workflow works",
+            vec![
+                vec![init(), echo(), task("task_started", "local_workflow", "")],
+                turn("a", 1.0),
+                vec![idle()],
+            ],
+            None,
+        ),
         (
             "a sub-agent ended, and the model was told",
             vec![vec![init(), echo(), started()], turn("a", 1.0), vec![idle(), told()], by_itself("z", 3.0)],
@@ -237,6 +255,72 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
             expected.map(|(text, full, cost, failed)| (text.to_owned(), full.to_owned(), cost, failed));
         assert_eq!(ends, Vec::from_iter(expected), "{name}");
     }
+}
+
+/// The tokens and costs of what is decoded, and those of the ends of turns.
+fn counts(lines: &[String]) -> (Vec<(u64, Option<f64>)>, Vec<(u64, Option<f64>)>) {
+    let (mut decoder, mut usages, mut ends) = (ClaudeDecoder::new(), Vec::new(), Vec::new());
+    for decoded in lines.iter().flat_map(|line| decoder.push_line(line)) {
+        match decoded {
+            ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }) => {
+                usages.push((usage.input_tokens, cost_usd));
+            }
+            ClaudeDecoded::TurnEnd(end) => ends.push((end.usage.input_tokens, end.cost_usd)),
+            _ => {}
+        }
+    }
+    (usages, ends)
+}
+
+#[test]
+fn what_sub_agents_take_after_a_result_counts_once() {
+    let sub = json!({
+        "type": "assistant", "parent_tool_use_id": "t", "message": { "id": "s", "content": [], "usage": { "input_tokens": 50 } },
+    });
+    let agent = "local_agent";
+    let lines = [
+        system("init"),
+        task("task_started", agent, ""),
+        result("a", 1.0),
+        sub.to_string(),
+        task("task_notification", agent, "stopped"),
+        system("session_state_changed"),
+        system("init"),
+        result("b", 3.0),
+    ];
+    let (usages, ends) = counts(&lines);
+    let known = Some(1.0);
+    let expected = [(100, known), (150, known), (150, known), (150, None), (150, Some(2.0))];
+    assert_eq!(usages, expected, "also the price of a part, and that there is more");
+    assert_eq!(ends, [(150, None), (150, Some(2.0))]);
+}
+
+#[test]
+fn a_failed_turn_with_a_sub_agent_at_work_has_no_known_price() {
+    let failed = result("no", 1.0).replace("false", "true");
+    let lines = [system("init"), task("task_started", "local_agent", ""), failed];
+    assert_eq!(counts(&lines).0, [(100, Some(1.0)), (100, None)]);
+}
+
+#[test]
+fn the_model_is_asked_no_more_than_its_turns_for_what_ends_in_the_background() {
+    let said = |id: &str| assistant(id, &json!([{ "type": "text", "text": id }]));
+    let mut decoder = ClaudeDecoder::new();
+    let mut seen = Vec::new();
+    for line in [
+        system("init"),
+        task("task_started", "local_agent", ""),
+        said("a"),
+        said("b"),
+        result("b", 1.0),
+        task("task_notification", "local_agent", "completed"),
+        system("init"),
+    ] {
+        decoder.push_line(&line);
+        seen.push([2, 3].map(|max| decoder.exhausted(max)));
+    }
+    assert_eq!(seen.pop(), Some([true, false]));
+    assert!(seen.iter().all(|seen| *seen == [false, false]), "the program counts in its own turn");
 }
 
 #[test]
