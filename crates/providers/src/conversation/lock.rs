@@ -27,14 +27,13 @@ impl ConversationLock {
     /// cannot be the name of a file.
     ///
     /// # Errors
-    /// It is in use for longer than this (`INVALID_REQUEST`, kind `sessionBusy`).
+    /// It is in use until then (`INVALID_REQUEST`, kind `sessionBusy`).
     pub(crate) async fn take(
         session: &ProviderSessionId,
         environment: &Environment,
-        limit: Duration,
+        until: Instant,
     ) -> Result<Option<Self>, AgentError> {
         let Some(path) = path(session, environment) else { return Ok(None) };
-        let until = Instant::now() + limit;
         loop {
             match try_lock(&path) {
                 Ok(file) => return Ok(Some(Self(file, path))),

@@ -78,6 +78,8 @@ pub(crate) struct Lease<A: Agent> {
     pool: Arc<Pool<A>>,
     id: ProviderSessionId,
     session: Option<Session<A>>,
+    /// Until when it waits for other turns of the conversation.
+    until: Instant,
     /// Keeps other processes from the conversation.
     lock: Option<ConversationLock>,
     holds: Holds,
@@ -129,7 +131,7 @@ impl<A: Agent> Pool<A> {
                 return Err(AgentError::new(ErrorCode::Aborted, "the provider was shut down"));
             }
             let freed = self.freed.notified();
-            if let Some((mut lease, warm)) = self.take(id) {
+            if let Some((mut lease, warm)) = self.take(id, until) {
                 if let Some(warm) = warm {
                     (lease.session, lease.lock) = (Some(warm.session), warm.lock);
                     let fits = warm.launch == *launch && A::reuse(launch) == Reuse::Warm;
@@ -145,7 +147,7 @@ impl<A: Agent> Pool<A> {
         }
     }
 
-    fn take(&self, id: &ProviderSessionId) -> Option<(Lease<A>, Option<Warm<A>>)> {
+    fn take(&self, id: &ProviderSessionId, until: Instant) -> Option<(Lease<A>, Option<Warm<A>>)> {
         let pool = self.us.upgrade()?;
         let mut slots = self.slots();
         let warm = match slots.remove(id) {
@@ -157,7 +159,8 @@ impl<A: Agent> Pool<A> {
             None => None,
         };
         slots.insert(id.clone(), Slot::Busy);
-        Some((Lease { pool, id: id.clone(), session: None, lock: None, holds: Holds::Yes }, warm))
+        let lease = Lease { pool, id: id.clone(), session: None, until, lock: None, holds: Holds::Yes };
+        Some((lease, warm))
     }
 
     /// Takes the least recently used warm process away from its conversation, if it can hold another one and was started as
@@ -226,7 +229,8 @@ impl<A: Agent> Pool<A> {
             && let Some(Slot::Warm(warm)) = slots.insert(id.clone(), Slot::Busy)
         {
             let Warm { session, lock, .. } = *warm;
-            drop(Lease { pool, id: id.clone(), session: Some(session), lock, holds: Holds::Yes });
+            let (id, until) = (id.clone(), since);
+            drop(Lease { pool, id, session: Some(session), until, lock, holds: Holds::Yes });
         }
     }
 
@@ -283,7 +287,7 @@ impl<A: Agent> Lease<A> {
             }
             self.end().await;
         }
-        self.lock = ConversationLock::take(&self.id, environment, self.pool.limits.busy).await?;
+        self.lock = ConversationLock::take(&self.id, environment, self.until).await?;
         Ok(())
     }
 
