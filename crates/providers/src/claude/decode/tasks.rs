@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::wire;
+use crate::decode::background_ended;
 
 /// How many tasks that run at once are remembered.
 const MOST_TASKS: usize = 1_024;
@@ -49,14 +50,6 @@ impl BackgroundTasks {
     /// What is said of them when the turn ends.
     pub(super) fn farewell(&self) -> Option<String> {
         let commands = self.commands().count();
-        let counted = |count: usize, what: &str| match count {
-            0 => None,
-            1 => Some(format!("1 {what}")),
-            _ => Some(format!("{count} {what}s")),
-        };
-        let parts = [counted(self.0.len() - commands, "sub-agent"), counted(commands, "command")];
-        let parts = parts.into_iter().flatten().collect::<Vec<_>>();
-        (!parts.is_empty())
-            .then(|| format!("stopped in the background at the end of the turn: {}", parts.join(" and ")))
+        background_ended(self.0.len() - commands, commands)
     }
 }
