@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 use crate::events;
-use crate::layers::{LAYERS, draw, table};
+use crate::layers::{LAYERS, table};
 use crate::matrix;
 use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
@@ -19,7 +19,6 @@ struct GeneratedSection {
 }
 
 const PARTS: &[GeneratedSection] = &[
-    GeneratedSection { document: "ARCHITECTURE.md", name: "layers", write: || draw(LAYERS) },
     GeneratedSection { document: "ARCHITECTURE.md", name: "crates", write: || table(LAYERS) },
     GeneratedSection { document: "docs/events.md", name: "events", write: events::events },
     GeneratedSection { document: "docs/events.md", name: "types", write: events::types },
@@ -105,13 +104,11 @@ mod tests {
 
     #[test]
     fn says_what_is_missing_and_what_is_stale() {
-        let text = "<!-- generated: layers -->\n<!-- end: layers -->\n";
+        let text = "<!-- generated: crates -->\n<!-- end: crates -->\n";
         let got: Vec<String> =
             check(&Workspace::of(&[("ARCHITECTURE.md", text)])).iter().map(ToString::to_string).collect();
         let expected = [
-            "ARCHITECTURE.md: the part `layers` is stale: run `cargo xtask tidy --fix`",
-            "ARCHITECTURE.md: put the lines `<!-- generated: crates -->` and `<!-- end: crates -->` where the part \
-             belongs",
+            "ARCHITECTURE.md: the part `crates` is stale: run `cargo xtask tidy --fix`",
             "docs/events.md: put the lines `<!-- generated: events -->` and `<!-- end: events -->` where the part \
              belongs",
             "docs/events.md: put the lines `<!-- generated: types -->` and `<!-- end: types -->` where the part belongs",

@@ -1,9 +1,9 @@
-//! The check that compares the table of layers with `cargo metadata`, and what is drawn of the table.
+//! The check that compares the table of layers with `cargo metadata`, and the table as Markdown.
 
-mod picture;
 mod table;
 
-pub(crate) use picture::{draw, table};
+use std::fmt::Write as _;
+
 use table::TESTS;
 pub(crate) use table::{LAYERS, Layer};
 
@@ -35,6 +35,19 @@ pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspac
         ));
     }
     findings
+}
+
+/// The table for `ARCHITECTURE.md`, the highest layer first, with what each crate uses, owns and must not know.
+pub(crate) fn table(layers: &[Layer]) -> String {
+    let mut text = "| Crate | Uses | Owns | Must not know |\n|---|---|---|---|".to_owned();
+    for layer in layers.iter().rev() {
+        let names: Vec<&str> =
+            layer.knows.iter().map(|name| name.strip_prefix("inspan-").unwrap_or(name)).collect();
+        let uses = if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n| `{}` | {uses} | {} | {} |", layer.folder, layer.owns, layer.must_not_know);
+    }
+    text
 }
 
 fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<TidyFinding> {

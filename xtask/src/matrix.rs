@@ -8,13 +8,13 @@ use inspan_protocol::ProviderCapabilities;
 pub(crate) fn capabilities() -> String {
     let mut table = String::from("| Provider | Is |");
     let rows: Vec<_> = inspan_providers::builtin().iter().map(|provider| provider.descriptor()).collect();
-    let names = named(ProviderCapabilities::default()).map(|(name, _)| name);
+    let names = ProviderCapabilities::default().abilities().map(|(name, _)| name);
     table.extend(names.map(|name| format!(" {name} |")));
     table.push_str("\n|---|---|");
     table.push_str(&":-:|".repeat(names.len()));
     for row in &rows {
         table.push_str(&format!("\n| `{}` | {} |", row.provider_type, row.display_name));
-        table.extend(named(row.capabilities).map(|(_, can)| if can { " ✔ |" } else { "  |" }));
+        table.extend(row.capabilities.abilities().map(|(_, can)| if can { " ✔ |" } else { "  |" }));
     }
     table
 }
@@ -36,33 +36,4 @@ pub(crate) fn deviations() -> String {
         }
     }
     table
-}
-
-/// Each capability by the word for people. A new one does not compile until it has a column.
-fn named(can: ProviderCapabilities) -> [(&'static str, bool); 10] {
-    let ProviderCapabilities {
-        streaming,
-        structured_output,
-        permissions,
-        tools,
-        host_tools,
-        thinking,
-        images,
-        cost,
-        fork,
-        native_steer,
-        forgets_cut_turns: _,
-    } = can;
-    [
-        ("streams", streaming),
-        ("answers by a schema", structured_output),
-        ("asks before a tool", permissions),
-        ("tools chosen", tools),
-        ("calls the program's tools", host_tools),
-        ("thinking chosen", thinking),
-        ("reads pictures", images),
-        ("reports the cost", cost),
-        ("branches a conversation", fork),
-        ("steered within a turn", native_steer),
-    ]
 }

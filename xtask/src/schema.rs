@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use inspan_protocol::{
-    AgentError, Command, Envelope, Event, Message, ProviderDescriptor, RunSnapshot, SessionState, StreamEvent,
+    AgentError, Command, Envelope, Message, ProviderDescriptor, RunSnapshot, SessionState, StreamEvent,
 };
 use schemars::{JsonSchema, schema_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::tidy::TidyFinding;
 use crate::typescript;
@@ -26,7 +26,7 @@ pub(crate) const SCHEMAS: &[Schema] = &[
     ("command.json", text_of::<Command>),
     ("envelope.json", text_of::<Envelope>),
     ("error.json", text_of::<AgentError>),
-    ("event.json", text_of::<Event>),
+    ("event.json", event),
     ("forecast.json", text_of::<inspan_flow::Forecast>),
     ("message.json", text_of::<Message>),
     ("openapi.json", || render(&inspan_server::openapi_document())),
@@ -44,6 +44,15 @@ pub(crate) fn of<T: JsonSchema>() -> Value {
 
 fn text_of<T: JsonSchema>() -> String {
     render(&of::<T>())
+}
+
+/// A part of the envelope's schema, which is in the same folder.
+fn event() -> String {
+    render(&json!({
+        "$schema": of::<Envelope>()["$schema"],
+        "title": "Event",
+        "$ref": "envelope.json#/$defs/Event",
+    }))
 }
 
 /// What the API answers and takes, as types of TypeScript.
@@ -106,13 +115,31 @@ fn render(schema: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use inspan_protocol::{Envelope, Event};
+    use serde_json::{Value, json};
 
-    use super::{Schema, check, render, write};
+    use super::{Schema, check, event, of, render, write};
     use crate::workspace::Workspace;
 
     const SCHEMAS: &[Schema] =
         &[("a.json", || render(&json!({"b": 1, "a": [2]}))), ("b.json", || render(&json!(true)))];
+
+    /// A validator that loads both files from one folder takes the events that the whole schema takes.
+    #[test]
+    fn the_schema_of_events_is_found_in_that_of_envelopes() {
+        let envelope = of::<Envelope>();
+        assert_eq!(envelope["$defs"]["Event"]["oneOf"], of::<Event>()["oneOf"]);
+        let folder = jsonschema::Registry::new().add("file:///schema/envelope.json", &envelope).unwrap();
+        let folder = folder.prepare().unwrap();
+        let options = jsonschema::options().with_base_uri("file:///schema/event.json");
+        let schema = serde_json::from_str(&event()).unwrap();
+        let loaded = options.with_registry(&folder).build(&schema).unwrap();
+        for line in include_str!("../../fixtures/flows/agents_by_name/events.jsonl").lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert!(loaded.is_valid(&line["event"]), "{line}");
+        }
+        assert!(!loaded.is_valid(&json!({ "type": "task:start" })));
+    }
 
     #[test]
     fn writes_once_and_is_then_fresh() {

@@ -58,6 +58,15 @@ impl Invocation {
         Self { form, terminal, env, cwd: working_folder(), store: global.store, engine, arguments }
     }
 
+    /// The format that was chosen, if any: `--json` is short for `json`, and refuses every other one.
+    pub(crate) fn format<F: PartialEq>(&self, chosen: Option<F>, json: F) -> Result<Option<F>, Failure> {
+        match (self.form, chosen) {
+            (OutputForm::Json, Some(chosen)) if chosen != json => Err(Failure::two_formats()),
+            (OutputForm::Json, _) => Ok(Some(json)),
+            (OutputForm::Text, chosen) => Ok(chosen),
+        }
+    }
+
     /// Writes the log of a command that works in the background, if no other is asked for.
     pub(crate) fn trace_by_default(&self, filter: &str) {
         trace(&self.env, Some(filter));

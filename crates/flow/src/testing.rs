@@ -12,13 +12,12 @@ use std::{
 use futures::StreamExt;
 use inspan_engine::ProviderRegistry;
 use inspan_protocol::{
-    AgentError, Chunk, Environment, Erased, ExecutionContext, InputFacts, MultiTurn, OutputFacts, Provider,
-    ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderSessionId,
-    ProviderStream, StopReason, StreamEvent, Usage,
+    AgentError, Chunk, Environment, Erased, ExecutionContext, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderInput, ProviderItem, ProviderSessionId, ProviderStream, StopReason,
+    StreamEvent, Usage,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use inspan_providers::{EchoInput, TurnOutput};
+use serde_json::{Value, json};
 
 use crate::{FlowRunner, FlowRunnerBuilder, Graph, Loaded, NodeRegistry, builtin_nodes, compile};
 
@@ -35,66 +34,11 @@ pub(crate) enum Do {
     Fail(AgentError),
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+/// What a call was given.
 pub(crate) struct Asked {
     pub(crate) prompt: String,
-    #[serde(default)]
-    pub(crate) options: Options,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(crate) struct Options {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The conversation that it continues.
     pub(crate) resume: Option<ProviderSessionId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    multi_turn: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    idle_timeout_ms: Option<u64>,
-}
-
-impl ProviderInput for Asked {
-    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
-        message.clone_into(&mut self.prompt);
-        self.options.resume = Some(session.clone());
-    }
-
-    fn facts(&self) -> InputFacts {
-        InputFacts {
-            session: self.options.resume.clone(),
-            multi_turn: if self.options.multi_turn == Some(true) { MultiTurn::On } else { MultiTurn::Off },
-            idle_timeout: self.options.idle_timeout_ms.map(Duration::from_millis),
-            ..InputFacts::default()
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct TalkOutput {
-    text: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    session_id: Option<ProviderSessionId>,
-    stop_reason: StopReason,
-    usage: Usage,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    cost_usd: Option<f64>,
-}
-
-impl ProviderOutput for TalkOutput {
-    fn facts(&self) -> OutputFacts {
-        OutputFacts {
-            text: self.text.clone(),
-            structured_output: None,
-            session: self.session_id.clone(),
-            turn_id: None,
-            stop_reason: self.stop_reason,
-            usage: self.usage,
-            cost_usd: self.cost_usd,
-            num_turns: 1,
-        }
-    }
 }
 
 /// What the n-th call of all, counting from 1, does.
@@ -123,7 +67,7 @@ impl TalkProvider {
     /// What the calls were given: each prompt, and the conversation it continues.
     pub(crate) fn calls(&self) -> Vec<String> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = |call: &Asked| match &call.options.resume {
+        let shown = |call: &Asked| match &call.resume {
             Some(session) => format!("{session}: {}", call.prompt),
             None => call.prompt.clone(),
         };
@@ -160,8 +104,8 @@ impl Drop for CallCounter {
 }
 
 impl Provider for TalkProvider {
-    type Input = Asked;
-    type Output = TalkOutput;
+    type Input = EchoInput;
+    type Output = TurnOutput;
 
     fn descriptor(&self) -> ProviderDescriptor {
         ProviderDescriptor {
@@ -176,23 +120,18 @@ impl Provider for TalkProvider {
         }
     }
 
-    fn execute(&self, input: Asked, context: ExecutionContext) -> ProviderStream<TalkOutput> {
+    fn execute(&self, input: EchoInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
+        let mut session_id = input.facts().session;
+        let asked = Asked { prompt: input.prompt.unwrap_or_default(), resume: session_id.clone() };
         let steps = {
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-            calls.push(input.clone());
-            (self.play)(&input, calls.len())
+            let steps = (self.play)(&asked, calls.len() + 1);
+            calls.push(asked);
+            steps
         };
         let running = CallCounter::begin(&self.running);
-        let mut session_id = input.options.resume;
         async_stream::stream! {
             let _running = running;
-            let end = |text: &str, stop_reason, session_id, cost_usd, tokens| TalkOutput {
-                text: text.to_owned(),
-                session_id,
-                stop_reason,
-                usage: Usage { input_tokens: tokens, ..Usage::default() },
-                cost_usd,
-            };
             for step in steps {
                 match step {
                     Do::Name(name) => {
@@ -211,13 +150,13 @@ impl Provider for TalkProvider {
                             () = tokio::time::sleep(Duration::from_millis(ms)) => false,
                         };
                         if cancelled {
-                            let aborted = end("", StopReason::Aborted, session_id.clone(), Some(0.0), 0);
+                            let aborted = end("", StopReason::Aborted, session_id.as_ref(), Some(0.0), 0);
                             yield Ok(ProviderItem::Output(aborted));
                             return;
                         }
                     }
                     Do::End(text, cost, tokens) => {
-                        let output = end(text, StopReason::Complete, session_id.clone(), cost, tokens);
+                        let output = end(text, StopReason::Complete, session_id.as_ref(), cost, tokens);
                         yield Ok(ProviderItem::Output(output));
                         return;
                     }
@@ -230,6 +169,25 @@ impl Provider for TalkProvider {
         }
         .boxed()
     }
+}
+
+fn end(
+    text: &str,
+    stop_reason: StopReason,
+    session_id: Option<&ProviderSessionId>,
+    cost_usd: Option<f64>,
+    tokens: u64,
+) -> TurnOutput {
+    let output = json!({
+        "text": text,
+        "sessionId": session_id,
+        "stopReason": stop_reason,
+        "usage": Usage { input_tokens: tokens, ..Usage::default() },
+        "costUsd": cost_usd,
+        "numTurns": 1,
+        "durationMs": 0,
+    });
+    serde_json::from_value(output).unwrap()
 }
 
 /// A flow, compiled.

@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-mod message;
 mod request;
 
-use self::message::{
-    AnthropicContent, AnthropicMessage, AnthropicUsage, Delta, MessageEnd, MessagesEvent, StartedContent,
-    WireError,
-};
 use crate::scenario::{ErrorEvent, Turn};
-use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
+use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of, typed_event};
 use crate::wire::RequestView;
-use crate::wire::{Beat, Complaint, Wire, sorted};
+use crate::wire::{Beat, Complaint, Wire};
 
 /// What the vendor calls the errors of each status.
 const ERROR_KINDS: [(u16, &str); 11] = [
@@ -46,75 +40,75 @@ impl Wire for Anthropic {
 
     fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat> {
         let mut beats = vec![
-            beat(&MessagesEvent::MessageStart { message: empty_message(turn, request, stem) }),
-            beat(&MessagesEvent::Ping {}),
+            beat(&json!({ "type": "message_start", "message": empty_message(turn, request, stem) })),
+            Beat::Event(self.ping()),
         ];
         let returned = spoken(turn, request);
-        let stop_reason = stop_reason(turn, &returned);
+        let mut end = json!({ "stop_sequence": null });
+        set_stop(&mut end, turn, &returned);
         let mut index = 0;
         for block in returned {
-            let (started, deltas) = match block {
+            let (started, deltas): (Value, Vec<Value>) = match block {
                 Spoken::Pause { ms } => {
                     beats.push(Beat::Pause(Duration::from_millis(ms)));
                     continue;
                 }
                 Spoken::Text { text, chunks } => {
-                    let deltas = pieces(&text, chunks).map(|text| Delta::Text { text }).collect();
-                    (StartedContent::Text { text: "" }, deltas)
+                    let delta = |text| json!({ "type": "text_delta", "text": text });
+                    (json!({ "type": "text", "text": "" }), pieces(&text, chunks).map(delta).collect())
                 }
                 Spoken::Thinking { text, signature, chunks } => {
-                    let thoughts = pieces(&text, chunks).map(|thinking| Delta::Thinking { thinking });
-                    let deltas: Vec<Delta> = thoughts.chain([Delta::Signature { signature }]).collect();
-                    (StartedContent::Thinking { thinking: "", signature: "" }, deltas)
+                    let delta = |thinking| json!({ "type": "thinking_delta", "thinking": thinking });
+                    let signed = json!({ "type": "signature_delta", "signature": signature });
+                    (
+                        json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                        pieces(&text, chunks).map(delta).chain([signed]).collect(),
+                    )
                 }
                 Spoken::ToolUse { name, input, id, chunks } => {
                     let id = id.unwrap_or_else(|| tool_id(stem, index));
-                    let deltas = pieces(&sorted(&input).to_string(), chunks)
-                        .map(|partial_json| Delta::InputJson { partial_json })
-                        .collect();
-                    (StartedContent::ToolUse { id, name, input: NoInput {} }, deltas)
+                    let delta = |json| json!({ "type": "input_json_delta", "partial_json": json });
+                    (
+                        json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),
+                        pieces(&text_of(&input), chunks).map(delta).collect(),
+                    )
                 }
             };
-            beats.push(beat(&MessagesEvent::ContentBlockStart { index, content_block: started }));
-            beats.extend(
-                deltas.into_iter().map(|delta| beat(&MessagesEvent::ContentBlockDelta { index, delta })),
-            );
-            beats.push(beat(&MessagesEvent::ContentBlockStop { index }));
+            beats.push(beat(
+                &json!({ "type": "content_block_start", "index": index, "content_block": started }),
+            ));
+            beats.extend(deltas.into_iter().map(|delta| {
+                beat(&json!({ "type": "content_block_delta", "index": index, "delta": delta }))
+            }));
+            beats.push(beat(&json!({ "type": "content_block_stop", "index": index })));
             index += 1;
         }
-        beats.push(beat(&MessagesEvent::MessageDelta {
-            delta: MessageEnd {
-                stop_reason,
-                stop_sequence: None,
-                stop_details: turn.stop_details.as_ref().map(sorted),
-            },
-            usage: message::OutputUsage { output_tokens: turn.usage.output_tokens },
-        }));
-        beats.push(beat(&MessagesEvent::MessageStop {}));
+        let usage = json!({ "output_tokens": turn.usage.output_tokens });
+        beats.push(beat(&json!({ "type": "message_delta", "delta": end, "usage": usage })));
+        beats.push(beat(&json!({ "type": "message_stop" })));
         beats
     }
 
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let mut message = empty_message(turn, request, stem);
-        message.usage.output_tokens = turn.usage.output_tokens;
+        message["usage"]["output_tokens"] = turn.usage.output_tokens.into();
         let returned = spoken(turn, request);
-        message.stop_reason = Some(stop_reason(turn, &returned));
-        message.stop_details = turn.stop_details.as_ref().map(sorted);
+        set_stop(&mut message, turn, &returned);
+        let mut content: Vec<Value> = Vec::new();
         for block in returned {
-            let index = message.content.len();
-            message.content.push(match block {
+            content.push(match block {
                 Spoken::Pause { .. } => continue,
-                Spoken::Text { text, .. } => AnthropicContent::Text { text },
+                Spoken::Text { text, .. } => json!({ "type": "text", "text": text }),
                 Spoken::Thinking { text, signature, .. } => {
-                    AnthropicContent::Thinking { thinking: text, signature }
+                    json!({ "type": "thinking", "thinking": text, "signature": signature })
                 }
-                Spoken::ToolUse { name, input, id, .. } => AnthropicContent::ToolUse {
-                    id: id.unwrap_or_else(|| tool_id(stem, index)),
-                    name,
-                    input: sorted(&input),
-                },
+                Spoken::ToolUse { name, input, id, .. } => {
+                    let id = id.unwrap_or_else(|| tool_id(stem, content.len()));
+                    json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+                }
             });
         }
+        message["content"] = content.into();
         text_of(&message)
     }
 
@@ -125,23 +119,21 @@ impl Wire for Anthropic {
         } else {
             "api_error"
         });
-        text_of(&MessagesEvent::Error {
-            error: WireError { kind: kind.to_owned(), message: message.to_owned() },
-            request_id: Some(request_id(stem)),
-        })
+        let mut body = error(kind, message);
+        body["request_id"] = request_id(stem).into();
+        text_of(&body)
     }
 
     fn error_status(&self, kind: &str) -> u16 {
         ERROR_KINDS.iter().find(|(_, known)| *known == adopted(kind)).map_or(500, |(status, _)| *status)
     }
 
-    fn error_event(&self, error: &ErrorEvent, _sent: usize) -> String {
-        let error = WireError { kind: adopted(&error.kind).to_owned(), message: error.message.clone() };
-        frame(&MessagesEvent::Error { error, request_id: None })
+    fn error_event(&self, event: &ErrorEvent, _sent: usize) -> String {
+        typed_event(&error(adopted(&event.kind), &event.message))
     }
 
     fn ping(&self) -> String {
-        frame(&MessagesEvent::Ping {})
+        typed_event(&json!({ "type": "ping" }))
     }
 
     fn garbage(&self) -> String {
@@ -153,26 +145,29 @@ impl Wire for Anthropic {
     }
 }
 
-/// An object without keys, whatever the build makes of maps.
-#[derive(Debug, Serialize)]
-struct NoInput {}
-
-fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> AnthropicMessage {
-    AnthropicMessage {
-        id: turn.message_id.clone().unwrap_or_else(|| format!("msg_{stem}")),
-        kind: "message",
-        role: "assistant",
-        model: request.model.clone(),
-        content: Vec::new(),
-        stop_reason: None,
-        stop_sequence: None,
-        stop_details: None,
-        usage: AnthropicUsage {
-            input_tokens: turn.usage.input_tokens,
-            cache_creation_input_tokens: turn.usage.cache_creation_tokens,
-            cache_read_input_tokens: turn.usage.cache_read_tokens,
-            output_tokens: 1,
+fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Value {
+    json!({
+        "id": turn.message_id.clone().unwrap_or_else(|| format!("msg_{stem}")),
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": [],
+        "stop_reason": null,
+        "stop_sequence": null,
+        "usage": {
+            "input_tokens": turn.usage.input_tokens,
+            "cache_creation_input_tokens": turn.usage.cache_creation_tokens,
+            "cache_read_input_tokens": turn.usage.cache_read_tokens,
+            "output_tokens": 1,
         },
+    })
+}
+
+/// Says why the model stops; the details are absent if there are none.
+fn set_stop(message: &mut Value, turn: &Turn, returned: &[Spoken]) {
+    message["stop_reason"] = stop_reason(turn, returned).into();
+    if let Some(details) = &turn.stop_details {
+        message["stop_details"] = details.clone();
     }
 }
 
@@ -193,12 +188,12 @@ fn request_id(stem: &str) -> String {
     format!("req_{stem}")
 }
 
-fn beat(event: &MessagesEvent) -> Beat {
-    Beat::Event(frame(event))
+fn error(kind: &str, message: &str) -> Value {
+    json!({ "type": "error", "error": { "type": kind, "message": message } })
 }
 
-fn frame(event: &MessagesEvent) -> String {
-    format!("event: {}\ndata: {}\n\n", event.name(), text_of(event))
+fn beat(event: &Value) -> Beat {
+    Beat::Event(typed_event(event))
 }
 
 #[cfg(test)]
@@ -250,13 +245,13 @@ mod tests {
         let own = Anthropic.error_body(400, Some("odd_error"), "m", "main_1");
         assert_eq!(
             own,
-            r#"{"type":"error","error":{"type":"odd_error","message":"m"},"request_id":"req_main_1"}"#
+            r#"{"error":{"message":"m","type":"odd_error"},"request_id":"req_main_1","type":"error"}"#
         );
         assert_eq!(["overloaded_error", "odd_error"].map(|kind| Anthropic.error_status(kind)), [529, 500]);
         let adopted = Anthropic.error_body(400, Some("context_length_exceeded"), "m", "main_1");
         assert_eq!(
             adopted,
-            r#"{"type":"error","error":{"type":"invalid_request_error","message":"m"},"request_id":"req_main_1"}"#
+            r#"{"error":{"message":"m","type":"invalid_request_error"},"request_id":"req_main_1","type":"error"}"#
         );
     }
 }

@@ -5,15 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-mod message;
 mod request;
 
-use self::message::{
-    Candidate, ErrorBody, ErrorObject, FunctionCall, GeminiAnswer, GeminiContent, GeminiPart, GeminiUsage,
-};
 use crate::scenario::{ErrorEvent, Turn, Usage};
 use crate::speech::{Spoken, pieces, spoken, text_of};
-use crate::wire::{Beat, Complaint, Wire, sorted};
+use crate::wire::{Beat, Complaint, Wire};
 use crate::wire::{Delivery, RequestView};
 
 /// What comes before the name of a model in a path.
@@ -83,15 +79,15 @@ impl Wire for Gemini {
             match block {
                 Spoken::Pause { ms } => beats.push(Beat::Pause(Duration::from_millis(ms))),
                 Spoken::Text { text, chunks } => {
-                    beats.extend(pieces(&text, chunks).map(|text| event(vec![GeminiPart::text(text)])));
+                    beats.extend(pieces(&text, chunks).map(|text| event(vec![text_part(&text)])));
                 }
                 Spoken::Thinking { text, chunks, .. } => {
-                    beats.extend(pieces(&text, chunks).map(|text| event(vec![GeminiPart::thought(text)])));
+                    beats.extend(pieces(&text, chunks).map(|text| event(vec![thought(&text)])));
                 }
-                Spoken::ToolUse { name, input, id, .. } => beats.push(event(vec![call(name, &input, id)])),
+                Spoken::ToolUse { name, input, id, .. } => beats.push(event(vec![call(&name, &input, id)])),
             }
         }
-        let mut end = answer(turn, request, stem, vec![GeminiPart::text(String::new())]);
+        let mut end = answer(turn, request, stem, vec![text_part("")]);
         finish(&mut end, turn);
         beats.push(Beat::Event(frame(&end)));
         beats
@@ -100,9 +96,9 @@ impl Wire for Gemini {
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let parts = spoken(turn, request).into_iter().filter_map(|block| match block {
             Spoken::Pause { .. } => None,
-            Spoken::Text { text, .. } => Some(GeminiPart::text(text)),
-            Spoken::Thinking { text, .. } => Some(GeminiPart::thought(text)),
-            Spoken::ToolUse { name, input, id, .. } => Some(call(name, &input, id)),
+            Spoken::Text { text, .. } => Some(text_part(&text)),
+            Spoken::Thinking { text, .. } => Some(thought(&text)),
+            Spoken::ToolUse { name, input, id, .. } => Some(call(&name, &input, id)),
         });
         let mut answer = answer(turn, request, stem, parts.collect());
         finish(&mut answer, turn);
@@ -137,25 +133,18 @@ impl Wire for Gemini {
     }
 }
 
-fn answer(turn: &Turn, request: &RequestView, stem: &str, parts: Vec<GeminiPart>) -> GeminiAnswer {
-    GeminiAnswer {
-        candidates: vec![Candidate {
-            content: GeminiContent { parts, role: "model" },
-            finish_reason: None,
-            index: 0,
-        }],
-        usage_metadata: None,
-        model_version: request.model.clone(),
-        response_id: turn.message_id.clone().unwrap_or_else(|| format!("resp_{stem}")),
-    }
+fn answer(turn: &Turn, request: &RequestView, stem: &str, parts: Vec<Value>) -> Value {
+    json!({
+        "candidates": [{ "content": { "parts": parts, "role": "model" }, "index": 0 }],
+        "modelVersion": request.model,
+        "responseId": turn.message_id.clone().unwrap_or_else(|| format!("resp_{stem}")),
+    })
 }
 
 /// Only the last event says why the model stops and what was used.
-fn finish(answer: &mut GeminiAnswer, turn: &Turn) {
-    for candidate in &mut answer.candidates {
-        candidate.finish_reason = Some(finish_reason(turn));
-    }
-    answer.usage_metadata = Some(usage(&turn.usage));
+fn finish(answer: &mut Value, turn: &Turn) {
+    answer["candidates"][0]["finishReason"] = finish_reason(turn).into();
+    answer["usageMetadata"] = usage(&turn.usage);
 }
 
 fn finish_reason(turn: &Turn) -> String {
@@ -168,25 +157,36 @@ fn finish_reason(turn: &Turn) -> String {
     word.to_owned()
 }
 
-fn call(name: String, input: &Value, id: Option<String>) -> GeminiPart {
-    GeminiPart {
-        function_call: Some(FunctionCall { id, name, args: sorted(input) }),
-        ..GeminiPart::default()
-    }
+fn text_part(text: &str) -> Value {
+    json!({ "text": text })
 }
 
-fn usage(usage: &Usage) -> GeminiUsage {
+fn thought(text: &str) -> Value {
+    json!({ "text": text, "thought": true })
+}
+
+/// A call comes whole, in streams too.
+fn call(name: &str, input: &Value, id: Option<String>) -> Value {
+    let mut call = json!({ "name": name, "args": input });
+    if let Some(id) = id {
+        call["id"] = id.into();
+    }
+    json!({ "functionCall": call })
+}
+
+/// The prompt includes the cached tokens, and the candidates leave out the thoughts, unlike in the scenario.
+fn usage(usage: &Usage) -> Value {
     let prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
-    GeminiUsage {
-        prompt_token_count: prompt,
-        cached_content_token_count: usage.cache_read_tokens,
-        candidates_token_count: usage.output_tokens.saturating_sub(usage.reasoning_tokens),
-        thoughts_token_count: usage.reasoning_tokens,
-        total_token_count: prompt + usage.output_tokens,
-    }
+    json!({
+        "promptTokenCount": prompt,
+        "cachedContentTokenCount": usage.cache_read_tokens,
+        "candidatesTokenCount": usage.output_tokens.saturating_sub(usage.reasoning_tokens),
+        "thoughtsTokenCount": usage.reasoning_tokens,
+        "totalTokenCount": prompt + usage.output_tokens,
+    })
 }
 
-fn error(status: u16, kind: Option<&str>, message: &str) -> ErrorBody {
+fn error(status: u16, kind: Option<&str>, message: &str) -> Value {
     let of_kind = kind.map(|kind| {
         let known = ERRORS.iter().find(|(word, _, _)| *word == kind);
         known.map_or_else(|| kind.to_owned(), |(_, _, own)| (*own).to_owned())
@@ -195,11 +195,11 @@ fn error(status: u16, kind: Option<&str>, message: &str) -> ErrorBody {
     let usual =
         || of_status().map_or(if status < 500 { "INVALID_ARGUMENT" } else { "INTERNAL" }, |row| row.2);
     let word = of_kind.unwrap_or_else(|| usual().to_owned());
-    ErrorBody { error: ErrorObject { code: status, message: message.to_owned(), status: word } }
+    json!({ "error": { "code": status, "message": message, "status": word } })
 }
 
 /// Lines end as the vendor ends them.
-fn frame(value: &impl serde::Serialize) -> String {
+fn frame(value: &Value) -> String {
     format!("data: {}\r\n\r\n", text_of(value))
 }
 

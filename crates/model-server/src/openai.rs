@@ -1,6 +1,5 @@
 //! What the OpenAI formats share: errors, the headers of an answer, the list of models.
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::speech::text_of;
@@ -46,21 +45,6 @@ const ERRORS: [Named; 14] = [
     named("overloaded_error", 529, "service_unavailable_error", Some("server_is_overloaded")),
 ];
 
-/// The body of an HTTP error, and of an error within a Chat Completions stream.
-#[derive(Debug, Serialize)]
-struct ErrorBody {
-    error: ErrorObject,
-}
-
-#[derive(Debug, Serialize)]
-struct ErrorObject {
-    message: String,
-    #[serde(rename = "type")]
-    kind: String,
-    param: Option<String>,
-    code: Option<String>,
-}
-
 fn known(kind: &str) -> Option<&'static Named> {
     ERRORS.iter().find(|named| named.word == kind || named.code == Some(kind))
 }
@@ -71,31 +55,22 @@ fn usual(status: u16) -> Option<&'static Named> {
     of(status).or_else(|| of(fallback))
 }
 
-fn error_object(named: Option<&Named>, kind: Option<&str>, message: &str) -> ErrorObject {
+/// The error object of this kind, or of this status if no kind is given.
+fn error_of(status: u16, kind: Option<&str>, message: &str) -> Value {
+    let named = match kind {
+        Some(kind) => known(kind),
+        None => usual(status),
+    };
     let (kind, code) = match (named, kind) {
         (Some(named), _) => (named.kind, named.code),
         // An unknown word is the vendor's own, and may be expected in either place.
         (None, kind) => (kind.unwrap_or("server_error"), kind),
     };
-    ErrorObject {
-        message: message.to_owned(),
-        kind: kind.to_owned(),
-        param: None,
-        code: code.map(str::to_owned),
-    }
-}
-
-/// The error object of this kind, or of this status if no kind is given.
-fn error_of(status: u16, kind: Option<&str>, message: &str) -> ErrorObject {
-    let named = match kind {
-        Some(kind) => known(kind),
-        None => usual(status),
-    };
-    error_object(named, kind, message)
+    json!({ "message": message, "type": kind, "param": null, "code": code })
 }
 
 pub(crate) fn error_body(status: u16, kind: Option<&str>, message: &str) -> String {
-    text_of(&ErrorBody { error: error_of(status, kind, message) })
+    text_of(&json!({ "error": error_of(status, kind, message) }))
 }
 
 fn error_status(kind: &str) -> u16 {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::scenario::{HttpError, Scenario, Turn};
-use crate::wire::{Beat, Wire, sorted};
+use crate::speech::text_of;
+use crate::wire::{Beat, Wire};
 use crate::wire::{Delivery, RequestView};
 
 /// One step of a body.
@@ -102,7 +103,7 @@ fn http_error(wire: &dyn Wire, error: &HttpError, mut headers: Headers, stem: &s
             headers.insert("content-type".to_owned(), "text/plain; charset=utf-8".to_owned());
             text.clone()
         }
-        Some(value) => sorted(value).to_string(),
+        Some(value) => text_of(value),
     };
     headers.extend(error.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())));
     Reply::Whole { status: error.status, headers, body }

@@ -1,6 +1,5 @@
 //! What a turn says to one request, in terms that every format shares: blocks, ids, pieces, a fixed time.
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::scenario::{Block, Turn};
@@ -36,7 +35,7 @@ pub(crate) enum Spoken {
 pub(crate) fn spoken(turn: &Turn, request: &RequestView) -> Vec<Spoken> {
     let structured = turn.structured.as_ref().map(|value| match request.offers(STRUCTURED_TOOL) {
         true => Block::tool(STRUCTURED_TOOL, value.clone()),
-        false => Block::text(sorted(value).to_string()),
+        false => Block::text(text_of(value)),
     });
     turn.blocks.iter().cloned().chain(structured).map(|block| decided(block, request)).collect()
 }
@@ -81,9 +80,14 @@ pub(crate) fn pieces(text: &str, count: usize) -> impl Iterator<Item = String> +
     })
 }
 
-/// Our own wire types have string keys only, which is all that could fail.
-pub(crate) fn text_of(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
+/// The value with sorted keys, as text.
+pub(crate) fn text_of(value: &Value) -> String {
+    sorted(value).to_string()
+}
+
+/// An event of a format that repeats its `type` on the `event:` line.
+pub(crate) fn typed_event(event: &Value) -> String {
+    format!("event: {}\ndata: {}\n\n", event["type"].as_str().unwrap_or_default(), text_of(event))
 }
 
 #[cfg(test)]

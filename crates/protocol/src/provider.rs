@@ -1,8 +1,11 @@
 //! The contract of a provider: one call is one turn, events stream out, and exactly one output or error
 //! ends it. A provider knows nothing of hubs, flows, retries or recordings.
 
+mod capabilities;
+
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use capabilities::ProviderCapabilities;
 use futures::{
     StreamExt,
     future::BoxFuture,
@@ -43,38 +46,6 @@ impl ProviderDescriptor {
             capabilities: ProviderCapabilities::default(),
         }
     }
-}
-
-/// What a provider can do; the flow compiler refuses what it cannot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ProviderCapabilities {
-    /// Events come while the turn runs, not only at its end.
-    pub streaming: bool,
-    /// It answers in JSON of a given schema.
-    pub structured_output: bool,
-    /// It asks before it uses a tool.
-    pub permissions: bool,
-    /// Its tools can be allowed and denied.
-    pub tools: bool,
-    /// It can call tools of the program that runs it.
-    #[serde(default)]
-    pub host_tools: bool,
-    /// The amount of thinking can be chosen.
-    pub thinking: bool,
-    /// It reads pictures.
-    pub images: bool,
-    /// It says what a turn cost.
-    pub cost: bool,
-    /// It branches a conversation: with `fork` beside `resume` in its options, the turn knows what was said, and the
-    /// conversation itself stays as it is. If its outputs have a turn id, `forkAt` says after which turn the branch begins.
-    #[serde(default)]
-    pub fork: bool,
-    /// A turn that was cut short is no part of its conversation afterwards, so what it was asked is asked again.
-    #[serde(default)]
-    pub forgets_cut_turns: bool,
-    /// A message can join a turn in progress without interrupting it: it reads [`ExecutionContext::steering`].
-    pub native_steer: bool,
 }
 
 /// An adapter to one kind of agent. An implementation writes what returns a future as `async fn`.

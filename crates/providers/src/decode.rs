@@ -11,6 +11,19 @@ pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     Value::deserialize(deserializer).map(|value| value.as_u64())
 }
 
+/// What is said of the sub-agents and commands that are stopped when the turn ends.
+pub(crate) fn background_ended(sub_agents: usize, commands: usize) -> Option<String> {
+    let counted = |count: usize, what: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        _ => Some(format!("{count} {what}s")),
+    };
+    let parts = [counted(sub_agents, "sub-agent"), counted(commands, "command")];
+    let parts = parts.into_iter().flatten().collect::<Vec<_>>();
+    (!parts.is_empty())
+        .then(|| format!("stopped in the background at the end of the turn: {}", parts.join(" and ")))
+}
+
 /// All text of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct TurnText {

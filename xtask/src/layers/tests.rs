@@ -1,6 +1,6 @@
 //! The layer check against small invented workspaces.
 
-use super::{LAYERS, Layer, check, draw, table};
+use super::{LAYERS, Layer, check, table};
 use crate::workspace::{Dependency, Package, Workspace};
 
 const LOW: Layer = row("inspan-low", "crates/low", &[], &["serde"]);
@@ -142,25 +142,7 @@ fn every_row_stands_below_what_it_knows() {
 }
 
 #[test]
-fn draws_floors_and_rows() {
-    let picture = [
-        "```text",
-        "  ┌───────┐",
-        "  │ top   │",
-        "  │ ▼ mid │",
-        "  └───────┘",
-        "  ┌───────┐",
-        "  │ mid   │",
-        "  │ ▼ low │",
-        "  └───────┘",
-        "  ┌─────┐   ┌───────┐",
-        "  │ low │   │ aside │",
-        "  │     │   │       │",
-        "  └─────┘   └───────┘",
-        "```",
-    ];
-    let aside = row("inspan-aside", "crates/aside", &[], &[]);
-    assert_eq!(draw(&[LOW, aside, MID, TOP]), picture.join("\n"));
+fn writes_a_row_for_each_crate() {
     let rows = "| Crate | Uses | Owns | Must not know |\n|---|---|---|---|\n| `crates/mid` | low | things | others |\n\
                 | `crates/low` | nobody | things | others |";
     assert_eq!(table(&[LOW, MID]), rows);

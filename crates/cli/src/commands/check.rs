@@ -12,18 +12,12 @@ use crate::{
     diagnostics::{self, Checked},
     exit::Exit,
     failure::{Failure, with_end},
-    invocation::{Invocation, OutputForm},
+    invocation::Invocation,
     terminal,
 };
 
 pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let format = match (args.format, invocation.form) {
-        (None | Some(CheckFormat::Json), OutputForm::Json) => CheckFormat::Json,
-        (Some(_), OutputForm::Json) => {
-            return Err(Failure::two_formats());
-        }
-        (format, OutputForm::Text) => format.unwrap_or(CheckFormat::Human),
-    };
+    let format = invocation.format(args.format, CheckFormat::Json)?.unwrap_or(CheckFormat::Human);
     let nodes = all_nodes();
     let mut exit = Exit::Success;
     let mut files = Vec::new();

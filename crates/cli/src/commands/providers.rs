@@ -1,6 +1,6 @@
 //! `inspan providers`: the agents that flows can use and what each can do.
 
-use inspan_protocol::{ProviderCapabilities, ProviderDescriptor};
+use inspan_protocol::ProviderDescriptor;
 
 use super::all_providers;
 use crate::exit::Exit;
@@ -22,38 +22,9 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         let mut line = Line::new();
         line.push(Tone::Accent, &one.provider_type).pad_to(width + 2);
         line.push(Tone::Plain, &one.display_name).pad_to(width + names + 4);
-        line.push(Tone::Faint, &able(&one.capabilities));
+        let able = one.capabilities.abilities().into_iter().filter(|(_, can)| *can);
+        line.push(Tone::Faint, &able.map(|(name, _)| name).collect::<Vec<_>>().join(", "));
         invocation.print([line]);
     }
     Ok(Exit::Success)
-}
-
-fn able(capabilities: &ProviderCapabilities) -> String {
-    let ProviderCapabilities {
-        streaming,
-        structured_output,
-        permissions,
-        tools,
-        host_tools,
-        thinking,
-        images,
-        cost,
-        fork,
-        native_steer,
-        // No ability.
-        forgets_cut_turns: _,
-    } = *capabilities;
-    let named = [
-        (streaming, "streaming"),
-        (structured_output, "structured output"),
-        (permissions, "permissions"),
-        (tools, "tools"),
-        (host_tools, "host tools"),
-        (thinking, "thinking"),
-        (images, "images"),
-        (cost, "cost"),
-        (fork, "branched conversations"),
-        (native_steer, "native steering"),
-    ];
-    named.iter().filter(|(can, _)| *can).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }

@@ -38,11 +38,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         snapshots: if args.update { SnapshotMode::Update } else { SnapshotMode::Compare },
         threads: args.jobs,
     };
-    let format = match (args.format, invocation.form) {
-        (None | Some(TestFormat::Json), OutputForm::Json) => TestFormat::Json,
-        (Some(_), OutputForm::Json) => return Err(Failure::two_formats()),
-        (format, OutputForm::Text) => format.unwrap_or(TestFormat::Human),
-    };
+    let format = invocation.format(args.format, TestFormat::Json)?.unwrap_or(TestFormat::Human);
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report = match format {
         TestFormat::Human => suite.run_and_notify(&files, &options, &|case| {

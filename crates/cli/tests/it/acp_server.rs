@@ -133,8 +133,7 @@ fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
     assert_eq!(short(&updates), expected);
     assert_eq!(client.close(), Some(0));
     // The session is one like any other.
-    let shown = inspan(folder.path(), &["show", &format!("{id}-1"), "--json"]);
-    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    inspan(folder.path(), &["show", &format!("{id}-1"), "--json"]).expect(0);
 }
 
 #[test]
@@ -306,8 +305,7 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
     client.notify("$/cancel_request", &json!({ "requestId": call }));
     assert_eq!(client.answer(call).0["result"]["stopReason"], json!("cancelled"));
     fs::write(folder.join("go"), "").unwrap();
-    let resumed = inspan(folder, &["resume", &session]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    inspan(folder, &["resume", &session]).expect(0);
     // What happens in the shell is shown, and once more when the conversation is loaded.
     while !client.next().to_string().contains("Flow `gated` ended well.") {}
     let (_, replayed) =
@@ -339,7 +337,7 @@ fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
     while !said.contains(&"agent_message_chunk: again".to_owned()) {
         said.extend(short(&updates(&[client.next()])));
     }
-    assert_eq!(inspan(folder, &["close", &format!("{id}-1"), "chat"]).code, Some(0));
+    inspan(folder, &["close", &format!("{id}-1"), "chat"]).expect(0);
     assert_eq!(client.answer(call).0["result"]["stopReason"], json!("end_turn"));
 }
 
@@ -463,8 +461,7 @@ fn a_session_outlives_its_editor() {
     let mut second = greeted(folder, &json!({}));
     second.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
     fs::write(folder.join("go"), "").unwrap();
-    let logs = inspan(folder, &["logs", &format!("{id}-1"), "-f", "--type", "harness:complete"]);
-    assert_eq!(logs.code, Some(0), "{}", logs.stderr);
+    inspan(folder, &["logs", &format!("{id}-1"), "-f", "--type", "harness:complete"]).expect(0);
     assert_eq!(second.close(), Some(0));
 }
 
@@ -472,12 +469,10 @@ fn a_session_outlives_its_editor() {
 fn a_session_that_runs_is_watched_once_it_is_loaded() {
     let folder = folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
     let folder = folder.path();
-    let asked = inspan(folder, &["run", "greet.yaml", "--no-input", "--session-id", "shell"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    inspan(folder, &["run", "greet.yaml", "--no-input", "--session-id", "shell"]).expect(3);
     let mut client = greeted(folder, &json!({}));
     client.call("session/load", &json!({ "sessionId": "shell", "cwd": folder, "mcpServers": [] }));
-    let answered = inspan(folder, &["reply", "shell", "--choice", "hello"]);
-    assert_eq!(answered.code, Some(0), "{}", answered.stderr);
+    inspan(folder, &["reply", "shell", "--choice", "hello"]).expect(0);
     // Nothing was prompted here.
     let mut seen = Vec::new();
     let end = "agent_message_chunk: Flow `greet` ended well.\n\nhello world";
@@ -508,11 +503,10 @@ fn our_own_client_runs_a_flow_as_an_agent() {
     let flow =
         json!({ "flow": { "name": "outer" }, "nodes": [{ "id": "a", "type": "acp.agent", "input": input }] });
     fs::write(folder.join("flow.yaml"), flow.to_string()).unwrap();
-    let ran = inspan(folder, &["run", "flow.yaml", "--json"]);
-    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let ran = inspan(folder, &["run", "flow.yaml", "--json"]).expect(0);
     let result = ran.json();
     let text = result["outputs"]["a"]["text"].as_str().unwrap();
     assert_eq!(text.trim(), "oxen\n\nFlow `talk` ended well.");
     let id = result["outputs"]["a"]["sessionId"].as_str().unwrap();
-    assert_eq!(inspan(folder, &["show", &format!("{id}-1")]).code, Some(0));
+    inspan(folder, &["show", &format!("{id}-1")]).expect(0);
 }

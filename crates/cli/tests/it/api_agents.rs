@@ -130,8 +130,7 @@ nodes:
         let server = server(answers());
         let folder = flow_folder(&self.review());
         let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl", "--record", "recordings"];
-        let ran = self.run(folder.path(), &server, &arguments);
-        assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+        let ran = self.run(folder.path(), &server, &arguments).expect(0);
         let result = ran.json();
         assert_eq!(result["outputs"]["again"]["text"], "Oxen pull well.");
         let requests = server.requests();
@@ -245,8 +244,7 @@ fn what_is_missing_or_not_offered_is_said_before_anything_starts() {
         let provider = api.provider;
         let server = server([Turn::text("never")]);
         let folder = flow_folder(&api.review());
-        let ran_without = ran(folder.path(), &mut program(folder.path(), &["run", "flow.yaml"]));
-        assert_eq!(ran_without.code, Some(4));
+        let ran_without = ran(folder.path(), &mut program(folder.path(), &["run", "flow.yaml"])).expect(4);
         let (key, planted) = api.key;
         assert!(ran_without.stderr.contains("there is no key"), "{}", ran_without.stderr);
         assert!(ran_without.stderr.contains(&format!("set {key}")), "{}", ran_without.stderr);

@@ -44,8 +44,7 @@ fn two_stores_share_no_files() {
     for store in stores {
         let gone = inspan(folder, &["store", "gc", "--older-than", "0s", "--store", store]);
         assert!(gone.stderr.starts_with("0 sessions deleted"), "{store}: {}", gone.report());
-        let deleted = inspan(folder, &["store", "gc", "s", "--store", store]);
-        assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+        inspan(folder, &["store", "gc", "s", "--store", store]).expect(0);
         let left = names(folder).into_iter().filter(|name| name.ends_with("artifacts"));
         let left: Vec<_> = left.filter(|name| folder.join(name).join("s/file").exists()).collect();
         let others = stores.iter().skip_while(|other| **other != store).count() - 1;
@@ -83,8 +82,7 @@ fn the_files_of_a_deleted_session_that_were_left_go_the_next_time() {
     let all = folder.join(".home/sessions.artifacts");
     let background = folder.join(".home/background");
     for (session, delete) in [("a", &["a"][..]), ("b", &["--older-than", "0s"])] {
-        let ran = inspan(folder, &["run", "flow.yaml", "--session-id", session]);
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        inspan(folder, &["run", "flow.yaml", "--session-id", session]).expect(0);
         // What cannot be removed ends the removal, as a crash does.
         let log = background.join(format!("{session}.log"));
         fs::create_dir_all(&log).unwrap();
@@ -101,8 +99,7 @@ fn the_files_of_a_deleted_session_that_were_left_go_the_next_time() {
 fn a_copy_that_fails_takes_no_space() {
     let folder = flow_folder(ASKS);
     let folder = folder.path();
-    let asked = inspan(folder, &["run", "flow.yaml", "--no-wait", "--session-id", "s"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    inspan(folder, &["run", "flow.yaml", "--no-wait", "--session-id", "s"]).expect(3);
     // A path that is as long as can be: that of the copy is longer.
     let all = folder.join(".home/sessions.artifacts");
     let mut deep = all.join("s");
@@ -116,7 +113,7 @@ fn a_copy_that_fails_takes_no_space() {
     assert_eq!(names(&all), ["s"]);
     // What a crash leaves of one goes with its session.
     fs::create_dir(all.join(".t.part")).unwrap();
-    assert_eq!(inspan(folder, &["store", "gc", "t"]).code, Some(0));
+    inspan(folder, &["store", "gc", "t"]).expect(0);
     assert_eq!(names(&all), ["s"]);
     fs::create_dir(all.join(".t.part")).unwrap();
     inspan(folder, &["store", "gc", "--older-than", "0s"]);
@@ -138,7 +135,7 @@ nodes:
 fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     let folder = folder_with(&[("flow.yaml", FILES)]);
     let folder = folder.path();
-    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
     let planned = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
     assert_eq!(planned["nodes"][0]["fate"], json!("reused"), "{planned}");
     fs::write(folder.join("ok"), "").unwrap();
@@ -149,8 +146,7 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     fs::create_dir(all.join("s/side")).unwrap();
     fs::write(all.join("s/side/.git"), format!("gitdir: {}\n", known.display())).unwrap();
     fs::write(known.join("gitdir"), format!("{}\n", all.join("s/side/.git").display())).unwrap();
-    let resumed = inspan(folder, &["resume", "s", "--session-id", "t", "--json"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let resumed = inspan(folder, &["resume", "s", "--session-id", "t", "--json"]).expect(0);
     assert_eq!(resumed.json()["outputs"]["read"]["stdout"], json!("report\nreport\n"));
     let named = |ran: &Ran, session: &str| {
         let named = ran.json()["outputs"]["where"]["stdout"].to_string();
@@ -161,15 +157,14 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     assert!(fs::symlink_metadata(all.join("s")).unwrap().is_symlink());
     let told = fs::read_to_string(known.join("gitdir")).unwrap();
     assert_eq!(told, format!("{}\n", all.join("t/side/.git").display()));
-    assert_eq!(inspan(folder, &["store", "gc", "s"]).code, Some(0));
+    inspan(folder, &["store", "gc", "s"]).expect(0);
     assert!(all.join("s/report").exists() && all.join("t/report").exists());
     fs::create_dir(all.join("t/in")).unwrap();
     for session in ["t", "s"] {
         let link = all.join("t/in").join(session);
         std::os::unix::fs::symlink(all.join(session).join("report"), link).unwrap();
     }
-    let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]);
-    assert_eq!(forked.code, Some(0), "{}", forked.stderr);
+    let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]).expect(0);
     named(&forked, "u");
     assert!(all.join("u/report").exists() && !all.join("u/side").exists());
     // Also one that was made when the folder had the name of the older session.
@@ -186,19 +181,18 @@ fn a_deleted_session_leaves_its_files_to_the_one_that_it_continues() {
     let folder = folder.path();
     for arguments in [&["run", "flow.yaml"][..], &["resume", "a"], &["resume", "b"]] {
         let id = ["a", "b", "c"][usize::from(arguments[1] != "flow.yaml") + usize::from(arguments[1] == "b")];
-        let failed = inspan(folder, &[arguments, &["--session-id", id, "--no-input"]].concat());
-        assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+        inspan(folder, &[arguments, &["--session-id", id, "--no-input"]].concat()).expect(1);
     }
     let all = folder.join(".home/sessions.artifacts");
     let is_link = |id: &str| fs::symlink_metadata(all.join(id)).ok().map(|about| about.is_symlink());
     assert_eq!(["a", "b", "c"].map(is_link), [Some(true), Some(true), Some(false)]);
     // Each link leads to the files at once, and so survives the one between.
-    assert_eq!(inspan(folder, &["store", "gc", "b"]).code, Some(0));
+    inspan(folder, &["store", "gc", "b"]).expect(0);
     assert!(all.join("a/report").exists());
-    assert_eq!(inspan(folder, &["store", "gc", "c"]).code, Some(0));
+    inspan(folder, &["store", "gc", "c"]).expect(0);
     assert_eq!(["a", "b", "c"].map(is_link), [Some(false), Some(true), Some(true)]);
     assert!(all.join("a/report").exists() && all.join("c/report").exists());
-    assert_eq!(inspan(folder, &["store", "gc", "a"]).code, Some(0));
+    inspan(folder, &["store", "gc", "a"]).expect(0);
     assert_eq!(["a", "b", "c"].map(is_link), [None; 3]);
 }
 
@@ -216,17 +210,15 @@ nodes:
 ";
     let folder = flow_folder(flow);
     let folder = folder.path();
-    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
     fs::write(folder.join("ok"), "").unwrap();
-    let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    let deleted = inspan(folder, &["store", "gc", "s"]);
-    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+    inspan(folder, &["resume", "s", "--session-id", "t"]).expect(0);
+    inspan(folder, &["store", "gc", "s"]).expect(0);
     let all = folder.join(".home/sessions.artifacts");
     let status = || shell(&all.join("t/tree"), "git worktree prune && git status").output().unwrap();
     assert!(status().status.success(), "{:?}", status());
     // Another session of that name has a folder of its own.
     fs::remove_file(folder.join("ok")).unwrap();
-    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
     assert!(!fs::symlink_metadata(all.join("s")).unwrap().is_symlink() && all.join("t/tree").exists());
 }

@@ -322,11 +322,10 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
 #[test]
 fn a_project_that_cannot_be_written_whole_is_not_written_at_all() {
     let folder = folder_with(&[("prompts", "")]);
-    let failed = inspan(folder.path(), &["init"]);
-    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    inspan(folder.path(), &["init"]).expect(1);
     assert_eq!(paths_below(folder.path()), [folder.path().join("prompts")]);
     fs::remove_file(folder.path().join("prompts")).unwrap();
-    assert_eq!(inspan(folder.path(), &["init"]).code, Some(0));
+    inspan(folder.path(), &["init"]).expect(0);
 }
 
 #[test]
@@ -440,8 +439,7 @@ fn without_a_store_no_folder_for_sessions_is_needed() {
     // Where a file is in the way not even root can make a folder.
     let folder = folder_with(&[("flow.yaml", LEAVES), (".home", "")]);
     let mut call = program(folder.path(), &["run", "--no-store"]);
-    let ran = ran(folder.path(), call.env("TMPDIR", folder.path()));
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = ran(folder.path(), call.env("TMPDIR", folder.path())).expect(0);
     let (_, left) = ran.stderr.rsplit_once("the nodes left files in ~/").unwrap();
     let left = folder.path().join(left.split(',').next().unwrap());
     let files = paths_below(&left).into_iter().filter(|path| path.is_file());

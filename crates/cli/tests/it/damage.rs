@@ -11,7 +11,7 @@ use inspan_protocol::{Envelope, Event};
 
 use crate::{
     processes,
-    program::{home, inspan, program, ran},
+    program::{flow_folder, home, inspan, program, ran},
     stored::{Driven, Stored},
 };
 
@@ -78,15 +78,15 @@ fn one_session_that_cannot_be_read_is_one_line() {
         assert_eq!(seen, (Some(code), true, true), "{arguments:?}\n{}\n{}", ran.stdout, ran.stderr);
     }
     assert_eq!(states(folder.path()), pairs(&[("good", "success")]));
-    assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+    inspan(folder.path(), &["store", "verify"]).expect(0);
 }
 
 #[test]
 fn accepting_the_loss_repairs_what_cannot_be_listed() {
     let folder = harmed();
-    assert_eq!(inspan(folder.path(), &["store", "accept-loss"]).code, Some(0));
+    inspan(folder.path(), &["store", "accept-loss"]).expect(0);
     assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "waiting")]));
-    assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+    inspan(folder.path(), &["store", "verify"]).expect(0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn the_sessions_of_a_cluster_are_not_those_of_this_machine() {
     }
     assert_eq!(states(folder.path()), pairs(&[("ended", "success")]));
     let mut here = program(folder.path(), &["store", "gc", "ended", "--engine", "local"]);
-    assert_eq!(ran(folder.path(), here.env("INSPAN_ENGINE", engine)).code, Some(0));
+    ran(folder.path(), here.env("INSPAN_ENGINE", engine)).expect(0);
     assert_eq!(states(folder.path()), []);
 }
 
@@ -158,9 +158,9 @@ fn what_is_lost_is_called_lost_by_every_verb() {
     assert_eq!((list.code, list.stderr.contains(&lost("first", 14))), (Some(1), true), "{}", list.stderr);
     assert_eq!(states(part.path()), pairs(&[("second", "damaged"), ("first", "interrupted")]));
     for folder in [&whole, &part] {
-        assert_eq!(inspan(folder.path(), &["store", "accept-loss"]).code, Some(0));
-        assert_eq!(inspan(folder.path(), &["run", "flow.yaml"]).code, Some(0));
-        assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+        inspan(folder.path(), &["store", "accept-loss"]).expect(0);
+        inspan(folder.path(), &["run", "flow.yaml"]).expect(0);
+        inspan(folder.path(), &["store", "verify"]).expect(0);
     }
 }
 
@@ -173,9 +173,8 @@ nodes:
 
 #[test]
 fn a_run_whose_store_is_deleted_does_not_succeed() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = flow_folder(WAITS);
     let path = folder.path();
-    fs::write(path.join("flow.yaml"), WAITS).unwrap();
     let mut child = program(path, &["run", "flow.yaml", "--session-id", "s", "--events", "-"])
         .stdout(Stdio::piped())
         .spawn()

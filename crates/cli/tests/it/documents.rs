@@ -94,8 +94,7 @@ fn the_pictures_are_fresh() {
     let stored = Stored::new(folder.path());
     stored.session("review-1", "review_loop", None, Driven::Left);
     for (picture, of) in [("frames.svg", "flow.yaml"), ("session.svg", "review-1")] {
-        let drawn = inspan(folder.path(), &["graph", of, "--format", "svg"]);
-        assert_eq!(drawn.code, Some(0), "{}", drawn.report());
+        let drawn = inspan(folder.path(), &["graph", of, "--format", "svg"]).expect(0);
         check_golden(root().join("docs").join(picture), &drawn.stdout).unwrap();
     }
 }

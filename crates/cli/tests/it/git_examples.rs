@@ -156,8 +156,7 @@ fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone
             "{example}"
         );
         fs::remove_file(&own).unwrap();
-        let done = run(folder.path(), &["resume", "s"]);
-        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        run(folder.path(), &["resume", "s"]).expect(0);
         assert_eq!(git(folder.path(), &format!("ls-files {file}")).trim(), file);
     }
 }
@@ -191,8 +190,7 @@ fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_bega
         let why = "The result is for main, and other is checked out.";
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
         git(folder, "switch -q main");
-        let done = run(folder, &["resume", "s"]);
-        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        run(folder, &["resume", "s"]).expect(0);
         assert_eq!(git(folder, "ls-files done-0"), "done-0\n");
         assert_eq!(git(folder, "log -1 --format=%s other"), "other\n");
     }
@@ -270,8 +268,7 @@ fn a_kill_while_a_worktree_is_made_costs_nothing() {
 fn the_best_attempt_is_judged_and_merged_whole() {
     let folder = repository("best-of-n", "echo 1 > one; git add .; git commit -qm one; echo 2 > two");
     let folder = folder.path();
-    let done = begin(folder, "best-of-n");
-    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    begin(folder, "best-of-n").expect(0);
     assert_eq!(git(folder, "ls-files one two"), "one\ntwo\n");
     let judged = asked(folder);
     let judged = judged.lines().find(|line| line.contains("Score this")).unwrap();
@@ -281,8 +278,7 @@ fn the_best_attempt_is_judged_and_merged_whole() {
     );
     // An attempt that changes nothing does not count.
     let nothing = repository("best-of-n", "true");
-    let failed = begin(nothing.path(), "best-of-n");
-    assert_eq!(failed.code, Some(1));
+    let failed = begin(nothing.path(), "best-of-n").expect(1);
     assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
 }
 
@@ -291,7 +287,7 @@ fn with_template(template: &str) -> TempDir {
     let folder = repository("tickets", "");
     let repo = folder.path().join("repo");
     fs::remove_file(repo.join("flow.yaml")).unwrap();
-    assert_eq!(inspan(&repo, &["init", "--template", template]).code, Some(0));
+    inspan(&repo, &["init", "--template", template]).expect(0);
     folder
 }
 
@@ -308,8 +304,7 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
     let test = r#"test=["sh","-c","touch fixed; cd $HOME/repo; git switch -q -C mine; touch draft"]"#;
     fs::rename(folder.join("origin"), folder.join("away")).unwrap();
     let input = ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", test];
-    let failed = run(folder, &input);
-    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    run(folder, &input).expect(1);
     fs::rename(folder.join("away"), folder.join("origin")).unwrap();
     let done = run(folder, &["resume", "s"]);
     let pushed = done.json()["outputs"]["pullRequest"].to_string();
@@ -333,8 +328,7 @@ fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
         fs::write(repo.join("list"), "- [ ] 1\r\n- [ ] 2\r\n- [x] 0\r\n- [ ] 2\r\n").unwrap();
         fs::set_permissions(repo.join("list"), fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink("list", repo.join("link")).unwrap();
-        let failed = run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]);
-        assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+        run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]).expect(1);
         let done = run(folder, &["resume", "s"]);
         let outputs = &done.json()["outputs"];
         assert_eq!(outputs["done"], json!(3), "{outputs} {}", done.stderr);

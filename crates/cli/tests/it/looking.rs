@@ -293,7 +293,7 @@ fn a_log_of_some_events_has_no_line_of_others() {
     let flow =
         "name: f\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'printf \"one\\ntwo\"'] } }\n";
     let folder = flow_folder(flow);
-    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).code, Some(0));
+    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
     let printed = |names: &str| inspan(folder.path(), &["logs", "s", "--type", names]).stdout;
     assert_eq!(printed("phase:start").lines().count(), 1, "{}", printed("phase:start"));
     assert_eq!(printed("task:complete").lines().count(), 1, "{}", printed("task:complete"));
@@ -318,11 +318,9 @@ nodes:
         )
     };
     let folder = flow_folder(&flow("exit 1"));
-    let failed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]);
-    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(1);
     fs::write(folder.path().join("flow.yaml"), flow("exit 0")).unwrap();
-    let resumed = inspan(folder.path(), &["resume", "s", "--session-id", "t", "--edited", "--no-input"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    inspan(folder.path(), &["resume", "s", "--session-id", "t", "--edited", "--no-input"]).expect(0);
     let shown = inspan(folder.path(), &["show", "t", "--json"]).json();
     let node = &shown["nodes"]["dyn"];
     assert_eq!((&node["type"], &node["reused"]), (&"echo.agent".into(), &true.into()), "{shown}");

@@ -111,8 +111,7 @@ fn a_broken_flow_and_a_folder_that_is_not_there_are_reported() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
     let folder = folder_with(&[("broken.yaml", broken)]);
     let folder = folder.path();
-    let closed = inspan(folder, &["mcp"]);
-    assert_eq!(closed.code, Some(0), "{}", closed.stderr);
+    let closed = inspan(folder, &["mcp"]).expect(0);
     assert!(closed.stderr.starts_with("warning: flow `broken` is no tool: "), "{}", closed.stderr);
     let absent = inspan(folder, &["mcp", "--flows", "nowhere"]);
     assert_eq!((absent.code, absent.stderr.as_str()), (Some(2), "error: --flows: there is no ~/nowhere\n"));
@@ -199,7 +198,7 @@ nodes:
 "#;
     let folder = folder_with(&[("late.yaml", LATE)]);
     let folder = folder.path();
-    assert_eq!(inspan(folder, &["run", "late.yaml", "--session-id", "s"]).code, Some(3));
+    inspan(folder, &["run", "late.yaml", "--session-id", "s"]).expect(3);
     let inbox = || inspan(folder, &["inbox", "--json"]).json();
     until("the time is up", || inbox()[0]["isExpired"] == json!(true));
     assert_eq!(inbox()[0]["commands"], json!(["inspan resume s"]));
@@ -258,7 +257,7 @@ fn a_form_that_is_not_accepted_leaves_the_question_open() {
             "{answer}"
         );
         let id = session(&open);
-        assert_eq!(inspan(folder, &["reply", &id, "--choice", "hello"]).code, Some(0));
+        inspan(folder, &["reply", &id, "--choice", "hello"]).expect(0);
     }
 }
 
@@ -269,7 +268,7 @@ fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
     let mut client = client(folder, &json!({ "elicitation": { "form": {} } }));
     let call = client.request("tools/call", &json!({ "name": "greet", "arguments": {} }));
     assert_eq!(client.next()["method"], json!("elicitation/create"));
-    assert_eq!(inspan(folder, &["reply", "--choice", "hello"]).code, Some(0));
+    inspan(folder, &["reply", "--choice", "hello"]).expect(0);
     let (answered, before) = client.answer(call);
     assert_eq!(answered["result"]["structuredContent"]["outputs"], json!({ "greeting": "hello world\n" }));
     let methods: Vec<_> = before.iter().map(|message| message["method"].as_str().unwrap()).collect();

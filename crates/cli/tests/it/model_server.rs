@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     processes::signal,
-    program::{flow_folder, inspan, program, ran},
+    program::{flow_folder, folder_with, inspan, program, ran},
 };
 
 /// The first block of this language on the page.
@@ -73,8 +73,7 @@ fn the_example_of_the_page_runs_as_the_page_says() {
     for (name, value) in said["env"].as_object().unwrap() {
         run.env(name, value.as_str().unwrap());
     }
-    let run = ran(folder.path(), &mut run);
-    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    let run = ran(folder.path(), &mut run).expect(0);
     let result = run.json();
     assert_eq!(result["outputs"]["judge"]["structuredOutput"]["score"], 7);
 
@@ -90,8 +89,7 @@ fn the_example_of_the_page_runs_as_the_page_says() {
 
 #[test]
 fn it_prints_how_clients_reach_it_and_why_no_turn_answered() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("model.json"), block("json").replace("false", "true")).unwrap();
+    let folder = folder_with(&[("model.json", &block("json").replace("false", "true"))]);
     let mut server = Server::start(folder.path(), &[]);
     let said = server.said("'\n");
     let variable = |name: &str| {
@@ -105,8 +103,7 @@ fn it_prints_how_clients_reach_it_and_why_no_turn_answered() {
     assert_eq!(opencode["provider"]["scripted"]["options"]["baseURL"], format!("{base}/v1"));
 
     let mut ask = program(folder.path(), &["agent", "Hello", "--provider", "anthropic", "--no-input"]);
-    let ask = ran(folder.path(), ask.env("ANTHROPIC_BASE_URL", &base).env("ANTHROPIC_API_KEY", "any"));
-    assert_eq!(ask.code, Some(0), "{}", ask.stderr);
+    ran(folder.path(), ask.env("ANTHROPIC_BASE_URL", &base).env("ANTHROPIC_API_KEY", "any")).expect(0);
     let (code, stderr) = server.end("TERM");
     assert_eq!(code, Some(0));
     for part in
@@ -118,9 +115,8 @@ fn it_prints_how_clients_reach_it_and_why_no_turn_answered() {
 
 #[test]
 fn what_it_cannot_serve_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("model.json"), r#"{"turns": [{"times": 1}]}"#).unwrap();
-    fs::write(folder.path().join("good.json"), block("json")).unwrap();
+    let folder =
+        folder_with(&[("model.json", r#"{"turns": [{"times": 1}]}"#), ("good.json", &block("json"))]);
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let rows: [(&[&str], &str); 4] = [

@@ -90,10 +90,8 @@ fn commands_in_a_message_name_the_whole_path_of_a_store() {
 fn a_webhook_gets_what_needs_a_person_signed_and_once() {
     let receiver = Receiver::start(|_, _| Answer::good());
     let folder = folder(GATE, &webhook(&receiver, ALL));
-    let asked = run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
-    let answered = run(folder.path(), &["reply", "s", "--choice", "yes"]);
-    assert_eq!(answered.code, Some(1), "{}", answered.stderr);
+    run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
+    run(folder.path(), &["reply", "s", "--choice", "yes"]).expect(1);
     let seen = receiver.wait_until(|seen| by_event(seen).len() >= 3);
     let again = run(folder.path(), &["notify", "deliver", "--once"]);
     assert_eq!((again.code, again.stderr.as_str()), (Some(0), ""));
@@ -165,8 +163,7 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
         _ => Answer::good(),
     });
     let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
-    let session = run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
-    assert_eq!(session.code, Some(1));
+    let session = run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(1);
     assert!(
         session.stderr.contains("warning: notifications of ops are not delivered yet"),
         "{}",
@@ -178,8 +175,7 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
         (&doctor["channels"][0]["pending"], &doctor["channels"][0]["name"]),
         (&json!(1), &json!("ops"))
     );
-    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
-    assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
     let seen = receiver.seen();
     let bodies: Vec<&str> = seen.iter().map(|request| request.body.as_str()).collect();
     assert_eq!(bodies, [bodies[0]; 4]);
@@ -221,8 +217,7 @@ fn a_record_that_cannot_be_read_is_named_with_what_helps() {
         let _ = fs::remove_file(folder.path().join(format!(".home/sessions.db-notifications{suffix}")));
     }
     fs::write(&record, "no database".repeat(1_000)).unwrap();
-    let failed = run(folder.path(), &["run", "--no-input"]);
-    assert_eq!(failed.code, Some(1));
+    let failed = run(folder.path(), &["run", "--no-input"]).expect(1);
     // The console shows it, or the program once the console has ended.
     assert!(failed.stderr.contains(" no notifications: the record of notifications "), "{}", failed.stderr);
     assert!(failed.stderr.contains(why), "{}", failed.stderr);
@@ -241,7 +236,7 @@ fn a_record_that_cannot_be_read_is_named_with_what_helps() {
     let text = problem(folder.path()).as_str().unwrap_or_default().to_owned();
     assert!(text.contains("unable to open database file") && text.ends_with("is not sent"), "{text}");
     fs::remove_dir(&record).unwrap();
-    assert_eq!(run(folder.path(), &["notify", "deliver", "--once"]).code, Some(0));
+    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
     assert_eq!(problem(folder.path()), Value::Null);
 }
 
@@ -250,15 +245,12 @@ fn a_receiver_that_is_down_or_says_nothing_changes_no_run_and_what_it_missed_com
     let silent = Receiver::start(|_, _| Answer::Silence);
     let folder = folder(FAILS, &webhook(&silent, r#"["failure"]"#));
     let address = silent.address;
-    let slow = run(folder.path(), &["run", "--no-input", "--session-id", "slow"]);
-    assert_eq!(slow.code, Some(1));
+    let slow = run(folder.path(), &["run", "--no-input", "--session-id", "slow"]).expect(1);
     assert!(slow.stderr.contains("not delivered yet"), "{}", slow.stderr);
     drop(silent);
-    let down = run(folder.path(), &["run", "--no-input", "--session-id", "down"]);
-    assert_eq!(down.code, Some(1));
+    run(folder.path(), &["run", "--no-input", "--session-id", "down"]).expect(1);
     let receiver = Receiver::start_at(address, |_, _| Answer::good());
-    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
-    assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
     let got: Vec<_> = by_event(&receiver.seen()).into_keys().collect();
     let expected = [worth(folder.path(), "down"), worth(folder.path(), "slow")].concat();
     assert_eq!(got, expected);
@@ -292,8 +284,7 @@ fn a_killed_run_loses_no_notification_and_none_has_two_ids() {
         fs::write(folder.path().join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
         let resumed = run(folder.path(), &["resume", "s", "--no-input"]);
         assert!([Some(0), Some(6)].contains(&resumed.code), "{}", resumed.stderr);
-        let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
-        assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+        run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
         let seen = [held.seen(), receiver.seen()].concat();
         let got = by_event(&seen);
         let twice: Vec<_> = got.values().filter(|ids| ids.len() > 1).collect();
@@ -386,7 +377,7 @@ fn a_refused_notification_is_given_up_and_blocks_no_other() {
     let facts = [&row["givenUp"], &row["givenUpError"], &row["pending"]];
     assert_eq!(facts, [&json!(1), &json!("the server answered 410 Gone: not here"), &json!(0)]);
     let before = receiver.seen().len();
-    assert_eq!(run(folder.path(), &["notify", "deliver", "--once"]).code, Some(0));
+    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
     assert_eq!(receiver.seen().len(), before);
 }
 
@@ -413,8 +404,7 @@ fn a_session_that_cannot_be_read_blocks_no_other() {
     let sent: Vec<_> = receiver.seen().iter().map(|request| request.json()["session"].clone()).collect();
     assert_eq!(sent, ["first", "good"]);
     // Once it is deleted nothing is left to send.
-    let deleted = run(folder.path(), &["store", "gc", "bad"]);
-    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+    run(folder.path(), &["store", "gc", "bad"]).expect(0);
     let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
     assert_eq!((delivered.code, delivered.stderr.as_str()), (Some(0), ""));
 }
@@ -474,8 +464,7 @@ fn ntfy_gets_a_message_without_buttons_that_lead_nowhere() {
     let folder = folder(GATE, &settings);
     let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
     command.env("TOPIC", "oxen-of-mine").env("NTFY_TOKEN", "tk_0123456789");
-    let asked = ran(folder.path(), &mut command);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    ran(folder.path(), &mut command).expect(3);
     let [only] = receiver.seen().try_into().unwrap_or_else(|seen| panic!("{seen:?}"));
     let Received { path, headers, .. } = &only;
     assert_eq!((path.as_str(), headers["authorization"].as_str()), ("/", "Bearer tk_0123456789"));
@@ -511,8 +500,7 @@ type = \"desktop\"
         .unwrap();
     let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).env("OTHER_TOKEN", "other-token-12345");
-    let asked = ran(folder.path(), &mut command);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    ran(folder.path(), &mut command).expect(3);
     let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
     let message: Value = serde_json::from_str(&read("message.json")).unwrap();
     assert_eq!(message["title"], "oxen: `gate` asks a question");
@@ -614,12 +602,10 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     assert_eq!(old["waiting"].as_array().unwrap().len(), 1);
     // A project's file does not say where a digest of all sessions goes.
     fs::write(folder.path().join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
-    let project = run(folder.path(), &["digest", "--send", "ops"]);
-    assert_eq!(project.code, Some(2), "{}", project.stderr);
+    run(folder.path(), &["digest", "--send", "ops"]).expect(2);
     fs::create_dir_all(folder.path().join(".config/inspan")).unwrap();
     fs::rename(folder.path().join("inspan.toml"), folder.path().join(".config/inspan/config.toml")).unwrap();
-    let sent = run(folder.path(), &["digest", "--send", "ops"]);
-    assert_eq!(sent.code, Some(0), "{}", sent.stderr);
+    run(folder.path(), &["digest", "--send", "ops"]).expect(0);
     let message = receiver.wait_for(1)[0].json();
     assert_eq!(message["title"], "Inspan, 12h: 1 failed, 1 waiting for you, 1 done, $0 for 2 tokens");
     assert!(message["notices"][0]["text"].as_str().unwrap().contains("inspan why failed"));
@@ -630,8 +616,7 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     fs::write(folder.path().join("flow.yaml"), echo).unwrap();
     run(folder.path(), &["run", "--session-id", "again", "--record", "tape"]);
     let before = run(folder.path(), &["digest", "--json"]).json()["spent"].clone();
-    let replay = run(folder.path(), &["run", "--session-id", "replayed", "--replay", "tape"]);
-    assert_eq!(replay.code, Some(0), "{}", replay.stderr);
+    run(folder.path(), &["run", "--session-id", "replayed", "--replay", "tape"]).expect(0);
     let after = run(folder.path(), &["digest", "--json"]).json();
     assert_eq!(after["spent"], before);
     let stored =

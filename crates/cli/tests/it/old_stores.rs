@@ -110,8 +110,7 @@ fn is_listed_shown_and_explained(format: &str, folder: &TempDir) {
         };
         assert_eq!(events(&exported.stdout), events(&before), "{format}: {flow}");
     }
-    let checked = inspan(folder, &["store", "verify"]);
-    assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
+    inspan(folder, &["store", "verify"]).expect(0);
 }
 
 #[test]

@@ -42,8 +42,7 @@ fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
     {
         assert!(fresh.stdout.contains(line), "{line}: {}", fresh.stdout);
     }
-    let ran = inspan(folder.path(), &["run", "--yes", "--json"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    inspan(folder.path(), &["run", "--yes", "--json"]).expect(0);
     let plan = inspan(folder.path(), &["run", "--plan", "--json", "-i", "files=[1,2,3,4,5,6,7,8]"]);
     let plan = parsed(&plan.stdout);
     let nodes: Vec<Value> = plan["nodes"]
@@ -74,25 +73,22 @@ fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
 fn a_run_above_the_limit_is_confirmed_first() {
     let folder = flow_folder(FLOW);
     let refused = |arguments: &[&str], why: &str| {
-        let ran = inspan(folder.path(), arguments);
-        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        let ran = inspan(folder.path(), arguments).expect(2);
         // Also who calls the API or a tool reads the hint.
         let hint = "flow.yaml --yes` runs it without asking";
         assert!(ran.stderr.contains(why) && ran.stderr.contains(hint), "{}", ran.stderr);
         assert_eq!(ran.stdout, "");
     };
     refused(&["run"], "it is not known what the run costs, and `confirmAbove` is $1.00; nothing was started");
-    let ran = inspan(folder.path(), &["run", "--yes"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    inspan(folder.path(), &["run", "--yes"]).expect(0);
     // Three items are below the limit, and eight above it.
-    let ran = inspan(folder.path(), &["run", "--no-input"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    inspan(folder.path(), &["run", "--no-input"]).expect(0);
     let more = ["run", "--no-input", "-i", "files=[1,2,3,4,5,6,7,8]"];
     refused(&more, "the run is expected to cost $1.25, and `confirmAbove` is $1.00; nothing was started");
     // The user's settings say it for flows that do not.
     fs::write(folder.path().join("flow.yaml"), FLOW.replace("  policy: { confirmAbove: { usd: 1 } }\n", ""))
         .unwrap();
-    assert_eq!(inspan(folder.path(), &more).code, Some(0));
+    inspan(folder.path(), &more).expect(0);
     fs::write(folder.path().join("inspan.toml"), "[confirmAbove]\nusd = 0.5\n").unwrap();
     refused(&["run"], "expected to cost $0.6250, and `confirmAbove` is $0.5000");
 }
@@ -143,9 +139,8 @@ fn statuses(result: &Value) -> Value {
 
 #[test]
 fn only_the_named_nodes_run_and_the_rest_is_reused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = flow_folder(PARTS);
     let folder = folder.path();
-    fs::write(folder.join("flow.yaml"), PARTS).unwrap();
     let refused = |arguments: &[&str], why: &str| {
         let ran = inspan(folder, &[&["run"], arguments].concat());
         assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);
@@ -214,9 +209,8 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
 
 #[test]
 fn from_a_node_on_all_runs_again() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = flow_folder(PARTS);
     let folder = folder.path();
-    fs::write(folder.join("flow.yaml"), PARTS).unwrap();
     run_parts(folder, &["-i", "items=[\"a\"]", "--session-id", "whole"]);
     runs(folder);
     // The input is that of the session that is reused.
@@ -256,14 +250,14 @@ nodes:
   - { id: open, type: exec, dependsOn: [ok], input: { argv: [sh, -c, 'echo open-{{ ok.content }} >> runs'] } }
 ";
     fs::write(folder.join("flow.yaml"), flow).unwrap();
-    assert_eq!(inspan(folder, &["run", "--session-id", "whole"]).code, Some(3));
-    assert_eq!(inspan(folder, &["reply", "whole", "yes"]).code, Some(0));
+    inspan(folder, &["run", "--session-id", "whole"]).expect(3);
+    inspan(folder, &["reply", "whole", "yes"]).expect(0);
     assert_eq!(runs(folder), "plan open-yes");
     // Again from the question on: what is before it stays reused across the pause, and it is asked again.
-    assert_eq!(inspan(folder, &["run", "--from", "ok", "--session-id", "from"]).code, Some(3));
-    assert_eq!(inspan(folder, &["reply", "from", "no"]).code, Some(0));
+    inspan(folder, &["run", "--from", "ok", "--session-id", "from"]).expect(3);
+    inspan(folder, &["reply", "from", "no"]).expect(0);
     assert_eq!(runs(folder), "open-no");
-    assert_eq!(inspan(folder, &["run", "--only", "ok", "--session-id", "only"]).code, Some(3));
+    inspan(folder, &["run", "--only", "ok", "--session-id", "only"]).expect(3);
     let reply = inspan(folder, &["reply", "only", "maybe"]);
     assert_eq!((reply.code, runs(folder).as_str()), (Some(0), ""), "{}", reply.stderr);
     let shown = parsed(&inspan(folder, &["show", "only", "--json"]).stdout);
@@ -273,9 +267,8 @@ nodes:
 
 #[test]
 fn nodes_of_bodies_are_changed_by_their_paths() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = flow_folder(CLAUDE);
     let folder = folder.path();
-    fs::write(folder.join("flow.yaml"), CLAUDE).unwrap();
     let ran = run_parts(
         folder,
         &["--yes", "--provider", "each/review=echo", "--set", "each/review.prompt=said", "-i", "files=[1]"],
@@ -298,13 +291,12 @@ fn nodes_of_bodies_are_changed_by_their_paths() {
         (["--provider", "each[1]/review=echo"], "without passes and items"),
     ];
     for (arguments, why) in rows {
-        let ran = inspan(folder, &[&["run"], &arguments[..]].concat());
-        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        let ran = inspan(folder, &[&["run"], &arguments[..]].concat()).expect(2);
         assert!(ran.stderr.contains(why), "{why}: {}", ran.stderr);
     }
     // A budget in a body pauses the session, and is raised on resume by the same path.
     fs::write(folder.join("flow.yaml"), SPENDS).unwrap();
-    assert_eq!(inspan(folder, &["run", "--session-id", "spends"]).code, Some(5));
+    inspan(folder, &["run", "--session-id", "spends"]).expect(5);
     let refused = inspan(folder, &["resume", "spends", "--budget", "work.usd=1"]);
     assert!(
         refused.code == Some(2) && refused.stderr.contains("did you mean `each/work`?"),

@@ -139,6 +139,13 @@ impl Ran {
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
+    /// The same, if it ended with this code.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{}", self.report());
+        self
+    }
+
     /// The value on stdout.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)

@@ -133,7 +133,7 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
 #[test]
 fn a_question_that_was_open_before_is_asked_again_by_resume() {
     let folder = flow_folder(FLOW);
-    assert_eq!(inspan(folder.path(), &["run", "--session-id", "s", "--no-input"]).code, Some(3));
+    inspan(folder.path(), &["run", "--session-id", "s", "--no-input"]).expect(3);
     let mut terminal = Terminal::run(folder.path(), &["resume", "s"], (24, 80));
     terminal.shows("type a number or a word");
     terminal.types("ship\r");

@@ -280,8 +280,7 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     };
     assert_eq!([sub(&with, &without), sub(&without, &with)], [[true, false], [false, true]]);
     let folder = flow_folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
-    let missing = inspan(folder.path(), &["run", "flow.yaml"]);
-    assert_eq!(missing.code, Some(4));
+    let missing = inspan(folder.path(), &["run", "flow.yaml"]).expect(4);
     let said = "the environment variable NOT_SET, which the `secrets` of the flow name, is not set";
     assert!(missing.stderr.contains(said), "{}", missing.stderr);
 }
@@ -302,8 +301,7 @@ fn a_secret_that_is_not_set_is_reported_with_whose_it_is() {
     ];
     let folder = folder_with(&files);
     for (file, owner) in [("flow.yaml", "the pack `pk`"), ("outer.yaml", "the flow `sub`")] {
-        let missing = inspan(folder.path(), &["run", file]);
-        assert_eq!(missing.code, Some(4), "{}", missing.stderr);
+        let missing = inspan(folder.path(), &["run", file]).expect(4);
         let said =
             format!("the environment variable NOT_SET, which the `secrets` of {owner} name, is not set");
         assert!(missing.stderr.contains(&said), "{}", missing.stderr);
@@ -318,9 +316,8 @@ fn a_page_or_a_report_that_is_passed_on_shows_no_key_that_an_input_or_the_flow_h
     );
     let folder = flow_folder(&flow);
     let run = ["run", "flow.yaml", "--session-id", "s", "-i", &format!("own={key}")];
-    assert_eq!(inspan(folder.path(), &run).code, Some(0));
-    let exported = inspan(folder.path(), &["export", "s", "--html", "page.html"]);
-    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    inspan(folder.path(), &run).expect(0);
+    inspan(folder.path(), &["export", "s", "--html", "page.html"]).expect(0);
     let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
     assert_eq!(inspan(folder.path(), &["export", "s", "--html", "-"]).stdout, page);
     let report = Server::start(folder.path()).client().get("/api/v1/sessions/s/report").text;
@@ -340,8 +337,7 @@ fn what_is_written_is_its_owners_alone_whatever_the_umask() {
                   && \"$0\" run flow.yaml --events old.jsonl --no-store && \"$0\" run flow.yaml --detach --session-id d \
                   && \"$0\" logs d --follow >/dev/null && \"$0\" store export s -o exported.jsonl \
                   && \"$0\" export s --html exported.html";
-    let ran = ran(folder.path(), &mut shell(folder.path(), script));
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = ran(folder.path(), &mut shell(folder.path(), script)).expect(0);
     assert!(ran.stdout.starts_with("0000\n"), "a program keeps the umask: {}", ran.stdout);
     let open: Vec<(String, PathBuf)> = artefacts(folder.path())
         .into_iter()
@@ -382,8 +378,7 @@ nodes:
     assert_eq!(outputs(&replayed), outputs(&recorded));
     assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
 
-    let changed = run(&["--replay=tapes", "-i", "word=mule"]);
-    assert_eq!(changed.code, Some(4));
+    let changed = run(&["--replay=tapes", "-i", "word=mule"]).expect(4);
     for part in ["this request of `exec`", "echo ox", "echo mule"] {
         assert!(changed.stderr.contains(part), "{part} is not in\n{}", changed.stderr);
     }
@@ -399,7 +394,7 @@ nodes:
   - { id: b, type: scripted.agent, dependsOn: [a], input: { prompt: 'about {{ a.stdout }}', options: { turns: [[{ text: words }]] } } }
 ";
     let folder = flow_folder(flow);
-    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--record", "tapes"]).code, Some(0));
+    inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--record", "tapes"]).expect(0);
     for path in paths_below(&folder.path().join("tapes")) {
         let mut recording: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         if recording["provider"] == "exec" {

@@ -60,8 +60,7 @@ fn run_quick(folder: &Path) {
 }
 
 fn start(client: &Client, body: Value) -> String {
-    let answer = client.post("/api/v1/sessions", &body);
-    assert_eq!(answer.status, 201, "{}", answer.text);
+    let answer = client.post("/api/v1/sessions", &body).expect(201);
     answer.json()["sessionId"].as_str().unwrap().to_owned()
 }
 
@@ -109,8 +108,8 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
     let before = until(&client, &session, "session:prompt", 1);
     let inbox = client.get("/api/v1/inbox").json();
     assert_eq!((&inbox[0]["sessionId"], &inbox[0]["prompt"]), (&json!(session), &json!("How many cows?")));
-    let refused = command(&client, &session, json!({ "type": "reply", "prompt": "nope", "content": "3" }));
-    assert_eq!((refused.status, refused.json()["code"].clone()), (404, json!("unknownPrompt")));
+    command(&client, &session, json!({ "type": "reply", "prompt": "nope", "content": "3" }))
+        .refused(404, "unknownPrompt");
     let answered = command(&client, &session, json!({ "type": "reply", "content": "three" }));
     assert_eq!((answered.status, answered.json()["verdict"].clone()), (200, json!("accepted")));
 
@@ -180,24 +179,20 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     assert_eq!(command(&client, &session, json!({ "type": "pause", "reason": "lunch" })).status, 200);
     wait_for(&client, &session, "paused");
     assert_eq!(command(&client, &session, json!({ "type": "pause" })).status, 200);
-    let refused = command(&client, &session, json!({ "type": "send", "content": "hello" }));
-    assert_eq!((refused.status, refused.json()["code"].clone()), (409, json!("notRunning")));
+    command(&client, &session, json!({ "type": "send", "content": "hello" })).refused(409, "notRunning");
     assert_eq!(command(&client, &session, json!({ "type": "resume" })).status, 200);
     wait_for(&client, &session, "running");
     assert_eq!(command(&client, &session, json!({ "type": "stop" })).status, 200);
     assert_eq!(state(&client, &session), json!("stopped"));
-    let late = command(&client, &session, json!({ "type": "pause" }));
-    assert_eq!((late.status, late.json()["code"].clone()), (409, json!("sessionEnded")));
-    let late = command(&client, &session, json!({ "type": "reply", "content": "yes" }));
-    assert_eq!((late.status, late.json()["code"].clone()), (409, json!("sessionEnded")));
+    command(&client, &session, json!({ "type": "pause" })).refused(409, "sessionEnded");
+    command(&client, &session, json!({ "type": "reply", "content": "yes" })).refused(409, "sessionEnded");
 
     fs::write(folder.path().join("go"), "").unwrap();
     let body = json!({ "at": "wait", "key": "fork-once" });
     let path = format!("/api/v1/sessions/{session}/fork");
     let forks: BTreeSet<String> = (0..2)
         .map(|_| {
-            let forked = client.post(&path, &body);
-            assert_eq!(forked.status, 201, "{}", forked.text);
+            let forked = client.post(&path, &body).expect(201);
             forked.json()["sessionId"].as_str().unwrap().to_owned()
         })
         .collect();
@@ -218,18 +213,17 @@ fn the_budget_that_is_used_up_is_named_and_raised_over_http() {
     wait_for(&client, &session, "paused");
     let entry = || client.get(&format!("/api/v1/sessions/{session}")).json()["session"].clone();
     assert_eq!(entry()["limitToRaise"], json!("each/.tokens"));
-    let wrong = command(&client, &session, json!({ "type": "resume", "budget": { "all/.tokens": 1_000 } }));
-    assert_eq!(wrong.status, 400, "{}", wrong.text);
+    let wrong = command(&client, &session, json!({ "type": "resume", "budget": { "all/.tokens": 1_000 } }))
+        .expect(400);
     assert!(wrong.text.contains("\"budget: the flow has no node `all`"), "{}", wrong.text);
-    let lowered = command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1 } }));
-    assert_eq!(lowered.status, 400, "{}", lowered.text);
+    let lowered =
+        command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1 } })).expect(400);
     assert!(
         lowered.text.contains("`each/.tokens` cannot be raised to 1: the limit is 1, and "),
         "{}",
         lowered.text
     );
-    let raised = command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1_000 } }));
-    assert_eq!(raised.status, 200, "{}", raised.text);
+    command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1_000 } })).expect(200);
     wait_for(&client, &session, "success");
     assert_eq!(entry()["limitToRaise"], Value::Null);
 }
@@ -387,14 +381,14 @@ fn a_proxy_is_asked_to_pass_events_on_at_once() {
 fn a_session_in_the_background_that_is_refused_leaves_the_log_of_the_one_with_its_id() {
     let folder = folder();
     let run = ["run", "long.yaml", "--session-id", "s", "--detach"];
-    assert_eq!(inspan(folder.path(), &run).code, Some(0));
+    inspan(folder.path(), &run).expect(0);
     let log = home(folder.path()).join("background/s.log");
     fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(b"a warning\n").unwrap();
-    assert_eq!(inspan(folder.path(), &run).code, Some(2));
+    inspan(folder.path(), &run).expect(2);
     let written = fs::read_to_string(log).unwrap();
     assert!(written.contains("a warning\n"), "{written}");
     fs::write(folder.path().join("go"), "").unwrap();
-    assert_eq!(inspan(folder.path(), &["logs", "s", "-f"]).code, Some(0));
+    inspan(folder.path(), &["logs", "s", "-f"]).expect(0);
 }
 
 #[test]
@@ -421,8 +415,7 @@ fn a_session_of_a_shell_is_seen_live_on_a_socket() {
     let mut socket = Socket::open(&server);
     socket.send(&json!({ "sessions": true }));
     assert_eq!(socket.next()["sessions"], json!([]));
-    let run = inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", "shell"]);
-    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", "shell"]).expect(0);
     socket.until(|message| message["inbox"][0]["sessionId"] == "shell");
 
     socket.send(&json!({ "subscribe": "shell", "from": 1, "events": true, "state": true }));
@@ -493,14 +486,10 @@ fn the_guard_refuses_before_a_socket_is_opened() {
         let headers: Vec<_> = upgrade.iter().chain(more).copied().collect();
         server.client().get_with("/ws", &headers)
     };
-    let strange = with(&[("origin", "http://evil.example")]);
-    assert_eq!((strange.status, strange.json()["code"].clone()), (403, json!("originNotAllowed")));
-    let strange = with(&[("sec-fetch-site", "cross-site")]);
-    assert_eq!((strange.status, strange.json()["code"].clone()), (403, json!("crossSite")));
-    let nobody = server.stranger().get_with("/ws", &upgrade);
-    assert_eq!((nobody.status, nobody.json()["code"].clone()), (401, json!("tokenMissing")));
-    let rebound = server.stranger().get_with("/", &[("host", "evil.example")]);
-    assert_eq!((rebound.status, rebound.json()["code"].clone()), (403, json!("hostNotAllowed")));
+    with(&[("origin", "http://evil.example")]).refused(403, "originNotAllowed");
+    with(&[("sec-fetch-site", "cross-site")]).refused(403, "crossSite");
+    server.stranger().get_with("/ws", &upgrade).refused(401, "tokenMissing");
+    server.stranger().get_with("/", &[("host", "evil.example")]).refused(403, "hostNotAllowed");
 }
 
 #[test]
@@ -516,25 +505,21 @@ fn a_server_ends_by_a_signal_and_the_token_is_the_users_alone() {
     assert_eq!(server.interrupt(), Some(0));
     // Other users could have read the token: such a file is refused.
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    let refused = inspan(folder.path(), &["serve", "--port", "0"]);
-    assert_eq!(refused.code, Some(4));
+    let refused = inspan(folder.path(), &["serve", "--port", "0"]).expect(4);
     assert!(refused.stderr.contains("can be read by other users"), "{}", refused.stderr);
     // A pipe would be waited for.
     fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-    let refused = inspan(folder.path(), &["serve", "--port", "0"]);
-    assert_eq!(refused.code, Some(4));
+    let refused = inspan(folder.path(), &["serve", "--port", "0"]).expect(4);
     assert!(refused.stderr.contains("it is no regular file"), "{}", refused.stderr);
 }
 
 #[test]
 fn a_server_that_others_can_reach_needs_a_name() {
     let folder = folder();
-    let refused = inspan(folder.path(), &["serve", "--listen", "0.0.0.0", "--port", "0"]);
-    assert_eq!(refused.code, Some(2));
+    let refused = inspan(folder.path(), &["serve", "--listen", "0.0.0.0", "--port", "0"]).expect(2);
     assert!(refused.stderr.contains("--allow-remote HOST"), "{}", refused.stderr);
-    let refused = inspan(folder.path(), &["serve", "--allow-remote", "http://x"]);
-    assert_eq!(refused.code, Some(2));
+    let refused = inspan(folder.path(), &["serve", "--allow-remote", "http://x"]).expect(2);
     assert!(refused.stderr.contains("is not a host"), "{}", refused.stderr);
     // What it prints is an address that it answers under.
     let named = ["--port", "0", "--allow-remote", "inspan.example.org", "--json"];
@@ -570,26 +555,24 @@ fn a_flow_that_cannot_run_is_refused_with_its_problems() {
     let problem = refused.json();
     assert_eq!((refused.status, &problem["code"]), (422, &json!("invalidFlow")));
     assert_eq!(problem["diagnostics"][0]["code"], json!("unknown-node-type"));
-    let refused = client.post("/api/v1/sessions", &json!({ "flow": "/etc/passwd" }));
-    assert_eq!((refused.status, refused.json()["code"].clone()), (404, json!("unknownFlow")));
+    client.post("/api/v1/sessions", &json!({ "flow": "/etc/passwd" })).refused(404, "unknownFlow");
     // What the command line would do about it is no help here.
     let needs = "name: needs\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.topic }}' } }\n";
     fs::write(folder.path().join("needs.yaml"), needs).unwrap();
     let refused = client.post("/api/v1/sessions", &json!({ "flow": "needs" })).json();
     assert_eq!((&refused["code"], &refused["hint"]), (&json!("invalidInput"), &Value::Null), "{refused}");
-    let refused = client.post("/api/v1/sessions", &json!({ "flow": "ask", "inptu": {} }));
-    assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
+    let refused = client
+        .post("/api/v1/sessions", &json!({ "flow": "ask", "inptu": {} }))
+        .refused(400, "invalidRequest");
     assert!(refused.json()["detail"].as_str().unwrap().contains("inptu"), "{}", refused.text);
     for body in [json!(["ask", {}, {}, null]), json!("ask")] {
         let refused = client.post("/api/v1/sessions", &body).json();
         assert_eq!(refused["detail"], json!("the body must be a JSON object"), "{refused}");
     }
-    let refused = client.get("/api/v1/sessions?state=running,nix");
-    assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
+    let refused = client.get("/api/v1/sessions?state=running,nix").refused(400, "invalidRequest");
     assert!(refused.json()["detail"].as_str().unwrap().contains("no value `nix`"), "{}", refused.text);
     assert_eq!(client.get("/api/v1/sessions?state=open,success").status, 200);
     // Also where there is none to give.
-    let refused = client.get("/api/v1/flows?sort=name");
-    assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
+    let refused = client.get("/api/v1/flows?sort=name").refused(400, "invalidRequest");
     assert!(refused.json()["detail"].as_str().unwrap().contains("`sort`"), "{}", refused.text);
 }

@@ -44,7 +44,7 @@ fn events(text: &str) -> Vec<Envelope> {
 fn who_reads_a_log_sees_how_full_a_conversation_is() {
     let context = "{ context: { usedTokens: 50000, windowTokens: 200000 } }, { usage: ";
     let folder = flow_folder(&SCRIPTED.replace("{ usage: ", context));
-    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).code, Some(0));
+    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
     let log = inspan(folder.path(), &["logs", "s"]).stdout;
     assert!(log.contains(" a · 7 tokens · $0.5000 · context 50.0k of 200k (25%)\n"), "{log}");
 }
@@ -52,7 +52,7 @@ fn who_reads_a_log_sees_how_full_a_conversation_is() {
 #[test]
 fn a_line_of_an_agents_text_has_the_number_of_its_event() {
     let folder = flow_folder(SCRIPTED);
-    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).code, Some(0));
+    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
     let logs = |form: &[&str]| {
         inspan(folder.path(), &[&["logs", "s", "--type", "agent:text"], form].concat()).stdout
     };
@@ -114,8 +114,7 @@ fn a_replay_says_what_was_recorded_and_a_miss_shows_the_difference() {
     let recorded = run(&["--record", "recordings"]);
     let replayed = run(&["--replay"]);
     assert_eq!(replayed.report(), recorded.report());
-    let missed = run(&["--replay=recordings", "-i", "topic=mules"]);
-    assert_eq!(missed.code, Some(4));
+    let missed = run(&["--replay=recordings", "-i", "topic=mules"]).expect(4);
     for part in ["CONFIG_INVALID", "about oxen", "about mules"] {
         assert!(missed.stderr.contains(part), "{part} is not in\n{}", missed.stderr);
     }

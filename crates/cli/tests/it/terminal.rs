@@ -72,7 +72,7 @@ const ECHO: &str = "flow: { name: e }\nnodes:\n  - { id: a, type: echo, input: {
 #[test]
 fn output_that_is_lost_is_no_success() {
     let folder = flow_folder(ECHO);
-    assert_eq!(inspan(folder.path(), &["run", "--session-id", "s"]).code, Some(0));
+    inspan(folder.path(), &["run", "--session-id", "s"]).expect(0);
     let calls =
         ["run --json", "show s", "logs s", "ps -a", "why s", "check", "graph", "nodes", "show s --json"];
     let lost = calls.map(|call| {
@@ -131,8 +131,7 @@ fn called(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 fn a_session_need_not_be_named_where_only_one_is_meant() {
     let folder = flow_folder(GATE);
     let here = folder.path();
-    let run = inspan(here, &["run", ".", "--session-id", "one", "--no-input"]);
-    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    inspan(here, &["run", ".", "--session-id", "one", "--no-input"]).expect(3);
     let gate = "is a question of the flow, not a permission";
     assert!(called(here, &["approve"]).2.contains(gate), "{:?}", called(here, &["approve"]));
     let missing = called(here, &["reply"]);
@@ -156,7 +155,7 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
     assert_eq!(called(here, &["stop"]).2, "error: no open session was started in this folder");
     let failing = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo seen; exit 3'] } }\n";
     fs::write(here.join("flow.yaml"), failing).unwrap();
-    assert_eq!(inspan(here, &["run", "--session-id", "two"]).code, Some(1));
+    inspan(here, &["run", "--session-id", "two"]).expect(1);
     let named = ["@last", "@last-failed"].map(|name| {
         let shown = inspan(here, &["show", name, "--json"]).json();
         shown["sessionId"].clone()
@@ -175,7 +174,7 @@ fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open(
         "flow: {{ name: f }}\nnodes:\n  - {{ id: a, type: human.input, input: {{ prompt: A }} }}\n  - {{ id: b, type: human.input, input: {{ prompt: B, {form} }} }}\n"
     ));
     let here = folder.path();
-    assert_eq!(inspan(here, &["run", ".", "--session-id", "one", "--no-input"]).code, Some(3));
+    inspan(here, &["run", ".", "--session-id", "one", "--no-input"]).expect(3);
     let wrong = called(here, &["reply", "c.1", "--set", "n=1"]);
     assert_eq!((wrong.0, wrong.2.as_str()), (Some(2), "error: no session ID starts with `c.1`"));
     let flow = called(here, &["approve", "b.1"]);
@@ -183,10 +182,8 @@ fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open(
         (flow.0, flow.2.as_str()),
         (Some(2), "error: `b.1` is a question of the flow, not a permission")
     );
-    let form = inspan(here, &["reply", "b.1", "--set", "n=1", "--no-resume"]);
-    assert_eq!(form.code, Some(0), "{}", form.stderr);
-    let text = inspan(here, &["reply", "a", "so it is"]);
-    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    inspan(here, &["reply", "b.1", "--set", "n=1", "--no-resume"]).expect(0);
+    inspan(here, &["reply", "a", "so it is"]).expect(0);
     let [a, b] = ["a", "b"].map(|node| {
         let shown = inspan(here, &["show", "one", node, "--json"]).json();
         shown["attempts"].as_array().unwrap().last().unwrap()["output"].clone()

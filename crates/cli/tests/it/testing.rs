@@ -61,8 +61,7 @@ nodes:
 ";
     let folder = flow_folder(flow);
     for (session, input) in [("one", "n=1"), ("again", "n=1"), ("two", "n=2")] {
-        let ran = inspan(folder.path(), &["run", "--session-id", session, "-i", input]);
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        inspan(folder.path(), &["run", "--session-id", session, "-i", input]).expect(0);
     }
     // How wide the columns are depends on the times.
     let compared = inspan(folder.path(), &["compare", "one", "two"]).report();
@@ -76,20 +75,19 @@ nodes:
         ran.json()["same"].clone()
     };
     assert_eq!([same("again"), same("two")], [true, false].map(Value::from));
-    let missing = inspan(folder.path(), &["compare", "one", "three"]);
-    assert_eq!(missing.code, Some(2), "{}", missing.stderr);
+    inspan(folder.path(), &["compare", "one", "three"]).expect(2);
 }
 
 #[test]
 fn a_case_is_made_of_a_session() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(inspan(folder.path(), &["init"]).code, Some(0));
+    inspan(folder.path(), &["init"]).expect(0);
     let secret = "planted-7d1f9c2e";
     let mut run = program(
         folder.path(),
         &["run", "--session-id", "real", "--no-input", "-i", &format!("topic={secret}")],
     );
-    assert_eq!(ran(folder.path(), run.env("MY_TOKEN", secret)).code, Some(0));
+    ran(folder.path(), run.env("MY_TOKEN", secret)).expect(0);
     let mut make = program(folder.path(), &["test", "--from", "real", "--json"]);
     let made = ran(folder.path(), make.env("MY_TOKEN", secret));
     let value = made.json();
@@ -100,8 +98,7 @@ fn a_case_is_made_of_a_session() {
     );
     let text = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
     assert!(!text.contains(secret) && text.contains("[redacted MY_TOKEN]"), "{text}");
-    let all = inspan(folder.path(), &["test"]);
-    assert_eq!(all.code, Some(0), "{}", all.stdout);
+    inspan(folder.path(), &["test"]).expect(0);
 
     // It alone is run, whatever else the file has.
     let file = folder.path().join("flow.test.yaml");
@@ -134,7 +131,7 @@ fn a_made_case_goes_to_the_test_file_that_the_flow_has() {
         for (file, named) in files {
             crate::program::write(folder.path(), &[(file, &cases.replace("FLOW", named))]);
         }
-        assert_eq!(inspan(folder.path(), &["run", "--session-id", "s"]).code, Some(0));
+        inspan(folder.path(), &["run", "--session-id", "s"]).expect(0);
         let made = inspan(folder.path(), &["test", "--from", "s"]);
         let mut files = paths_below(folder.path());
         files.retain(|file| std::fs::read_to_string(file).is_ok_and(|text| text.contains("as in session s")));
@@ -230,11 +227,9 @@ nodes:
     body: { nodes: [{ id: again, type: echo.agent, input: { prompt: 'pass {{ frame.index }}' } }] }
 ";
     let folder = flow_folder(flow);
-    assert_eq!(inspan(folder.path(), &["run", "--session-id", "all"]).code, Some(3));
-    let reply = inspan(folder.path(), &["reply", "all", "--set", "name=ox"]);
-    assert_eq!(reply.code, Some(0), "{}", reply.stderr);
-    let made = inspan(folder.path(), &["test", "--from", "all"]);
-    assert_eq!(made.code, Some(0), "{}{}", made.stdout, made.stderr);
+    inspan(folder.path(), &["run", "--session-id", "all"]).expect(3);
+    inspan(folder.path(), &["reply", "all", "--set", "name=ox"]).expect(0);
+    inspan(folder.path(), &["test", "--from", "all"]).expect(0);
     let case = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
     assert!(case.contains("twice.outputs.again.text: pass 1") && case.contains("anyOrder:"), "{case}");
 }
@@ -255,16 +250,13 @@ nodes:
   - { id: fails, type: exec, dependsOn: [each], input: { argv: [sh, -c, 'sleep 0.3; exit 3'] } }
 ";
     let folder = flow_folder(flow);
-    assert_eq!(inspan(folder.path(), &["run", "--session-id", "one"]).code, Some(3));
-    assert_eq!(inspan(folder.path(), &["reply", "one", "yes"]).code, Some(1));
-    let again = inspan(folder.path(), &["resume", "one", "--session-id", "two", "--no-input"]);
-    assert_eq!(again.code, Some(1), "{}", again.stderr);
-    let whole = inspan(folder.path(), &["test", "--from", "two"]);
-    assert_eq!(whole.code, Some(2), "{}", whole.report());
+    inspan(folder.path(), &["run", "--session-id", "one"]).expect(3);
+    inspan(folder.path(), &["reply", "one", "yes"]).expect(1);
+    inspan(folder.path(), &["resume", "one", "--session-id", "two", "--no-input"]).expect(1);
+    let whole = inspan(folder.path(), &["test", "--from", "two"]).expect(2);
     assert!(whole.stderr.contains("`inspan test --from one`"), "{}", whole.stderr);
     std::fs::write(folder.path().join("flow.yaml"), format!("{flow}# edited\n")).unwrap();
-    let edited = inspan(folder.path(), &["resume", "two", "--session-id", "three", "--no-input"]);
-    assert_eq!(edited.code, Some(1), "{}", edited.stderr);
+    inspan(folder.path(), &["resume", "two", "--session-id", "three", "--no-input"]).expect(1);
     for session in ["one", "three"] {
         let made = inspan(folder.path(), &["test", "--from", session]);
         assert_eq!(made.code, Some(0), "{session}: {}{}", made.stdout, made.stderr);

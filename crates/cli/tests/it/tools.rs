@@ -80,8 +80,7 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
     let server = server([both, Turn::text("One.")]);
     let folder = folder("allowedTools: [mcp__herd]");
     let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl"];
-    let ran = run(folder.path(), &server, &arguments);
-    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let ran = run(folder.path(), &server, &arguments).expect(0);
     let result = ran.json();
     let output = &result["outputs"]["a"];
     assert_eq!((&output["text"], &output["numTurns"]), (&json!("One."), &json!(2)));
@@ -98,8 +97,7 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
 fn what_nobody_allows_is_denied_and_reported() {
     let server = server([Turn::tool("mcp__herd__count", json!({})), Turn::text("No.")]);
     let folder = folder("maxTurns: 5");
-    let ran = run(folder.path(), &server, &["run", "flow.yaml", "--json"]);
-    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let ran = run(folder.path(), &server, &["run", "flow.yaml", "--json"]).expect(0);
     let result = ran.json();
     assert_eq!(result["outputs"]["a"]["permissionDenials"][0]["toolName"], "mcp__herd__count");
     assert!(answers(&server, 1)[0].contains("denied"), "{:?}", answers(&server, 1));

@@ -19,7 +19,7 @@ use prost::Message;
 use serde_json::json;
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 
-use crate::program::{Ran, flow_folder, home, inspan, program, ran};
+use crate::program::{flow_folder, home, inspan, program, ran};
 
 /// A collector for one test.
 struct Collector {
@@ -110,10 +110,6 @@ fn live(folder: &Path, url: &str, arguments: &[&str]) -> Command {
     command
 }
 
-fn done(ran: &Ran) {
-    assert_eq!(ran.code, Some(0), "{}", ran.report());
-}
-
 const TWO: &str = "
 name: two
 nodes:
@@ -125,18 +121,16 @@ nodes:
 #[test]
 fn a_session_is_exported_and_a_second_time_gives_the_same_spans() {
     let folder = flow_folder(TWO);
-    done(&inspan(folder.path(), &["run", "--session-id", "s-1"]));
+    inspan(folder.path(), &["run", "--session-id", "s-1"]).expect(0);
     let collector = Collector::new();
-    let exported = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]);
-    done(&exported);
+    let exported = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(0);
     let first = collector.spans();
     let trace = hex(&first[0].trace_id);
     assert_eq!(
         exported.stderr,
         format!("s-1: 4 spans sent to {}/v1/traces, trace {trace}\n", collector.url())
     );
-    let again = inspan(folder.path(), &["export", "--otlp", &collector.url(), "--json"]);
-    done(&again);
+    let again = inspan(folder.path(), &["export", "--otlp", &collector.url(), "--json"]).expect(0);
     assert_eq!(
         again.json(),
         json!({
@@ -164,8 +158,7 @@ fn a_program_in_an_attempt_gets_the_span_of_its_attempt() {
     let folder = flow_folder(TWO);
     let collector = Collector::new();
     let mut command = live(folder.path(), &collector.url(), &["run", "--json"]);
-    let ran = ran(folder.path(), command.env("TRACEPARENT", "00-outer"));
-    done(&ran);
+    let ran = ran(folder.path(), command.env("TRACEPARENT", "00-outer")).expect(0);
     let result = ran.json();
     let spans = collector.spans();
     let exec = spans.iter().find(|span| span.name == "exec see").unwrap();
@@ -178,8 +171,8 @@ fn without_tracing_a_program_keeps_the_variables_of_the_caller() {
     let folder = flow_folder(TWO);
     let collector = Collector::new();
     let mut command = live(folder.path(), &collector.url(), &["run", "--json"]);
-    let ran = ran(folder.path(), command.env("TRACEPARENT", "00-outer").env("OTEL_SDK_DISABLED", "true"));
-    done(&ran);
+    let ran =
+        ran(folder.path(), command.env("TRACEPARENT", "00-outer").env("OTEL_SDK_DISABLED", "true")).expect(0);
     let result = ran.json();
     assert_eq!(result["outputs"]["see"]["stdout"], json!("00-outer\n"));
     assert_eq!(collector.spans(), []);
@@ -197,12 +190,12 @@ nodes:
   - { id: after, type: echo, dependsOn: [each], input: { text: done } }
 ");
     let (watched, later) = (Collector::new(), Collector::new());
-    let ran = ran(
+    ran(
         folder.path(),
         live(folder.path(), &watched.url(), &["run", "--session-id", "s-1"])
             .env("OTEL_SERVICE_NAME", "nightly"),
-    );
-    assert_eq!(ran.code, Some(1), "{}", ran.report());
+    )
+    .expect(1);
     inspan(folder.path(), &["export", "s-1", "--otlp", &later.url()]);
     assert_eq!(watched.trace(), later.trace());
     assert_eq!(watched.spans().len(), watched.trace().len(), "each span is sent once");
@@ -251,9 +244,8 @@ nodes:
         .unwrap();
     process.0.kill().unwrap();
     process.0.wait().unwrap();
-    let resumed = ran(folder.path(), &mut live(folder.path(), &watched.url(), &["resume", "s-1"]));
-    done(&resumed);
-    done(&inspan(folder.path(), &["export", "s-1", "--otlp", &later.url()]));
+    ran(folder.path(), &mut live(folder.path(), &watched.url(), &["resume", "s-1"])).expect(0);
+    inspan(folder.path(), &["export", "s-1", "--otlp", &later.url()]).expect(0);
     assert_eq!(watched.trace(), later.trace(), "nothing is missing, and what came twice was the same");
     assert_eq!(
         tree(&later.trace()),
@@ -266,12 +258,12 @@ fn a_collector_that_is_down_changes_nothing_and_is_reported_once() {
     let folder = flow_folder(TWO);
     let ran =
         ran(folder.path(), &mut live(folder.path(), "http://127.0.0.1:1", &["run", "--session-id", "s-1"]));
-    done(&ran);
+    assert_eq!(ran.code, Some(0), "{}", ran.report());
     let warnings = ran.stderr.matches("traces are not sent").count();
     assert_eq!(warnings, 1, "{}", ran.report());
     assert!(ran.stderr.contains("`inspan export s-1 --otlp URL` sends them later"), "{}", ran.report());
     let collector = Collector::new();
-    done(&inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]));
+    inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(0);
     assert_eq!(collector.spans().len(), 4);
 }
 
@@ -279,23 +271,20 @@ fn a_collector_that_is_down_changes_nothing_and_is_reported_once() {
 fn settings_that_cannot_be_used_are_named() {
     let folder = flow_folder(TWO);
     let mut command = live(folder.path(), "http://127.0.0.1:1", &["run"]);
-    let ran = ran(folder.path(), command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"));
-    done(&ran);
+    let ran = ran(folder.path(), command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")).expect(0);
     let why = "warning: traces are not sent: OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not supported; traces are sent as \
                `http/protobuf`\n";
     assert!(ran.stderr.contains(why), "{}", ran.report());
-    let refused = inspan(folder.path(), &["export", "--otlp", "localhost:4318"]);
-    assert_eq!(refused.code, Some(2), "{}", refused.report());
+    let refused = inspan(folder.path(), &["export", "--otlp", "localhost:4318"]).expect(2);
     assert!(refused.stderr.contains("--otlp: is no address such as `http://127.0.0.1:4318`"));
 }
 
 #[test]
 fn an_export_that_the_collector_refuses_fails() {
     let folder = flow_folder(TWO);
-    done(&inspan(folder.path(), &["run", "--session-id", "s-1"]));
+    inspan(folder.path(), &["run", "--session-id", "s-1"]).expect(0);
     let collector = Collector::answering(&ResponseTemplate::new(401).set_body_string("no key"));
-    let refused = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]);
-    assert_eq!(refused.code, Some(1), "{}", refused.report());
+    let refused = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(1);
     let why = format!("the collector at {}/v1/traces answered with status 401: no key", collector.url());
     assert!(refused.stderr.contains(&why), "{}", refused.report());
 }
@@ -303,11 +292,11 @@ fn an_export_that_the_collector_refuses_fails() {
 #[test]
 fn a_fork_links_to_its_parent() {
     let folder = flow_folder(TWO);
-    done(&inspan(folder.path(), &["run", "--session-id", "s-1"]));
+    inspan(folder.path(), &["run", "--session-id", "s-1"]).expect(0);
     let collector = Collector::new();
     let fork = &["fork", "s-1", "--at", "see", "--session-id", "s-2"];
-    done(&ran(folder.path(), &mut live(folder.path(), &collector.url(), fork)));
-    done(&inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]));
+    ran(folder.path(), &mut live(folder.path(), &collector.url(), fork)).expect(0);
+    inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(0);
     let root = |session: &str| {
         let root = |span: &Span| {
             span.parent_span_id.is_empty() && text(&span.attributes, "inspan.session.id") == Some(session)

@@ -104,8 +104,7 @@ fn a_relative_home_or_store_is_one_of_the_folder_that_the_program_began_in() {
     let folder = flow_folder(flow);
     let call =
         |arguments: &[&str]| ran(folder.path(), program(folder.path(), arguments).env("INSPAN_HOME", "own"));
-    let run = call(&["run", "flow.yaml", "--json", "--session-id", "s"]);
-    assert_eq!(run.code, Some(0), "{}", run.report());
+    let run = call(&["run", "flow.yaml", "--json", "--session-id", "s"]).expect(0);
     assert_eq!(run.json()["outputs"]["a"]["stdout"], json!("~/own/sessions.artifacts/s\n"));
     assert_eq!(call(&["show", "s", "--json"]).json()["state"], json!("success"));
     let run = call(&["run", "flow.yaml", "--json", "--session-id", "s", "--store", "own/file.db"]);
@@ -118,13 +117,12 @@ fn names_that_are_no_text_are_used_or_refused_as_such() {
     let flow = "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: hi } }]\n";
     let folder = flow_folder(flow);
     let odd = OsStr::from_bytes(b"odd\xff");
-    let stored = ran(folder.path(), program(folder.path(), &["run", "flow.yaml", "--store"]).arg(odd));
-    assert_eq!(stored.code, Some(0), "{}", stored.report());
+    ran(folder.path(), program(folder.path(), &["run", "flow.yaml", "--store"]).arg(odd)).expect(0);
     let within = folder.path().join(odd).with_extension("d");
     fs::create_dir(&within).unwrap();
     fs::write(within.join("flow.yaml"), flow).unwrap();
-    let refused = ran(folder.path(), program(folder.path(), &["run", "flow.yaml"]).current_dir(&within));
-    assert_eq!(refused.code, Some(1), "{}", refused.report());
+    let refused =
+        ran(folder.path(), program(folder.path(), &["run", "flow.yaml"]).current_dir(&within)).expect(1);
     assert!(
         refused.stderr.contains("cannot be written as JSON: path contains invalid UTF-8"),
         "{}",

@@ -365,9 +365,7 @@ impl ActiveChat {
             (Err(_), Err(error)) => Err(error),
         }
     }
-}
 
-impl ActiveChat {
     /// Waits until the hook at the end may take no longer: the chat is aborted, or its time is up. If that came before,
     /// the hook has a while for what it must do then.
     async fn last_hook_is_late(&self) -> AgentError {

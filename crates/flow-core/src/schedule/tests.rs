@@ -38,8 +38,7 @@ nodes:
     policy: { retry: { maxAttempts: 5, backoff: 10s, factor: 3, maxBackoff: 60s } }
 "#,
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(|start, _| {
+    let sim = Sim::new(&graph, &[]).driven(|start, _| {
         let wish = (start.attempt == 2).then_some(Duration::from_secs(7));
         let error = AgentError::new(ErrorCode::RateLimited, "slow down").with_retry_after(wish);
         vec![AttemptStep::End(AttemptEnd::Error(error))]
@@ -76,8 +75,7 @@ nodes:
   - { id: end, type: control.end, dependsOn: [wait] }
 ",
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph, &[]).driven(world);
     sim.check();
     let nodes = sim.run.state().nodes();
     let standing: Vec<_> = nodes.iter().map(|node| (node.status, node.retry_at)).collect();
@@ -90,8 +88,7 @@ fn what_an_older_attempt_reports_is_ignored() {
     let graph = graph(
         "name: old\nnodes:\n  - { id: twice, type: control.noop, policy: { retry: { maxAttempts: 2 } } }\n",
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(world);
+    let mut sim = Sim::new(&graph, &[]).driven(world);
     assert!(
         sim.run
             .conclude(crate::TaskRef::of_flow(NodeIx(0)), 1, AttemptEnd::Output(Value::Null), sim.now)
@@ -122,8 +119,7 @@ edges:
   - { from: any, to: begin, when: "any.value == 'any'", maxIterations: 1 }
 "#,
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph, &[]).driven(world);
     sim.check();
     assert_eq!(
         story(&sim.log)
@@ -186,8 +182,7 @@ fn the_flows_time_does_not_count_rests() {
 #[test]
 fn a_session_whose_phase_has_ended_only_ends() {
     let graph = graph("name: late\npolicy: { timeout: 60s }\nnodes:\n  - { id: ok, type: control.noop }\n");
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph, &[]).driven(world);
     let mut resumed = Sim::resumed(&graph, &sim.log[..sim.log.len() - 1], None);
     // It takes its time, and is not too late.
     resumed.now = resumed.now + Duration::from_secs(90);
@@ -211,8 +206,7 @@ nodes:
   - { id: d, type: control.noop, dependsOn: [ok], when: { equals: { var: ok.failed, value: false } } }
 "#,
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph, &[]).driven(world);
     let mut started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
     started.sort_unstable();
     assert_eq!(started, ["a", "b", "c", "d", "handled", "ok"], "{}", story(&sim.log));

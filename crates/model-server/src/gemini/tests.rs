@@ -95,7 +95,7 @@ fn tokens_are_counted_as_the_vendor_does() {
         reasoning_tokens: 2,
     });
     assert_eq!(
-        serde_json::to_value(counted).unwrap(),
+        counted,
         json!({"promptTokenCount": 14, "cachedContentTokenCount": 3, "candidatesTokenCount": 5,
                "thoughtsTokenCount": 2, "totalTokenCount": 21})
     );

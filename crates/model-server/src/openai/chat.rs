@@ -2,21 +2,18 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-mod message;
 mod request;
 
-use self::message::{
-    ChatInputDetails, ChatMessage, ChatOutputDetails, ChatToolCall, ChatUsage, Choice, Chunk, ChunkChoice,
-    Completion, Delta, Function,
-};
-use super::{CREATED, ErrorBody, error_body, error_of, error_status, headers, ping};
+use super::{CREATED, error_body, error_of, error_status, headers, ping};
 use crate::scenario::{ErrorEvent, Turn, Usage};
 use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
 use crate::wire::RequestView;
-use crate::wire::{Beat, Complaint, Wire, sorted};
+use crate::wire::{Beat, Complaint, Wire};
+
+/// The key of the thinking. It is not OpenAI's own: servers of this format that show their thinking agreed on it.
+const THINKING: &str = "reasoning_content";
 
 /// The format itself; it holds nothing.
 pub(crate) struct ChatCompletions;
@@ -27,52 +24,49 @@ impl Wire for ChatCompletions {
     }
 
     fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat> {
-        let chunk = |choices: Vec<ChunkChoice>, usage: Option<ChatUsage>| Chunk {
-            id: id(turn, stem),
-            object: "chat.completion.chunk",
-            created: CREATED,
-            model: request.model.clone(),
-            choices,
-            usage: request.counts_tokens.then_some(usage),
+        let chunk = |choices: Value, usage: Value| {
+            let mut chunk = head("chat.completion.chunk", turn, request, stem);
+            chunk["choices"] = choices;
+            // Absent unless the client asks for it; then null until the end.
+            if request.counts_tokens {
+                chunk["usage"] = usage;
+            }
+            Beat::Event(frame(&chunk))
         };
-        let says =
-            |delta: Delta| data(&chunk(vec![ChunkChoice { index: 0, delta, finish_reason: None }], None));
-        let begin = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
-        let mut beats = vec![says(begin)];
+        let choice = |delta: Value, finish_reason: Option<&str>| {
+            let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish_reason });
+            chunk(json!([choice]), Value::Null)
+        };
+        let says = |delta| choice(delta, None);
+        let mut beats = vec![says(json!({ "role": "assistant", "content": "" }))];
         let returned = spoken(turn, request);
-        let finish_reason = Some(finish_reason(turn, &returned));
+        let finish_reason = finish_reason(turn, &returned);
         let mut calls = 0;
         for block in returned {
             match block {
                 Spoken::Pause { ms } => beats.push(Beat::Pause(Duration::from_millis(ms))),
-                Spoken::Text { text, chunks } => beats.extend(pieces(&text, chunks).map(|text| {
-                    says(match refuses(turn) {
-                        true => Delta { refusal: Some(text), ..Delta::default() },
-                        false => Delta { content: Some(text), ..Delta::default() },
-                    })
-                })),
-                Spoken::Thinking { text, chunks, .. } => beats.extend(
-                    pieces(&text, chunks)
-                        .map(|text| says(Delta { reasoning_content: Some(text), ..Delta::default() })),
-                ),
+                Spoken::Text { text, chunks } => {
+                    let key = text_key(turn);
+                    beats.extend(pieces(&text, chunks).map(|text| says(json!({ key: text }))));
+                }
+                Spoken::Thinking { text, chunks, .. } => {
+                    beats.extend(pieces(&text, chunks).map(|text| says(json!({ THINKING: text }))));
+                }
                 Spoken::ToolUse { name, input, id, chunks } => {
-                    let calls_with = |call| says(Delta { tool_calls: vec![call], ..Delta::default() });
-                    let id = Some(id.unwrap_or_else(|| call_id(stem, calls)));
-                    let function = Function { name: Some(name), arguments: String::new() };
-                    let kind = Some("function");
-                    beats.push(calls_with(ChatToolCall { index: Some(calls), id, kind, function }));
-                    beats.extend(pieces(&sorted(&input).to_string(), chunks).map(|arguments| {
-                        let function = Function { name: None, arguments };
-                        calls_with(ChatToolCall { index: Some(calls), id: None, kind: None, function })
+                    let mut first = tool_call(id, stem, calls, &name, "");
+                    first["index"] = calls.into();
+                    beats.push(says(json!({ "tool_calls": [first] })));
+                    beats.extend(pieces(&text_of(&input), chunks).map(|arguments| {
+                        let more = json!({ "index": calls, "function": { "arguments": arguments } });
+                        says(json!({ "tool_calls": [more] }))
                     }));
                     calls += 1;
                 }
             }
         }
-        let end = ChunkChoice { index: 0, delta: Delta::default(), finish_reason };
-        beats.push(data(&chunk(vec![end], None)));
+        beats.push(choice(json!({}), Some(&finish_reason)));
         if request.counts_tokens {
-            beats.push(data(&chunk(Vec::new(), Some(usage(&turn.usage)))));
+            beats.push(chunk(json!([]), usage(&turn.usage)));
         }
         beats.push(Beat::Event("data: [DONE]\n\n".to_owned()));
         beats
@@ -81,37 +75,25 @@ impl Wire for ChatCompletions {
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let returned = spoken(turn, request);
         let finish_reason = finish_reason(turn, &returned);
-        let mut message = ChatMessage { role: "assistant", ..ChatMessage::default() };
+        let mut message = json!({ "role": "assistant", "content": null, "refusal": null });
+        let mut calls = Vec::new();
         for block in returned {
             match block {
                 Spoken::Pause { .. } => {}
-                Spoken::Text { text, .. } => {
-                    let place = if refuses(turn) { &mut message.refusal } else { &mut message.content };
-                    place.get_or_insert_default().push_str(&text);
-                }
-                Spoken::Thinking { text, .. } => {
-                    message.reasoning_content.get_or_insert_default().push_str(&text);
-                }
+                Spoken::Text { text, .. } => add_text(&mut message, text_key(turn), &text),
+                Spoken::Thinking { text, .. } => add_text(&mut message, THINKING, &text),
                 Spoken::ToolUse { name, input, id, .. } => {
-                    let id = Some(id.unwrap_or_else(|| call_id(stem, message.tool_calls.len())));
-                    let function = Function { name: Some(name), arguments: sorted(&input).to_string() };
-                    message.tool_calls.push(ChatToolCall {
-                        index: None,
-                        id,
-                        kind: Some("function"),
-                        function,
-                    });
+                    calls.push(tool_call(id, stem, calls.len(), &name, &text_of(&input)));
                 }
             }
         }
-        text_of(&Completion {
-            id: id(turn, stem),
-            object: "chat.completion",
-            created: CREATED,
-            model: request.model.clone(),
-            choices: vec![Choice { index: 0, message, finish_reason }],
-            usage: usage(&turn.usage),
-        })
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        let mut completion = head("chat.completion", turn, request, stem);
+        completion["choices"] = json!([{ "index": 0, "message": message, "finish_reason": finish_reason }]);
+        completion["usage"] = usage(&turn.usage);
+        text_of(&completion)
     }
 
     fn error_body(&self, status: u16, kind: Option<&str>, message: &str, _stem: &str) -> String {
@@ -123,7 +105,7 @@ impl Wire for ChatCompletions {
     }
 
     fn error_event(&self, error: &ErrorEvent, _sent: usize) -> String {
-        frame(&ErrorBody { error: error_of(0, Some(&error.kind), &error.message) })
+        frame(&json!({ "error": error_of(0, Some(&error.kind), &error.message) }))
     }
 
     fn ping(&self) -> String {
@@ -150,34 +132,40 @@ fn finish_reason(turn: &Turn, returned: &[Spoken]) -> String {
     word.to_owned()
 }
 
-fn refuses(turn: &Turn) -> bool {
-    turn.stop_reason.as_deref() == Some("refusal")
+/// The key of the text.
+fn text_key(turn: &Turn) -> &'static str {
+    if turn.stop_reason.as_deref() == Some("refusal") { "refusal" } else { "content" }
 }
 
-fn id(turn: &Turn, stem: &str) -> String {
-    turn.message_id.clone().unwrap_or_else(|| format!("chatcmpl-{stem}"))
+fn add_text(message: &mut Value, key: &str, more: &str) {
+    let known = message[key].as_str().unwrap_or_default();
+    message[key] = format!("{known}{more}").into();
 }
 
-fn call_id(stem: &str, index: usize) -> String {
-    format!("call_{stem}_{index}")
+/// What a chunk and a whole answer begin with.
+fn head(object: &str, turn: &Turn, request: &RequestView, stem: &str) -> Value {
+    let id = turn.message_id.clone().unwrap_or_else(|| format!("chatcmpl-{stem}"));
+    json!({ "id": id, "object": object, "created": CREATED, "model": request.model })
 }
 
-fn usage(usage: &Usage) -> ChatUsage {
+fn tool_call(id: Option<String>, stem: &str, index: usize, name: &str, arguments: &str) -> Value {
+    let id = id.unwrap_or_else(|| format!("call_{stem}_{index}"));
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+/// The prompt includes the cached tokens, unlike in the scenario.
+fn usage(usage: &Usage) -> Value {
     let prompt_tokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
-    ChatUsage {
-        prompt_tokens,
-        completion_tokens: usage.output_tokens,
-        total_tokens: prompt_tokens + usage.output_tokens,
-        prompt_tokens_details: ChatInputDetails { cached_tokens: usage.cache_read_tokens },
-        completion_tokens_details: ChatOutputDetails { reasoning_tokens: usage.reasoning_tokens },
-    }
+    json!({
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": { "cached_tokens": usage.cache_read_tokens },
+        "completion_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+    })
 }
 
-fn data(chunk: &Chunk) -> Beat {
-    Beat::Event(frame(chunk))
-}
-
-fn frame(value: &impl Serialize) -> String {
+fn frame(value: &Value) -> String {
     format!("data: {}\n\n", text_of(value))
 }
 

@@ -5,14 +5,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 mod answer;
-mod message;
 mod request;
 
 use self::answer::answer;
-use self::message::StreamError;
 use super::{error_body, error_of, error_status, headers, ping};
 use crate::scenario::{ErrorEvent, Turn};
-use crate::speech::text_of;
+use crate::speech::{text_of, typed_event};
 use crate::wire::RequestView;
 use crate::wire::{Beat, Complaint, Wire};
 
@@ -28,7 +26,7 @@ impl Wire for Responses {
         let mut beats = Vec::new();
         answer(turn, request, stem, |part| {
             beats.push(match part {
-                answer::AnswerPart::Event(event) => Beat::Event(frame(event.kind, &text_of(&event))),
+                answer::AnswerPart::Event(event) => Beat::Event(typed_event(&event)),
                 answer::AnswerPart::Pause { ms } => Beat::Pause(Duration::from_millis(ms)),
             });
         });
@@ -48,16 +46,13 @@ impl Wire for Responses {
     }
 
     fn error_event(&self, error: &ErrorEvent, sent: usize) -> String {
-        let object = error_of(0, Some(&error.kind), &error.message);
-        let code = object.code.unwrap_or(object.kind);
-        let event = StreamError {
-            kind: "error",
-            sequence_number: sent,
-            code,
-            message: object.message,
-            param: object.param,
-        };
-        frame(event.kind, &text_of(&event))
+        let mut event = error_of(0, Some(&error.kind), &error.message);
+        if event["code"].is_null() {
+            event["code"] = event["type"].take();
+        }
+        event["type"] = "error".into();
+        event["sequence_number"] = sent.into();
+        typed_event(&event)
     }
 
     fn ping(&self) -> String {
@@ -65,16 +60,12 @@ impl Wire for Responses {
     }
 
     fn garbage(&self) -> String {
-        frame("response.output_text.delta", "{\"type\":\"response.output_te")
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_te\n\n".to_owned()
     }
 
     fn headers(&self, stem: &str) -> Vec<(&'static str, String)> {
         headers(stem)
     }
-}
-
-fn frame(name: &str, data: &str) -> String {
-    format!("event: {name}\ndata: {data}\n\n")
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn faults_reach_a_client_that_asked_for_one_body() {
     let whole = answers[4].body.replace("main_5", "main_1");
     let half = |stem: &str| whole.replace("main_1", stem)[..whole.len() / 2].to_owned();
     let error =
-        r#"{"type":"error","error":{"type":"overloaded_error","message":"m"},"request_id":"req_main_4"}"#;
+        r#"{"error":{"message":"m","type":"overloaded_error"},"request_id":"req_main_4","type":"error"}"#;
     let seen: Vec<(u16, ExchangeEnd, String)> =
         answers.into_iter().take(4).map(|answer| (answer.status, answer.end, answer.body)).collect();
     let expected = [
@@ -173,7 +173,7 @@ fn a_replaced_scenario_starts_over_and_ids_continue() {
     server.replace(Scenario { after: After::Error, ..Scenario::of([Turn::text("c")]) }).unwrap();
     let (third, fourth) = (post(&server, &ask("x")), post(&server, &ask("x")));
     assert!(third.body.contains("\"id\":\"msg_main_2\"") && third.body.contains("\"text\":\"c\""));
-    let exhausted = r#"{"type":"error","error":{"type":"api_error","message":"script exhausted"},"request_id":"req_main_3"}"#;
+    let exhausted = r#"{"error":{"message":"script exhausted","type":"api_error"},"request_id":"req_main_3","type":"error"}"#;
     assert_eq!((fourth.status, fourth.body.as_str()), (500, exhausted));
     let state = server.state();
     assert_eq!(state, ServerState { turn: 2, main: 3, aux: 0, requests: 3 });
@@ -225,14 +225,14 @@ fn paths_beside_the_model_are_answered() {
             "/v1/messages",
             "{",
             400,
-            r#"{"type":"error","error":{"type":"invalid_request_error","message":"model: Field required"},"request_id":"req_other"}"#,
+            r#"{"error":{"message":"model: Field required","type":"invalid_request_error"},"request_id":"req_other","type":"error"}"#,
         ),
         (
             "POST",
             "/v1/nothing",
             "",
             404,
-            r#"{"type":"error","error":{"type":"not_found_error","message":"no POST /v1/nothing"},"request_id":"req_other"}"#,
+            r#"{"error":{"message":"no POST /v1/nothing","type":"not_found_error"},"request_id":"req_other","type":"error"}"#,
         ),
         ("GET", "/__state", "", 200, r#"{"turn":0,"main":0,"aux":0,"requests":4}"#),
         (

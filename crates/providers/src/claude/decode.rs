@@ -214,7 +214,8 @@ impl ClaudeDecoder {
     }
 
     /// Whether a turn has begun and not ended.
-    pub fn in_turn(&self) -> bool {
+    #[cfg(test)]
+    pub(super) fn in_turn(&self) -> bool {
         self.turn.begun
     }
 

@@ -15,6 +15,7 @@ use super::error::{explain_exit, refused};
 use super::launch::{CodexLaunch, EnvironmentKey, Store};
 use super::options::CodexOptions;
 use super::wire;
+use crate::decode::background_ended;
 use crate::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
@@ -170,11 +171,9 @@ impl CodexAgent {
     /// The program is done with the turn, and sub-agents still work: they would go on unseen.
     fn end_sub_agents(&mut self, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         if turn.is_running() {
-            let count = self.decoder.at_work().len();
-            let they = if count == 1 { "it ends" } else { "they end" };
-            let message =
-                format!("the turn ended before {count} of the program's sub-agents; {they} with it");
-            turn.warn("backgroundEnded", message);
+            if let Some(message) = background_ended(self.decoder.at_work().len(), 0) {
+                turn.warn("backgroundEnded", message);
+            }
             turn.close();
         }
         self.interrupt_sub_agents()

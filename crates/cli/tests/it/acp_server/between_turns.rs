@@ -55,8 +55,7 @@ fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
     client.answer(call);
     fs::write(folder.join("ship.yaml"), SHIP.replace("Ship it?", "Ship it now?")).unwrap();
     fs::write(folder.join("go"), "").unwrap();
-    let resumed = inspan(folder, &["resume", &format!("{id}-1"), "--edited", "--detach"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    inspan(folder, &["resume", &format!("{id}-1"), "--edited", "--detach"]).expect(0);
     // It is shown, without the command that was typed before, and what it asks is asked here.
     let mut seen = Vec::new();
     let question = loop {
@@ -87,8 +86,7 @@ fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
 fn after_a_message_that_is_refused_a_conversation_is_still_watched() {
     let folder = folder_with(&[("ship.yaml", SHIP)]);
     let folder = folder.path();
-    let started = inspan(folder, &["run", "ship.yaml", "--detach", "--session-id", "shell"]);
-    assert_eq!(started.code, Some(0), "{}", started.stderr);
+    inspan(folder, &["run", "ship.yaml", "--detach", "--session-id", "shell"]).expect(0);
     let mut client = greeted(folder, &json!({}));
     load(&mut client, folder, "shell");
     let (_, said) = turn(&mut client, "shell", "hello");
@@ -138,7 +136,6 @@ fn a_budget_that_is_used_up_is_named_with_the_command_that_raises_it() {
         let (_, said) = turn(&mut client, &id, text);
         assert_eq!(short(&said).last(), Some(&paused), "{text}");
     }
-    let raised = inspan(folder, &["resume", &format!("{id}-1"), "--budget", "tokens=100"]);
-    assert_eq!(raised.code, Some(0), "{}", raised.stderr);
+    inspan(folder, &["resume", &format!("{id}-1"), "--budget", "tokens=100"]).expect(0);
     shown_until(&mut client, "Flow `spends` ended well.");
 }

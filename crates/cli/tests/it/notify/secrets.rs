@@ -20,8 +20,7 @@ nodes:
     let mut command =
         call(folder.path(), &["run", "--no-input", "-i", "word=my-token-123456", "--session-id", "s"]);
     command.env("MY_TOKEN", "my-token-123456").env("DEPLOY", "blue-42-blue");
-    let ended = ran(folder.path(), &mut command);
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    ran(folder.path(), &mut command).expect(3);
     let sent: String =
         receiver.seen().iter().map(|request| format!("{:?}{}", request.headers, request.body)).collect();
     assert_eq!(by_event(&receiver.seen()).len(), 2, "{sent}");
@@ -50,8 +49,7 @@ nodes:
         let mut command = program(folder.path(), arguments);
         ran(folder.path(), command.envs(values))
     };
-    let asked = with_values(&["run", "--no-input", "--session-id", "s"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let asked = with_values(&["run", "--no-input", "--session-id", "s"]).expect(3);
     let ended = with_values(&["reply", "s", "--choice", "yes"]);
     let log = inspan(folder.path(), &["logs", "s", "--json"]).stdout;
     let page = inspan(folder.path(), &["export", "s", "--html", "-"]).stdout;

@@ -25,8 +25,7 @@ nodes:
 fn a_run_with_a_page_names_it() {
     let receiver = Receiver::start(|_, _| Answer::good());
     let folder = folder(GATE, &webhook(&receiver, r#"["question"]"#));
-    let asked = run(folder.path(), &["run", "--no-input", "--web", "--session-id", "s"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let asked = run(folder.path(), &["run", "--no-input", "--web", "--session-id", "s"]).expect(3);
     let page = asked.stderr.lines().find_map(|line| line.strip_prefix("page: ")).unwrap();
     let (origin, _) = page.split_once("/#token=").unwrap();
     assert_eq!(receiver.wait_for(1)[0].json()["url"], json!(format!("{origin}/#/s/s/graph")));

@@ -127,11 +127,9 @@ fn a_mail_says_what_waits_and_has_one_id_however_often_it_is_sent() {
     let port = server(Security::Plain, Arc::clone(&log));
     let settings = channel("127.0.0.1", port, "none");
     let folder = folder(GATE, &settings);
-    let asked = with_password(folder.path(), &["run", "--no-input", "--session-id", "s"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let asked = with_password(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
     assert!(asked.stderr.contains("the channel `mail` failed"), "{}", asked.stderr);
-    let delivered = with_password(folder.path(), &["notify", "deliver", "--once"]);
-    assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+    with_password(folder.path(), &["notify", "deliver", "--once"]).expect(0);
     let said = log.lock().unwrap().clone();
     let of = |start: &str| -> Vec<&String> { said.iter().filter(|line| line.starts_with(start)).collect() };
     assert_eq!(

@@ -120,6 +120,21 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The same, if it has this status.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text);
+        self
+    }
+
+    /// The same, if it is a problem of this status and code.
+    #[track_caller]
+    pub(crate) fn refused(self, status: u16, code: &str) -> Self {
+        let answer = self.expect(status);
+        assert_eq!(answer.json()["code"], code, "{}", answer.text);
+        answer
+    }
+
     /// The value of a header, by its name in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.head.lines().filter_map(|line| line.split_once(": "));

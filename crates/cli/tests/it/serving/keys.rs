@@ -19,8 +19,7 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
     until(&server.client(), &session, "session:prompt", 1);
     let path = format!("/api/v1/sessions/{session}/commands");
     let reply = json!({ "command": { "type": "reply", "content": "one" }, "key": "reply-once" });
-    let first = server.client().post(&path, &reply);
-    assert_eq!(first.status, 200, "{}", first.text);
+    let first = server.client().post(&path, &reply).expect(200);
     server.kill();
     let server = Server::start(folder.path());
     let client = server.client();
@@ -28,11 +27,10 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
     assert_eq!(start(&client, body), session);
     assert_eq!(client.post(&path, &reply).json(), first.json());
     let other = json!({ "command": { "type": "reply", "content": "two" }, "key": "reply-once" });
-    let refused = client.post(&path, &other);
-    assert_eq!((refused.status, refused.json()["code"].clone()), (409, json!("keyReused")));
-    let unlike = client
-        .post("/api/v1/sessions", &json!({ "flow": "ask", "input": { "topic": "x" }, "key": "start-once" }));
-    assert_eq!((unlike.status, unlike.json()["code"].clone()), (409, json!("keyReused")));
+    client.post(&path, &other).refused(409, "keyReused");
+    client
+        .post("/api/v1/sessions", &json!({ "flow": "ask", "input": { "topic": "x" }, "key": "start-once" }))
+        .refused(409, "keyReused");
     assert_eq!(fs::read_to_string(folder.path().join("first.txt")).unwrap(), "ran\n");
 }
 
@@ -40,8 +38,7 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
 fn a_server_that_starts_resumes_what_another_one_had_stored_an_answer_for() {
     let folder = folder();
     for id in ["stored", "later"] {
-        let ran = inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", id]);
-        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", id]).expect(0);
     }
     let server = Server::start(folder.path());
     for id in ["stored", "later"] {
@@ -55,7 +52,7 @@ fn a_server_that_starts_resumes_what_another_one_had_stored_an_answer_for() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(store.post_once(&"stored".into(), Some("k"), &reply, SystemClock.now())).unwrap();
     drop(store);
-    assert_eq!(inspan(folder.path(), &["reply", "later", "one", "--no-resume"]).code, Some(0));
+    inspan(folder.path(), &["reply", "later", "one", "--no-resume"]).expect(0);
     let server = Server::start(folder.path());
     wait_for(&server.client(), "stored", "success");
     assert_eq!(state(&server.client(), "later"), json!("waiting"));
@@ -113,8 +110,7 @@ fn a_key_is_for_one_request() {
     let server = Server::start(folder.path());
     let client = server.client();
     let start = json!({ "flow": "ask", "key": "k", "options": { "maxConcurrency": 1 } });
-    let started = client.post("/api/v1/sessions", &start);
-    assert_eq!(started.status, 201, "{}", started.text);
+    let started = client.post("/api/v1/sessions", &start).expect(201);
     let session = started.json()["sessionId"].as_str().unwrap().to_owned();
     until(&client, &session, "session:prompt", 1);
     let commands = format!("/api/v1/sessions/{session}/commands");

@@ -64,8 +64,7 @@ fn settled(state: &Value) -> Value {
 }
 
 fn state(client: &Client, session: &str, query: &str) -> Value {
-    let answer = client.get(&format!("/api/v1/sessions/{session}?open=each[1]{query}"));
-    assert_eq!(answer.status, 200, "{}", answer.text);
+    let answer = client.get(&format!("/api/v1/sessions/{session}?open=each[1]{query}")).expect(200);
     answer.json()
 }
 
@@ -90,8 +89,7 @@ fn watch(socket: &mut Socket, client: &Client, session: &str) -> (Value, usize) 
         }
         if !is_answered && let Some(prompt) = seen["prompts"].as_array().and_then(|prompts| prompts.first()) {
             let reply = json!({ "type": "reply", "prompt": prompt["promptId"], "choice": "yes" });
-            let answer = command(client, session, reply);
-            assert_eq!(answer.status, 200, "{}", answer.text);
+            command(client, session, reply).expect(200);
             is_answered = true;
         }
     }

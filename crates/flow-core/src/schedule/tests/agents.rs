@@ -67,8 +67,7 @@ fn a_retry_goes_on_in_the_conversation_unless_that_is_the_fault_or_nothing_was_d
         (ErrorCode::OutputInvalid, [10, 10, 10], [None; 4]),
     ];
     for (code, spent, expected) in rows {
-        let mut sim = Sim::new(&graph(text), &[]);
-        sim.drive(move |start: &StartNode, _: &Run| {
+        let sim = Sim::new(&graph(text), &[]).driven(move |start: &StartNode, _: &Run| {
             let mut steps = vec![AttemptStep::Begin, AttemptStep::Name("c".to_owned())];
             let Some(tokens) = spent.get(start.attempt as usize - 1) else {
                 steps.extend([AttemptStep::Usage(Some(0.1), 10), AttemptStep::Complete, done()]);
@@ -123,8 +122,7 @@ fn an_agent_resumes_its_conversation_with_the_message() {
 #[test]
 fn what_was_said_and_not_answered_is_said_again() {
     let graph = graph(ONE);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("agent:session", talk);
+    let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", talk);
     message(&mut sim, "one");
     let crashed = resumed(&sim, None);
     let started = |mut sim: Sim| {
@@ -146,56 +144,45 @@ fn what_was_said_and_not_answered_is_said_again() {
 #[test]
 fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
     let graph = graph(ONE);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("agent:session", talk);
+    let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", talk);
     message(&mut sim, "one");
     message(&mut sim, "two");
     let run_id = sim.run.state().nodes()[0].run().unwrap().run_id.clone();
     let event = Event::AgentSteer { run_id, content: "two".to_owned(), strength: SteerStrength::Native };
     sim.emit(Some(NodePath::root(&graph.flow().nodes[0].id)), event);
-    let mut crashed = resumed(&sim, None);
-    crashed.drive(talk);
+    let crashed = resumed(&sim, None).driven(talk);
     assert_eq!(crashed.starts("a"), ["2 c-a: two\n\none"]);
     sim.until_event("agent:usage", talk);
-    let mut after = resumed(&sim, None);
-    after.drive(talk);
+    let after = resumed(&sim, None).driven(talk);
     assert_eq!(after.starts("a"), ["2 c-a: one"]);
 }
 
 #[test]
 fn what_was_said_before_the_conversation_had_a_name_follows_the_first_turn() {
-    let mut sim = Sim::new(&graph(ONE), &[]);
-    sim.until_event("agent:start", talk);
+    let mut sim = Sim::new(&graph(ONE), &[]).driven_to("agent:start", talk);
     message(&mut sim, "one");
-    let mut crashed = resumed(&sim, Some("go on"));
-    crashed.until_event("agent:usage", talk);
+    let mut crashed = resumed(&sim, Some("go on")).driven_to("agent:usage", talk);
     assert_eq!(crashed.starts("a"), ["2 -: - +one"]);
     // The first turn has not answered it; the second has.
-    let mut again = resumed(&crashed, None);
-    again.until_event("agent:session", talk);
+    let again = resumed(&crashed, None).driven_to("agent:session", talk);
     assert_eq!(again.starts("a"), ["3 c-a: one"]);
     crashed.until_event("agent:turn", talk);
     crashed.until_event("agent:usage", talk);
-    let mut after = resumed(&crashed, None);
-    after.drive(talk);
+    let after = resumed(&crashed, None).driven(talk);
     assert_eq!(after.starts("a"), ["3 c-a: continue"]);
 }
 
 #[test]
 fn the_message_to_an_agent_survives_the_next_crash() {
-    let mut sim = Sim::new(&graph(ONE), &[]);
-    sim.until_event("agent:session", talk);
+    let sim = Sim::new(&graph(ONE), &[]).driven_to("agent:session", talk);
     // It dies right after `flow:resumed`, and once more within the turn.
     let messaged = resumed(&sim, Some("mend it"));
-    let mut again = resumed(&messaged, None);
-    again.until_event("agent:session", talk);
+    let again = resumed(&messaged, None).driven_to("agent:session", talk);
     assert_eq!(again.starts("a"), ["2 c-a: mend it"]);
-    let mut third = resumed(&again, None);
-    third.drive(talk);
+    let third = resumed(&again, None).driven(talk);
     third.check();
     assert_eq!(third.starts("a"), ["3 c-a: mend it"]);
-    let mut both = resumed(&messaged, Some("and hurry"));
-    both.drive(talk);
+    let both = resumed(&messaged, Some("and hurry")).driven(talk);
     assert_eq!(both.starts("a"), ["2 c-a: mend it\n\nand hurry"]);
 }
 
@@ -210,11 +197,9 @@ edges:
   - { from: a, to: a, when: "a.text == 'done'", maxIterations: 1, onExhausted: continue }
 "#,
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("loop:iterate", talk);
+    let mut sim = Sim::new(&graph, &[]).driven_to("loop:iterate", talk);
     sim.until_event("agent:start", talk);
-    let mut crashed = resumed(&sim, None);
-    crashed.drive(talk);
+    let crashed = resumed(&sim, None).driven(talk);
     crashed.check();
     assert_eq!(crashed.starts("a"), ["2 -: -"]);
     assert_eq!(crashed.started[0].path.as_str(), "a#2");
@@ -238,8 +223,7 @@ fn an_attempt_after_a_failure_begins_anew() {
     };
     sim.until_event("task:failed", fails);
     sim.until_event("agent:start", fails);
-    let mut crashed = resumed(&sim, None);
-    crashed.drive(talk);
+    let crashed = resumed(&sim, None).driven(talk);
     assert_eq!(crashed.starts("a"), ["3 -: -"]);
 }
 
@@ -255,8 +239,7 @@ fn limited(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
 
 #[test]
 fn a_limit_is_waited_out_and_burns_no_attempt() {
-    let mut sim = Sim::new(&graph(ONE), &[]);
-    sim.until_event("flow:waiting", limited);
+    let mut sim = Sim::new(&graph(ONE), &[]).driven_to("flow:waiting", limited);
     let last = sim.log.len();
     let wait = |at: usize| serde_json::to_value(&sim.log[at].event).unwrap();
     let until = "1970-01-01T01:00:00.000Z";
@@ -264,8 +247,7 @@ fn a_limit_is_waited_out_and_burns_no_attempt() {
     assert_eq!(wait(last - 1), json!({ "type": "flow:waiting", "on": "limit", "until": until }));
     assert_eq!(sim.run.wake_at().unwrap().as_millis(), 3_600_000);
     // Resumed elsewhere, it still waits, and gets the caller's message.
-    let mut elsewhere = resumed(&sim, Some("go on"));
-    elsewhere.until_event("flow:waiting", limited);
+    let mut elsewhere = resumed(&sim, Some("go on")).driven_to("flow:waiting", limited);
     elsewhere.drive(limited);
     elsewhere.check();
     assert_eq!(elsewhere.starts("a"), ["2 c-a: go on"]);
@@ -281,8 +263,7 @@ fn a_limit_is_waited_out_and_burns_no_attempt() {
 
 #[test]
 fn a_wait_for_a_limit_can_be_paused_and_stopped() {
-    let mut sim = Sim::new(&graph(ONE), &[]);
-    sim.until_event("flow:waiting", limited);
+    let mut sim = Sim::new(&graph(ONE), &[]).driven_to("flow:waiting", limited);
     let mut stopped = Sim::new(sim.run.graph(), &sim.log);
     stopped.emit(None, Event::SessionAbort { reason: None });
     stopped.drive(limited);
@@ -292,8 +273,7 @@ fn a_wait_for_a_limit_can_be_paused_and_stopped() {
     sim.drive(limited);
     sim.check();
     assert_eq!((sim.run.state().status(), sim.now.as_millis()), (SessionStatus::Paused, 0));
-    let mut resumed = resumed(&sim, None);
-    resumed.drive(limited);
+    let resumed = resumed(&sim, None).driven(limited);
     resumed.check();
     assert_eq!(
         (resumed.starts("a").join(""), resumed.now.as_millis()),
@@ -308,16 +288,15 @@ fn a_limit_fails_the_node_where_the_author_wants_it() {
         let text = ONE.replace("go } }", &format!("go }}, policy: {{ onLimit: fail{retry} }} }}"));
         let asks = asks_to_wait(ErrorCode::Overloaded, Duration::from_secs(3_600));
         for world in [&limited as &dyn Fn(&StartNode, &Run) -> Vec<AttemptStep>, &asks] {
-            let mut sim = Sim::new(&graph(&text), &[]);
-            sim.drive(world);
+            let sim = Sim::new(&graph(&text), &[]).driven(world);
             sim.check();
             assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{retry}");
             assert_eq!(sim.starts("a").len(), 1, "{retry}");
             assert!(!story(&sim.log).contains("limit:wait"));
         }
         // A wait that is no usage limit is one between two attempts.
-        let mut sim = Sim::new(&graph(&text), &[]);
-        sim.drive(asks_to_wait(ErrorCode::Overloaded, Duration::from_secs(7)));
+        let sim =
+            Sim::new(&graph(&text), &[]).driven(asks_to_wait(ErrorCode::Overloaded, Duration::from_secs(7)));
         let expected = if retry.is_empty() { Outcome::Failed } else { Outcome::Success };
         assert_eq!(sim.run.state().outcome(), Some(expected), "{retry}");
     }
@@ -369,8 +348,7 @@ fn a_server_is_waited_for_as_long_as_it_can_mean() {
     ];
     for (policy, code, asked, how, waited) in rows {
         let text = ONE.replace("go } }", &format!("go }}, policy: {{ {policy} }} }}"));
-        let mut sim = Sim::new(&graph(&text), &[]);
-        sim.drive(asks_to_wait(code, asked));
+        let sim = Sim::new(&graph(&text), &[]).driven(asks_to_wait(code, asked));
         sim.check();
         let events = ["limit:wait", "task:failed a"].map(|event| story(&sim.log).contains(event));
         let outcome = (sim.now.as_millis(), sim.run.state().outcome());
@@ -386,8 +364,7 @@ fn a_server_is_waited_for_as_long_as_it_can_mean() {
 #[test]
 fn a_reset_that_nobody_can_mean_is_no_limit() {
     let text = ONE.replace("go } }", "go }, policy: { retry: { maxAttempts: 2, backoff: 2s } } }");
-    let mut sim = Sim::new(&graph(&text), &[]);
-    sim.drive(|start, run| {
+    let sim = Sim::new(&graph(&text), &[]).driven(|start, run| {
         if start.attempt > 1 {
             return talk(start, run);
         }
@@ -401,8 +378,7 @@ fn a_reset_that_nobody_can_mean_is_no_limit() {
 
 #[test]
 fn a_log_with_an_impossible_limit_continues_at_once() {
-    let mut sim = Sim::new(&graph(ONE), &[]);
-    sim.until_event("flow:waiting", limited);
+    let mut sim = Sim::new(&graph(ONE), &[]).driven_to("flow:waiting", limited);
     for envelope in &mut sim.log {
         if let Event::LimitWait { until, .. } | Event::FlowWaiting { until: Some(until), .. } =
             &mut envelope.event
@@ -410,8 +386,7 @@ fn a_log_with_an_impossible_limit_continues_at_once() {
             *until = Timestamp::MAX;
         }
     }
-    let mut resumed = resumed(&sim, None);
-    resumed.drive(limited);
+    let resumed = resumed(&sim, None).driven(limited);
     resumed.check();
     assert_eq!((resumed.now.as_millis(), resumed.run.state().outcome()), (0, Some(Outcome::Success)));
 }
@@ -440,8 +415,7 @@ fn an_output_that_could_not_be_read_again_fails_its_node() {
 #[test]
 fn a_lost_attempt_is_reported_and_started_again() {
     let graph = graph("flow: { name: f }\nnodes: [{ id: talk, type: talk.agent, input: { prompt: x } }]\n");
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("agent:session", world);
+    let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", world);
     sim.lose_one();
     sim.drive(world);
     let flow = (*graph.source).clone();

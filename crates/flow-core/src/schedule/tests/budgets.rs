@@ -77,9 +77,7 @@ fn resumed(
 }
 
 pub(super) fn drive(text: &str, world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>) -> Sim {
-    let mut sim = Sim::new(&graph(text), &[]);
-    sim.drive(world);
-    sim
+    Sim::new(&graph(text), &[]).driven(world)
 }
 
 #[test]
@@ -166,8 +164,7 @@ fn what_a_lost_turn_had_spent_stays_spent() {
         let log: Vec<_> = all.log[..=place(1)].iter().cloned().map(Arc::new).collect();
         let before = Run::new(graph(&text), &"s".into(), serde_json::Map::new(), None);
         let stop = graph(&flow("budget: { usd: 9, onUnknown: stop }", &[("a", "")]));
-        let mut edited = Sim::reusing(&stop, Reusable::of(before, &log, u64::MAX));
-        edited.drive(long_turn(4, cost));
+        let edited = Sim::reusing(&stop, Reusable::of(before, &log, u64::MAX)).driven(long_turn(4, cost));
         edited.check();
         let carried = edited.run.state().carried.unwrap_or_default();
         assert_eq!((carried.tokens, carried.cost_usd, carried.unpriced), (20, known, true));
@@ -272,8 +269,7 @@ fn a_session_that_continues_another_counts_what_that_one_spent() {
     let own = ", policy: { budget: { usd: 3 } }";
     let text = flow("budget: { usd: 1, onExceeded: fail }", &[("a", own), ("b", ", dependsOn: [a]")]);
     let graph = graph(&text);
-    let mut first = Sim::new(&graph, &[]);
-    first.drive(turns(2, Some(0.5)));
+    let first = Sim::new(&graph, &[]).driven(turns(2, Some(0.5)));
     assert_eq!(end(&first), (Outcome::BudgetExceeded, 2, 1));
     let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
     let run = || Run::new(graph.clone(), &"s".into(), graph.input.clone(), None);
@@ -289,8 +285,7 @@ fn a_session_that_continues_another_counts_what_that_one_spent() {
     );
     // A limit that there was not may be any.
     assert_eq!(refused(&flow(BudgetLimits { usd: None, tokens: Some(3) })), Ok(()));
-    let mut second = Sim::reusing(&graph, reusable.clone());
-    second.drive(turns(2, Some(0.5)));
+    let second = Sim::reusing(&graph, reusable.clone()).driven(turns(2, Some(0.5)));
     // It takes over what `a` did, and has nothing left for `b`.
     assert_eq!(end(&second), (Outcome::BudgetExceeded, 0, 1), "{}", story(&second.log));
     let carried: Vec<_> = second.log.iter().filter(|at| at.event.name() == "budget:carried").collect();
@@ -347,8 +342,7 @@ fn an_unknown_price_is_said_once_or_stops() {
     );
     // After a crash it is not said again.
     let cut = of_flow.log.iter().position(|envelope| envelope.event.name() == "agent:turn").unwrap();
-    let mut resumed = Sim::resumed(of_flow.run.graph(), &of_flow.log[..cut], None);
-    resumed.drive(turns(3, None));
+    let resumed = Sim::resumed(of_flow.run.graph(), &of_flow.log[..cut], None).driven(turns(3, None));
     assert_eq!(warnings(&resumed).len(), 1, "{}", story(&resumed.log));
     let stops = [flow_budget, node_budget].map(|text| {
         let sim = drive(&text.replace("usd: 1", "usd: 1, onUnknown: stop"), turns(3, None));
@@ -422,8 +416,7 @@ fn few_agents_run_at_once_under_a_budget_before_one_has_said_what_it_takes() {
         _ => vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no")))],
     });
     assert_eq!((outcome(&sim), sim.most, names(&sim, "task:failed")), (Outcome::Success, 4, 30));
-    let mut sim = Sim::new(&graph(&text), &[]);
-    sim.until_event("agent:start", turns(2, None));
+    let sim = Sim::new(&graph(&text), &[]).driven_to("agent:start", turns(2, None));
     let run = &sim.run;
     let waits = run.state().tasks().filter_map(|(task, _)| run.state().waits_for_budget(run.graph(), task));
     let waits: BTreeSet<String> = waits.collect();
@@ -446,8 +439,7 @@ fn an_agent_that_waits_for_a_budget_says_for_which() {
     ];
     for ((both, own), amounts) in rows {
         let text = flow(&format!("budget: {{ {both} }}"), &[("a", &node(own)), ("b", &node(own))]);
-        let mut sim = Sim::new(&graph(&text), &[]);
-        sim.until_event("agent:usage", turns(2, Some(0.5)));
+        let mut sim = Sim::new(&graph(&text), &[]).driven_to("agent:usage", turns(2, Some(0.5)));
         let graph = sim.run.graph().clone();
         let waits = sim.run.state().tasks().map(|(task, _)| sim.run.state().waits_for_budget(&graph, task));
         let reason = format!("too little of the budget of flow `f` is free: {amounts}");
@@ -557,8 +549,7 @@ fn what_was_spent_survives_crashes_and_snapshots() {
     ];
     for text in rows {
         let graph = graph(&text);
-        let mut whole = Sim::new(&graph, &[]);
-        whole.drive(turns(4, Some(0.4)));
+        let whole = Sim::new(&graph, &[]).driven(turns(4, Some(0.4)));
         whole.check();
         for cut in 1..whole.log.len() {
             let half = Sim::new(&graph, &whole.log[..cut]);

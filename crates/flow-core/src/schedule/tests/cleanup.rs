@@ -37,8 +37,8 @@ fn starts_of(sim: &Sim, node: &str) -> usize {
 #[test]
 fn it_ends_although_the_flow_fails() {
     for seed in 0..20 {
-        let mut sim = Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{FAILS}")), &[]).shuffled(seed);
-        sim.drive(world);
+        let sim =
+            Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{FAILS}")), &[]).shuffled(seed).driven(world);
         sim.check();
         let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Failed));
         assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
@@ -48,8 +48,8 @@ fn it_ends_although_the_flow_fails() {
 
 #[test]
 fn it_ends_although_the_flows_time_is_up() {
-    let mut sim = Sim::new(&graph(&format!("flow: {{ name: f, policy: {{ timeout: 3s }} }}{TAKES}")), &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph(&format!("flow: {{ name: f, policy: {{ timeout: 3s }} }}{TAKES}")), &[])
+        .driven(world);
     sim.check();
     let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::TimedOut));
     assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
@@ -134,10 +134,11 @@ nodes:
 #[test]
 fn it_ends_although_a_node_ends_the_flow_well() {
     let end = "  - { id: done, type: control.end, dependsOn: [take] }\n";
-    let mut sim = Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{end}")), &[]);
-    sim.drive(|start, run| match start.path.node() {
-        "done" => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
-        _ => world(start, run),
+    let sim = Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{end}")), &[]).driven(|start, run| {
+        match start.path.node() {
+            "done" => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
+            _ => world(start, run),
+        }
     });
     sim.check();
     let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Success));
@@ -148,8 +149,7 @@ fn it_ends_although_a_node_ends_the_flow_well() {
 fn one_that_failed_before_is_tried_again() {
     let back = "id: twice_back, policy: { retry: { maxAttempts: 2, backoff: 4s } }";
     let text = format!("flow: {{ name: f }}{TAKES}").replace("id: wait_back", back);
-    let mut sim = Sim::new(&graph(&text), &[]);
-    sim.until_event("task:failed", world);
+    let mut sim = Sim::new(&graph(&text), &[]).driven_to("task:failed", world);
     sim.emit(None, Event::SessionAbort { reason: None });
     sim.drive(world);
     sim.check();
@@ -163,8 +163,7 @@ fn one_that_waits_for_a_usage_limit_does_not_hold_up_the_end() {
         "id: wait_back, type: control.noop",
         "id: limited_back, type: talk.agent, input: { prompt: go }",
     );
-    let mut sim = Sim::new(&graph(&text), &[]);
-    sim.until_event("limit:wait", world);
+    let mut sim = Sim::new(&graph(&text), &[]).driven_to("limit:wait", world);
     sim.emit(None, Event::SessionAbort { reason: None });
     sim.drive(world);
     sim.check();
@@ -195,8 +194,7 @@ fn one_that_dies_with_its_process_is_run_again() {
         sim.until_event("task:cancelled", world);
         sim
     };
-    let mut sim = Sim::resumed(whole.run.graph(), &whole.log, None);
-    sim.drive(world);
+    let sim = Sim::resumed(whole.run.graph(), &whole.log, None).driven(world);
     sim.check();
     let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Stopped));
     assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
@@ -227,8 +225,7 @@ nodes:
   - { id: wait_work, type: control.noop }
   - { id: bad_back, type: control.noop, dependsOn: [{ node: wait_work, on: any }] }
 ";
-    let mut sim = Sim::new(&graph(text), &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph(text), &[]).driven(world);
     sim.check();
     assert_eq!(status(&sim, "bad_back"), NodeStatus::Failed, "{}", story(&sim.log));
     let failure = sim.run.state().failure().map(|error| error.code);

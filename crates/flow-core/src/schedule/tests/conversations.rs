@@ -84,14 +84,12 @@ fn warned(sim: &Sim) -> String {
 #[test]
 fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
     let graph = graph(CONVERSATION);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(vendor);
+    let sim = Sim::new(&graph, &[]).driven(vendor);
     let mut left = reusable(&sim, usize::MAX);
     left.run_again(NodePath::new("second"));
     left.branch_off();
     assert_eq!(seen(&sim), ["first - -", "second c-first -", "third c-first -"]);
-    let mut fork = Sim::reusing(&graph, left.clone());
-    fork.drive(vendor);
+    let fork = Sim::reusing(&graph, left.clone()).driven(vendor);
     fork.check();
     assert_eq!(seen(&fork), ["second - c-first", "third c-second -"], "{}", story(&fork.log));
     let later = "`second` goes on in a conversation as it is now, with the turns of `second` in session `s`";
@@ -107,28 +105,23 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
     let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
     let mut before = Sim::new(&graph, &[]);
     before.log = sim.log[..=first_end].to_vec();
-    let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
-    early.drive(vendor);
+    let early = Sim::reusing(&graph, reusable(&before, usize::MAX)).driven(vendor);
     assert_eq!((seen(&early).len(), warned(&early)), (2, String::new()));
     // A session that replaces the other one continues its conversation.
     assert_eq!(seen(&early), ["second c-first -", "third c-first -"]);
     // What came after the point of the fork counts.
-    let mut fork = Sim::reusing(&graph, reusable(&sim, first_end + 1));
-    fork.drive(vendor);
+    let fork = Sim::reusing(&graph, reusable(&sim, first_end + 1)).driven(vendor);
     assert_eq!(warned(&fork), later.replace("turns of `second`", "turns of `third`"));
     // An agent that cannot branch continues what no other session can, and else says what to do.
     let text = CONVERSATION.replace("talk.agent", "chat.agent");
     let graph = crate::testing::graph(&text);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(vendor);
+    let sim = Sim::new(&graph, &[]).driven(vendor);
     let mut left = reusable(&sim, usize::MAX);
     left.run_again(NodePath::new("second"));
-    let mut resumed = Sim::reusing(&graph, left.clone());
-    resumed.drive(vendor);
+    let resumed = Sim::reusing(&graph, left.clone()).driven(vendor);
     assert_eq!(seen(&resumed), ["second c-first -", "third c-first -"]);
     left.branch_off();
-    let mut fork = Sim::reusing(&graph, left);
-    fork.drive(vendor);
+    let fork = Sim::reusing(&graph, left).driven(vendor);
     let error = fork.run.state().failure().unwrap().message.clone();
     let expected = "`second` cannot continue the conversation of `first`: session `s` may continue it too, and `chat.agent` \
                     cannot branch it; fork at `first` or at a node before it";
@@ -146,11 +139,9 @@ fn an_agent_in_the_conversation_of_another_is_not_in_a_new_one() {
         let known = crashed.started.iter().find(|start| start.path.as_str() == "second");
         known.and_then(|start| Some(start.conversation.as_ref()?.turns))
     };
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("agent:session", vendor);
+    let sim = Sim::new(&graph, &[]).driven_to("agent:session", vendor);
     assert_eq!(turns(Sim::new(&graph, &sim.log)), Some(1), "another agent had a turn in it");
-    let mut whole = Sim::new(&graph, &[]);
-    whole.drive(vendor);
+    let whole = Sim::new(&graph, &[]).driven(vendor);
     let mut left = reusable(&whole, usize::MAX);
     left.run_again(NodePath::new("second"));
     left.branch_off();
@@ -174,11 +165,9 @@ fn another_conversation_is_a_reason_to_run_again() {
 #[test]
 fn a_branch_begins_after_the_turn_of_the_node_whose_conversation_it_is() {
     let graph = graph(CONVERSATION);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(vendor_with_places);
+    let sim = Sim::new(&graph, &[]).driven(vendor_with_places);
     for left in left_by(&sim, "second") {
-        let mut next = Sim::reusing(&graph, left.clone());
-        next.drive(vendor_with_places);
+        let next = Sim::reusing(&graph, left.clone()).driven(vendor_with_places);
         next.check();
         let branched = ["second - c-first@end-first", "third c-second@end-first -"];
         assert_eq!((seen(&next), warned(&next)), (branched.map(str::to_owned).to_vec(), String::new()));
@@ -191,15 +180,13 @@ fn a_branch_begins_after_the_turn_of_the_node_whose_conversation_it_is() {
         "id: third, type: talk.agent, session: first",
         "id: third, type: talk.agent, session: { from: first, fork: true }",
     );
-    let mut sim = Sim::new(&crate::testing::graph(&text), &[]);
-    sim.drive(vendor_with_places);
+    let sim = Sim::new(&crate::testing::graph(&text), &[]).driven(vendor_with_places);
     assert_eq!(seen(&sim)[1..], ["second c-first@end-first -", "third - c-first@end-first"]);
     // Where nothing was said later, the conversation itself goes on.
     let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
     let mut before = Sim::new(&graph, &[]);
     before.log = sim.log[..=first_end].to_vec();
-    let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
-    early.drive(vendor_with_places);
+    let early = Sim::reusing(&graph, reusable(&before, usize::MAX)).driven(vendor_with_places);
     assert_eq!(seen(&early)[0], "second c-first@end-first -");
 }
 
@@ -220,18 +207,15 @@ nodes:
         [(CONVERSATION, "third - c-first@end-second"), (in_a_body, "third - c-first@end-second[1]/ask")]
     {
         let graph = graph(text);
-        let mut sim = Sim::new(&graph, &[]);
-        sim.drive(vendor_with_places);
+        let sim = Sim::new(&graph, &[]).driven(vendor_with_places);
         for left in left_by(&sim, "third") {
-            let mut next = Sim::reusing(&graph, left);
-            next.drive(vendor_with_places);
+            let next = Sim::reusing(&graph, left).driven(vendor_with_places);
             next.check();
             assert_eq!((seen(&next), warned(&next)), (vec![branched.to_owned()], String::new()));
             // The session that reuses this one's work knows the turns by what this one reused.
             let mut again = reusable(&next, usize::MAX);
             again.run_again(NodePath::new("third"));
-            let mut last = Sim::reusing(&graph, again);
-            last.drive(vendor_with_places);
+            let last = Sim::reusing(&graph, again).driven(vendor_with_places);
             assert_eq!(seen(&last), [branched]);
         }
     }

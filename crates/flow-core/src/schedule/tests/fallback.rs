@@ -83,8 +83,7 @@ fn output(sim: &Sim) -> serde_json::Value {
 
 #[test]
 fn agents_take_over_after_a_condition_a_failure_and_a_limit() {
-    let mut sim = Sim::new(&flow("cheap"), &[]);
-    sim.drive(unsure);
+    let sim = Sim::new(&flow("cheap"), &[]).driven(unsure);
     sim.check();
     let whole = [
         "cheap Named None",
@@ -99,8 +98,7 @@ fn agents_take_over_after_a_condition_a_failure_and_a_limit() {
     // Each begins its own conversation.
     assert_eq!(sim.starts("solve"), ["1 -: -", "2 -: -", "3 -: -"]);
 
-    let mut sim = Sim::new(&flow("cheap"), &[]);
-    sim.drive(|start, run| match start.attempt {
+    let sim = Sim::new(&flow("cheap"), &[]).driven(|start, run| match start.attempt {
         1 | 2 if start.path.node() == "solve" => vec![error(ErrorCode::NodeFailed)],
         _ => unsure(start, run),
     });
@@ -110,8 +108,7 @@ fn agents_take_over_after_a_condition_a_failure_and_a_limit() {
 
 #[test]
 fn a_name_that_no_agent_has_fails_the_node_with_those_that_there_are() {
-    let mut sim = Sim::new(&flow("nobody"), &[]);
-    sim.drive(unsure);
+    let sim = Sim::new(&flow("nobody"), &[]).driven(unsure);
     let failure = sim.run.state().failure().map(ToString::to_string);
     assert_eq!(relay(&sim.log), ["start 1"]);
     assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
@@ -125,14 +122,12 @@ fn a_name_that_no_agent_has_fails_the_node_with_those_that_there_are() {
 
 #[test]
 fn a_stop_a_used_up_budget_and_the_last_agent_end_the_node() {
-    let mut sim = Sim::new(&flow("cheap"), &[]);
-    sim.drive(|start, run| match start.path.node() {
+    let sim = Sim::new(&flow("cheap"), &[]).driven(|start, run| match start.path.node() {
         "solve" => vec![error(ErrorCode::BudgetExceeded)],
         _ => unsure(start, run),
     });
     assert_eq!(relay(&sim.log), ["cheap Named None", "start 1"]);
-    let mut sim = Sim::new(&flow("other"), &[]);
-    sim.drive(|start, run| match start.path.node() {
+    let sim = Sim::new(&flow("other"), &[]).driven(|start, run| match start.path.node() {
         "solve" => vec![error(ErrorCode::NodeFailed)],
         _ => unsure(start, run),
     });
@@ -151,8 +146,7 @@ fn a_stop_a_used_up_budget_and_the_last_agent_end_the_node() {
 #[test]
 fn a_fork_continues_with_the_agent_that_was_at_work_and_pays_for_none_before_it() {
     let graph = flow("cheap");
-    let mut whole = Sim::new(&graph, &[]);
-    whole.drive(unsure);
+    let whole = Sim::new(&graph, &[]).driven(unsure);
     let reusable = |graph: &std::sync::Arc<Graph>, until: usize| {
         let run = Sim::new(graph, &[]).run;
         let log: Vec<_> = whole.log[..until].iter().cloned().map(std::sync::Arc::new).collect();
@@ -163,8 +157,7 @@ fn a_fork_continues_with_the_agent_that_was_at_work_and_pays_for_none_before_it(
         |envelope| matches!(&envelope.event, Event::AgentSession { session_id, .. } if session_id.as_str() == "c-strong"),
     );
     let cut = named.unwrap() + 1;
-    let mut fork = Sim::reusing(&graph, reusable(&graph, cut));
-    fork.drive(unsure);
+    let fork = Sim::reusing(&graph, reusable(&graph, cut)).driven(unsure);
     fork.check();
     let expected = [
         "cheap Named None",
@@ -179,14 +172,12 @@ fn a_fork_continues_with_the_agent_that_was_at_work_and_pays_for_none_before_it(
     // A fork starts its agent again, and not those before it.
     let mut other = reusable(&graph, cut);
     other.forget_unfinished();
-    let mut fork = Sim::reusing(&graph, other);
-    fork.drive(unsure);
+    let fork = Sim::reusing(&graph, other).driven(unsure);
     assert_eq!(fork.starts("solve"), ["1 -: -", "2 -: -"]);
     assert_eq!(relay(&fork.log), expected);
 
     // What is whole is reused, unless an alternative has changed.
-    let mut fork = Sim::reusing(&graph, reusable(&graph, whole.log.len()));
-    fork.drive(unsure);
+    let fork = Sim::reusing(&graph, reusable(&graph, whole.log.len())).driven(unsure);
     assert_eq!((relay(&fork.log), output(&fork)), (vec!["cheap Named None".to_owned()], output(&whole)));
     for (from, to) in [
         ("{ agent: other }]", "{ agent: cheap }]"),
@@ -194,8 +185,7 @@ fn a_fork_continues_with_the_agent_that_was_at_work_and_pays_for_none_before_it(
         ("solve.sure < 0.7", "solve.sure < 0.8"),
     ] {
         let edited = crate::testing::graph(&FLOW.replace("WHO", "cheap").replace(from, to));
-        let mut fork = Sim::reusing(&edited, reusable(&graph, whole.log.len()));
-        fork.drive(unsure);
+        let fork = Sim::reusing(&edited, reusable(&graph, whole.log.len())).driven(unsure);
         assert!(relay(&fork.log).contains(&"start 1".to_owned()), "{to}: {:?}", relay(&fork.log));
     }
 }
@@ -237,8 +227,7 @@ nodes:
         all.sort();
         all
     };
-    let mut whole = Sim::new(&graph, &[]);
-    whole.drive(world);
+    let whole = Sim::new(&graph, &[]).driven(world);
     let branch = "None Some(\"c-talk\")";
     let expected = [
         format!("each[0]/inner {branch}"),
@@ -251,8 +240,7 @@ nodes:
     let named = whole.log.iter().position(
         |envelope| matches!(&envelope.event, Event::AgentSession { session_id, .. } if session_id.as_str() == "c-left"),
     );
-    let mut resumed = Sim::resumed(&graph, &whole.log[..=named.unwrap()], None);
-    resumed.drive(world);
+    let resumed = Sim::resumed(&graph, &whole.log[..=named.unwrap()], None).driven(world);
     assert!(
         starts(&resumed).contains(&"left Some(\"c-left\") Some(\"c-talk\")".to_owned()),
         "{:?}",
@@ -265,21 +253,21 @@ fn a_failed_session_resumes_with_the_agent_that_failed_last() {
     for (code, start) in
         [(ErrorCode::Overloaded, "1 c-other: continue"), (ErrorCode::InvalidRequest, "1 -: -")]
     {
-        let mut sim = Sim::new(&flow("cheap"), &[]);
-        sim.drive(move |start, run| match run.state().agent_of(run.graph(), start.node) {
-            Some("other") => vec![
-                AttemptStep::Begin,
-                AttemptStep::Name("c-other".to_owned()),
-                AttemptStep::Spent(Some(1.0), 1),
-                AttemptStep::Complete,
-                error(code),
-            ],
-            _ => unsure(start, run),
+        let sim = Sim::new(&flow("cheap"), &[]).driven(move |start, run| {
+            match run.state().agent_of(run.graph(), start.node) {
+                Some("other") => vec![
+                    AttemptStep::Begin,
+                    AttemptStep::Name("c-other".to_owned()),
+                    AttemptStep::Spent(Some(1.0), 1),
+                    AttemptStep::Complete,
+                    error(code),
+                ],
+                _ => unsure(start, run),
+            }
         });
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
         let graph = flow("cheap");
-        let mut resumed = Sim::reusing(&graph, super::reuse::reusable(&sim, usize::MAX));
-        resumed.drive(unsure);
+        let resumed = Sim::reusing(&graph, super::reuse::reusable(&sim, usize::MAX)).driven(unsure);
         resumed.check();
         assert_eq!(resumed.starts("solve"), [start], "{:?}", relay(&resumed.log));
         assert_eq!(output(&resumed)["by"], "other");
@@ -307,8 +295,7 @@ fn another_program_has_other_conversations() {
         vec![AttemptStep::Begin, name, AttemptStep::Complete, end]
     };
     for (second, takes_over, last) in [("two", "2 -: -", "1 -: -"), ("one", "2 c-plan: -", "1 c-next: -")] {
-        let mut sim = Sim::new(&graph(&PROGRAMS.replace("SECOND", second)), &[]);
-        sim.drive(world);
+        let sim = Sim::new(&graph(&PROGRAMS.replace("SECOND", second)), &[]).driven(world);
         assert_eq!(sim.starts("next"), ["1 c-plan: -", takes_over], "{second}");
         assert_eq!(sim.starts("last"), [last], "{second}");
         let warned = sim.log.iter().filter(|envelope| matches!(envelope.event, Event::Log { .. })).count();
@@ -331,12 +318,10 @@ fn what_several_agents_may_work_on_is_reused_though_it_names_the_session() {
             "{text}  - {{ id: last, type: constant, dependsOn: [solve], input: {{ value: {last} }} }}\n"
         ))
     };
-    let mut sim = Sim::new(&edited("1"), &[]);
-    sim.drive(unsure);
+    let sim = Sim::new(&edited("1"), &[]).driven(unsure);
     assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
     let reusable = super::reuse::reusable(&sim, usize::MAX);
-    let mut continued = Sim::reusing(&edited("2"), reusable);
-    continued.drive(unsure);
+    let continued = Sim::reusing(&edited("2"), reusable).driven(unsure);
     continued.check();
     assert_eq!((continued.starts("solve").len(), continued.starts("last").len()), (0, 1));
     assert_eq!(output(&continued)["by"], "other");
@@ -351,8 +336,7 @@ fn an_output_that_a_condition_could_not_judge_is_judged_again_and_not_paid_again
         ))
     };
     const WRONG: &str = "solve.nothing.sure < 0.7";
-    let mut sim = Sim::new(&flow(WRONG, 1), &[]);
-    sim.drive(unsure);
+    let sim = Sim::new(&flow(WRONG, 1), &[]).driven(unsure);
     assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
     let failed = ["cheap Named None", "start 1"];
     let passed_on = [
@@ -373,10 +357,11 @@ fn an_output_that_a_condition_could_not_judge_is_judged_again_and_not_paid_again
         let mut left = super::reuse::reusable(&sim, usize::MAX);
         // A session that failed again leaves the same.
         for _ in 0..2 {
-            let mut next = Sim::reusing(&flow(when, last), left);
-            next.drive(|start, run| match run.state().agent_of(run.graph(), start.node) {
-                Some("cheap") => panic!("it is paid again"),
-                _ => unsure(start, run),
+            let next = Sim::reusing(&flow(when, last), left).driven(|start, run| {
+                match run.state().agent_of(run.graph(), start.node) {
+                    Some("cheap") => panic!("it is paid again"),
+                    _ => unsure(start, run),
+                }
             });
             next.check();
             assert_eq!(relay(&next.log), expected, "{when}");
@@ -396,12 +381,10 @@ fn an_output_that_a_condition_could_not_judge_is_judged_again_and_not_paid_again
     // Where anything else has changed, the agent works again.
     let edited = flow("solve.sure < 0.1", 1);
     let prompt = FLOW.replace("WHO", "cheap").replace("talk.agent, prompt: go", "talk.agent, prompt: run");
-    let mut again = Sim::reusing(&graph(&prompt), super::reuse::reusable(&sim, usize::MAX));
-    again.drive(unsure);
+    let again = Sim::reusing(&graph(&prompt), super::reuse::reusable(&sim, usize::MAX)).driven(unsure);
     assert_eq!(relay(&again.log)[..2], failed);
     let mut forked = super::reuse::reusable(&sim, usize::MAX);
     forked.run_again(inspan_protocol::NodePath::new("solve"));
-    let mut again = Sim::reusing(&edited, forked);
-    again.drive(unsure);
+    let again = Sim::reusing(&edited, forked).driven(unsure);
     assert_eq!(relay(&again.log), failed);
 }

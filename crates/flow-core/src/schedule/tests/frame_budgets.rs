@@ -32,8 +32,7 @@ fn a_budget_within_a_body_counts_what_sessions_before_have_spent_on_its_item() {
     let own = "budget: { tokens: 25, onExceeded: fail }";
     for text in [foreach("", "", own), foreach("", &format!("policy: {{ {own} }}"), "")] {
         let graph = graph(&text);
-        let mut sim = Sim::new(&graph, &[]);
-        sim.drive(fails);
+        let mut sim = Sim::new(&graph, &[]).driven(fails);
         let mut turns = vec![names(&sim, "agent:usage")];
         for _ in 0..3 {
             let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
@@ -53,15 +52,11 @@ fn a_budget_within_a_body_counts_what_sessions_before_have_spent_on_its_item() {
     }
     // An item that replaces another has a budget for itself.
     let graph_of = |items: &str| graph(&foreach("", "", own).replace("[a, b]", items));
-    let first = {
-        let mut sim = Sim::new(&graph_of("[a, b]"), &[]);
-        sim.drive(turns(3, Some(0.5)));
-        sim
-    };
+    let first = { Sim::new(&graph_of("[a, b]"), &[]).driven(turns(3, Some(0.5))) };
     let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
     let before = Run::new(first.run.graph().clone(), &"s".into(), serde_json::Map::new(), None);
-    let mut second = Sim::reusing(&graph_of("[b, c]"), Reusable::of(before, &log, u64::MAX));
-    second.drive(turns(1, Some(0.5)));
+    let second =
+        Sim::reusing(&graph_of("[b, c]"), Reusable::of(before, &log, u64::MAX)).driven(turns(1, Some(0.5)));
     let carried: Vec<_> = second
         .log
         .iter()

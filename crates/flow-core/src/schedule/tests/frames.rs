@@ -17,8 +17,7 @@ use crate::{
 
 /// Runs a flow whose nodes give their input's `value` back, or fail by the name that they carry.
 fn drive(text: &str) -> Sim {
-    let mut sim = Sim::new(&graph(text), &[]);
-    sim.drive(acts);
+    let sim = Sim::new(&graph(text), &[]).driven(acts);
     sim.check();
     sim
 }
@@ -60,8 +59,7 @@ nodes:
 ",
     );
     for seed in 0..20 {
-        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
-        sim.drive(acts);
+        let sim = Sim::new(&graph, &[]).shuffled(seed).driven(acts);
         let message = sim.run.state().failure().map(|error| error.message.clone()).unwrap_or_default();
         let named = ["0", "1", "2"].map(|item| format!("item {item} of `each`: `a`: {item}"));
         assert!(named.contains(&message), "{message}");
@@ -114,11 +112,7 @@ nodes:
     body: { nodes: [{ id: wait, type: control.wait, input: { ms: 1 } }] }
 ",
     );
-    let whole = {
-        let mut sim = Sim::new(&graph, &[]);
-        sim.drive(world);
-        sim
-    };
+    let whole = { Sim::new(&graph, &[]).driven(world) };
     let durations = |sim: &Sim| -> Vec<u64> {
         let took = sim.log.iter().filter_map(|envelope| match &envelope.event {
             Event::TaskComplete { task_id, duration_ms, .. } if task_id.as_str() == "each" => {
@@ -228,10 +222,8 @@ fn another_attempt_takes_nothing_over_that_the_first_has_taken_over() {
             let error = AgentError::new(ErrorCode::NodeFailed, "no");
             vec![AttemptStep::Begin, AttemptStep::End(AttemptEnd::Error(error))]
         };
-        let mut first = Sim::new(&graph, &[]);
-        first.drive(fails);
-        let mut second = Sim::reusing(&graph, reusable(&first, usize::MAX));
-        second.drive(fails);
+        let first = Sim::new(&graph, &[]).driven(fails);
+        let second = Sim::reusing(&graph, reusable(&first, usize::MAX)).driven(fails);
         let count = |name: &str| {
             let of_gen =
                 |at: &&Envelope| at.context.task.as_ref().is_some_and(|path| path.as_str().ends_with("gen"));

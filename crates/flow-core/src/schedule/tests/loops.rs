@@ -32,8 +32,7 @@ fn course(log: &[Envelope]) -> Vec<String> {
 
 /// Runs a flow of nodes that give their own places.
 fn run(text: &str) -> Sim {
-    let mut sim = Sim::new(&graph(text), &[]);
-    sim.drive(world);
+    let sim = Sim::new(&graph(text), &[]).driven(world);
     sim.check();
     sim
 }
@@ -57,8 +56,7 @@ edges:
   - { from: either, to: after, when: "1 == 2" }
 "#,
     );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(acts);
+    let sim = Sim::new(&graph, &[]).driven(acts);
     sim.check();
     let status = |id: &str| sim.run.state().nodes()[graph.flow().find(id).unwrap().0 as usize].status;
     let statuses = ["bad", "either", "after", "waits"].map(status);
@@ -120,8 +118,7 @@ edges:
   - { from: review, to: done, when: "frame.pass > 1" }
 "#,
     );
-    let mut new = Sim::new(&graph, &[]);
-    new.until_event("loop:iterate", world);
+    let new = Sim::new(&graph, &[]).driven_to("loop:iterate", world);
     let skipped_before = new.log.len();
     // An older version resolved the edge to `done` in the first pass, skipped all behind it, and did not name the
     // nodes that go back.
@@ -144,8 +141,7 @@ edges:
         Some(path("fix")),
         Event::LoopIterate { from: node("fix"), to: node("review"), iteration: 1, nodes },
     );
-    let mut resumed = Sim::resumed(&graph, &old.log, None);
-    resumed.drive(world);
+    let resumed = Sim::resumed(&graph, &old.log, None).driven(world);
     resumed.check();
     assert_eq!(
         course(&resumed.log),
@@ -281,8 +277,7 @@ fn agrees(flow: &PlainFlow, seed: u64) -> Result<(), TestCaseError> {
     let text = flow.text();
     let Some(graph) = compiled(&text) else { return Ok(()) };
     let expected = Plain::new(flow).run();
-    let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-    whole.drive(acts);
+    let whole = Sim::new(&graph, &[]).shuffled(seed).driven(acts);
     whole.check();
     prop_assert_eq!(&ends(&whole), &expected, "{}\n{}", story(&whole.log), text);
     exits_are_final(flow, &whole)?;
@@ -295,15 +290,14 @@ fn agrees(flow: &PlainFlow, seed: u64) -> Result<(), TestCaseError> {
     let expected = apart(expected);
     let step = whole.log.len() / 6 + 1;
     for cut in (seed as usize % step..whole.log.len()).step_by(step) {
-        let mut sim = Sim::resumed(&graph, &whole.log[..cut], None).shuffled(seed ^ cut as u64);
-        sim.drive(acts);
+        let sim = Sim::resumed(&graph, &whole.log[..cut], None).shuffled(seed ^ cut as u64).driven(acts);
         sim.check();
         prop_assert_eq!(&apart(ends(&sim)), &expected, "cut after {}\n{}\n{}", cut, story(&sim.log), text);
         prop_assert!(sim.again(cut).is_empty(), "cut after {}\n{}\n{}", cut, story(&sim.log), text);
     }
     let half = Sim::new(&graph, &whole.log[..whole.log.len() / 2 + 1]);
-    let mut restored = Sim::restored(&graph, &half.run.snapshot(&graph.input), half.now).shuffled(seed);
-    restored.drive(acts);
+    let restored =
+        Sim::restored(&graph, &half.run.snapshot(&graph.input), half.now).shuffled(seed).driven(acts);
     prop_assert_eq!(&apart(ends(&restored)), &expected, "restored\n{}\n{}", story(&restored.log), text);
     Ok(())
 }

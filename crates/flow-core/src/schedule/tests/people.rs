@@ -20,8 +20,7 @@ const RISKY: &str = "name: risky\nnodes:\n  - { id: ok, type: control.noop, effe
 #[test]
 fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
     let graph = graph(ASK);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("session:prompt", world);
+    let sim = Sim::new(&graph, &[]).driven_to("session:prompt", world);
     let id = |sim: &Sim| sim.run.state().session.prompts[0].prompt_id.clone();
     let asked = id(&sim);
     let mut crashed = Sim::new(&graph, &sim.log);
@@ -33,8 +32,7 @@ fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
     assert_eq!((cut.since, cut.asked.as_ref().map(|asked| &asked.prompt_id)), (Some(sim.now), Some(&asked)));
     // The answer is in the log, and the process dies before it is used.
     crashed.until_event("session:reply", world);
-    let mut answered = Sim::resumed(&graph, &crashed.log, None);
-    answered.drive(world);
+    let answered = Sim::resumed(&graph, &crashed.log, None).driven(world);
     answered.check();
     let asked_again = story(&answered.log[crashed.log.len()..]).contains("session:prompt");
     let reply = answered.started[0].interrupted.as_ref().unwrap().reply.clone();
@@ -84,14 +82,11 @@ fn a_session_that_waits_for_a_person_says_so_once_and_again_after_a_rest() {
             AttemptStep::End(AttemptEnd::Output(serde_json::json!({}))),
         ]
     };
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(asks);
+    let sim = Sim::new(&graph, &[]).driven(asks);
     let waits = |sim: &Sim| story(&sim.log).matches("flow:waiting").count();
     assert_eq!(waits(&sim), 1);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("flow:waiting", asks);
-    let mut resumed = Sim::resumed(&graph, &sim.log, None);
-    resumed.drive(asks);
+    let sim = Sim::new(&graph, &[]).driven_to("flow:waiting", asks);
+    let resumed = Sim::resumed(&graph, &sim.log, None).driven(asks);
     resumed.check();
     assert_eq!(waits(&resumed), 2);
     // A process that leaves while it waits must have asked before: the answer may be there already.
@@ -102,8 +97,7 @@ fn a_session_that_waits_for_a_person_says_so_once_and_again_after_a_rest() {
 /// A run that died after `risky` had begun, resumed with a person who answers so.
 fn doubtful(answer: Option<&'static str>) -> Sim {
     let graph = graph(RISKY);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("task:start", world);
+    let sim = Sim::new(&graph, &[]).driven_to("task:start", world);
     let mut resumed = Sim::resumed(&graph, &sim.log, None);
     resumed.answer = answer;
     resumed
@@ -139,8 +133,7 @@ fn what_was_cancelled_before_it_began_has_had_no_effect() {
     let orders = [Event::SessionPause { reason: None, cause: None }, Event::SessionAbort { reason: None }];
     for order in orders {
         let graph = graph(RISKY);
-        let mut sim = Sim::new(&graph, &[]);
-        sim.until_event("task:start", world);
+        let mut sim = Sim::new(&graph, &[]).driven_to("task:start", world);
         sim.emit(None, order.clone());
         let (mut actions, task) = (Vec::new(), sim.started[0].node);
         sim.run.next(sim.now, &mut actions);
@@ -214,11 +207,11 @@ fn the_doubt_and_its_answer_survive_the_next_crash() {
 #[test]
 fn a_turn_that_a_message_interrupted_asks_for_nothing_any_more() {
     let text = "name: two\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n  - { id: human, type: human.input, input: { prompt: go } }\n";
-    let mut sim = Sim::new(&graph(text), &[]);
-    sim.until_event("session:prompt", |start, run| match start.path.node() {
-        "a" => vec![AttemptStep::Begin, AttemptStep::Until(inspan_protocol::Timestamp::from_millis(99))],
-        _ => world(start, run),
-    });
+    let mut sim =
+        Sim::new(&graph(text), &[]).driven_to("session:prompt", |start, run| match start.path.node() {
+            "a" => vec![AttemptStep::Begin, AttemptStep::Until(inspan_protocol::Timestamp::from_millis(99))],
+            _ => world(start, run),
+        });
     let a = || Some(NodePath::root(&NodeId::new("a").unwrap()));
     let open = |sim: &Sim| sim.run.state().prompts().iter().map(|open| open.kind).collect::<Vec<_>>();
     let asks =

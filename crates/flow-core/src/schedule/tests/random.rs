@@ -15,8 +15,7 @@ use crate::{Graph, schedule::Run, testing::graph};
 /// Resumes a log that was cut after so many events, and compares its result with that of the uninterrupted
 /// run.
 fn resume_and_compare(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, TestCaseError> {
-    let mut sim = Sim::resumed(whole.run.graph(), log, None).shuffled(log.len() as u64);
-    sim.drive(world);
+    let sim = Sim::resumed(whole.run.graph(), log, None).shuffled(log.len() as u64).driven(world);
     sim.check();
     prop_assert_eq!(sim.end(), whole.end(), "cut after {}:\n{}\n{}", log.len(), story(&sim.log), text);
     prop_assert!(sim.again(log.len()).is_empty(), "cut after {}:\n{}\n{}", log.len(), story(&sim.log), text);
@@ -36,8 +35,7 @@ proptest! {
     fn any_flow_ends_in_order_and_is_the_fold_of_its_log(shape in shape(), seed in any::<u64>()) {
         let text = text(&shape);
         let graph = graph(&text);
-        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
-        sim.drive(world);
+        let sim = Sim::new(&graph, &[]).shuffled(seed).driven(world);
         sim.check();
         prop_assert!(sim.most <= shape.limit + shape.waiters(), "{} ran at once\n{}", sim.most, text);
         let doubled: Vec<_> = sim.log.iter().chain(&sim.log).cloned().collect();
@@ -124,8 +122,7 @@ proptest! {
             let half = Sim::new(&graph, &whole.log[..cut]);
             let saved = serde_json::to_string(&half.run.snapshot(&graph.input)).unwrap();
             let saved: RunSnapshot = serde_json::from_str(&saved).unwrap();
-            let mut sim = Sim::restored(&graph, &saved, half.now).shuffled(seed);
-            sim.drive(world);
+            let sim = Sim::restored(&graph, &saved, half.now).shuffled(seed).driven(world);
             prop_assert_eq!(sim.end(), whole.end(), "saved after {}:\n{}\n{}", cut, story(&sim.log), text);
         }
     }
@@ -167,8 +164,7 @@ proptest! {
         let outcome = whole.run.facts.session.outcome;
         prop_assume!(outcome == Some(inspan_protocol::Outcome::Success));
         for flow in [same, graph(&format!("{text}# edited\n"))] {
-            let mut sim = Sim::reusing(&flow, reusable(&whole, usize::MAX)).shuffled(!seed);
-            sim.drive(world);
+            let sim = Sim::reusing(&flow, reusable(&whole, usize::MAX)).shuffled(!seed).driven(world);
             sim.check();
             prop_assert_eq!(sim.end(), whole.end(), "{}\n\n{}\n{}", story(&whole.log), story(&sim.log), text);
             let completed = |path: &NodePath| whole.log.iter().any(|envelope| {
@@ -204,8 +200,7 @@ proptest! {
 fn whole(shape: &Shape, seed: u64) -> (String, Arc<Graph>, Sim) {
     let text = text(shape);
     let graph = graph(&text);
-    let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-    whole.drive(world);
+    let whole = Sim::new(&graph, &[]).shuffled(seed).driven(world);
     (text, graph, whole)
 }
 

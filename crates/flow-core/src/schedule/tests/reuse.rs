@@ -56,8 +56,7 @@ pub(super) fn reusable(sim: &Sim, until: usize) -> Reusable {
 pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
     let run = Sim::reusing(graph, reusable.clone()).run;
     let plan = run.plan(Timestamp::default());
-    let mut sim = Sim::reusing(graph, reusable.clone());
-    sim.drive(talk);
+    let sim = Sim::reusing(graph, reusable.clone()).driven(talk);
     sim.check();
     let seen = |path: &NodePath, reused: bool| {
         sim.log.iter().any(|envelope| {
@@ -99,9 +98,7 @@ pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
 }
 
 pub(super) fn ran(text: &str) -> Sim {
-    let mut sim = Sim::new(&graph(text), &[]);
-    sim.drive(talk);
-    sim
+    Sim::new(&graph(text), &[]).driven(talk)
 }
 
 /// What a session has left that reuses the work of another one itself.
@@ -133,17 +130,17 @@ nodes:
 "
         ))
     };
-    let mut first = Sim::new(&flow("[a, b]", "go"), &[]);
-    first.drive(talk);
+    let first = Sim::new(&flow("[a, b]", "go"), &[]).driven(talk);
     let left = reusable(&first, usize::MAX);
     // Its first item fails at once, so it reaches nothing else.
-    let mut second = Sim::reusing(&flow("[x, a, b]", "went"), left.clone());
-    second.drive(|start, run| match start.path.as_str() {
-        "each[0]/check" | "first" => {
-            let error = AgentError::new(ErrorCode::NodeFailed, "no");
-            vec![AttemptStep::End(AttemptEnd::Error(error))]
+    let second = Sim::reusing(&flow("[x, a, b]", "went"), left.clone()).driven(|start, run| {
+        match start.path.as_str() {
+            "each[0]/check" | "first" => {
+                let error = AgentError::new(ErrorCode::NodeFailed, "no");
+                vec![AttemptStep::End(AttemptEnd::Error(error))]
+            }
+            _ => talk(start, run),
         }
-        _ => talk(start, run),
     });
     let left = reusable_after(&second, &left);
     let plan = planned(&flow("[y, a, b]", "gone"), &left);
@@ -159,11 +156,16 @@ nodes:
     ];
     assert_eq!(reused, expected.map(|path| format!("{path} Reused")), "{}\n{plan:#?}", story(&second.log));
     // What follows work that really ran is not left to anybody.
-    let mut third = Sim::reusing(&flow("[a, b]", "went"), reusable(&first, usize::MAX));
-    third.drive(|start, run| match start.path.as_str() {
-        "after" => vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no")))],
-        _ => talk(start, run),
-    });
+    let third =
+        Sim::reusing(&flow("[a, b]", "went"), reusable(&first, usize::MAX)).driven(|start, run| match start
+            .path
+            .as_str()
+        {
+            "after" => {
+                vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no")))]
+            }
+            _ => talk(start, run),
+        });
     let cut = third
         .log
         .iter()
@@ -242,8 +244,7 @@ fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
         planned(&edited, &all),
         ["code Reused", "code#2 Undecided", "review Runs(Input)", "review#2 Undecided", "ship Undecided"]
     );
-    let mut sim = Sim::reusing(&edited, all);
-    sim.drive(talk);
+    let sim = Sim::reusing(&edited, all).driven(talk);
     let started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
     assert_eq!(started, ["review", "code#2", "review#2", "ship"]);
     // The conversation of a reused agent is known.
@@ -253,8 +254,7 @@ fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
 #[test]
 fn what_failed_runs_again_and_what_was_cut_short_continues() {
     let graph = graph(CHAIN);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(|start, run| match start.path.node() {
+    let sim = Sim::new(&graph, &[]).driven(|start, run| match start.path.node() {
         "b" => vec![
             AttemptStep::Until(Timestamp::from_millis(50)),
             AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
@@ -268,8 +268,7 @@ fn what_failed_runs_again_and_what_was_cut_short_continues() {
     });
     let left = reusable(&sim, usize::MAX);
     assert_eq!(planned(&graph, &left), ["a Reused", "b Runs(Failed)", "c Undecided", "side Resumes"]);
-    let mut resumed = Sim::reusing(&graph, left.clone());
-    resumed.until_event("agent:start", talk);
+    let resumed = Sim::reusing(&graph, left.clone()).driven_to("agent:start", talk);
     let starts = |sim: &Sim| sim.starts("side").join(", ");
     assert_eq!(starts(&resumed), "1 c-side: continue");
     let mut anew = left;
@@ -291,8 +290,7 @@ fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
         (ErrorCode::Timeout, Some(10), "a Runs(Failed)", "1 -: -"),
     ];
     for (code, spent, plan, start) in rows {
-        let mut sim = Sim::new(&graph, &[]);
-        sim.drive(move |_, _| {
+        let sim = Sim::new(&graph, &[]).driven(move |_, _| {
             let begins = [AttemptStep::Begin, AttemptStep::Name("c-a".to_owned())];
             let spent = spent.map(|tokens| AttemptStep::Spent(None, tokens));
             let fails = AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "no")));
@@ -300,8 +298,7 @@ fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
         });
         let left = reusable(&sim, usize::MAX);
         assert_eq!(planned(&graph, &left), [plan]);
-        let mut resumed = Sim::reusing(&graph, left.clone());
-        resumed.until_event("agent:start", talk);
+        let resumed = Sim::reusing(&graph, left.clone()).driven_to("agent:start", talk);
         assert_eq!(resumed.starts("a"), [start]);
         let mut anew = left;
         anew.forget_unfinished();
@@ -314,8 +311,7 @@ fn a_session_that_takes_work_over_survives_a_crash() {
     let sim = ran(CHAIN);
     let all = reusable(&sim, usize::MAX);
     let edited = graph(&CHAIN.replace("\"two\"", "\"2\""));
-    let mut whole = Sim::reusing(&edited, all.clone());
-    whole.drive(talk);
+    let whole = Sim::reusing(&edited, all.clone()).driven(talk);
     for cut in 1..whole.log.len() {
         let mut crashed = Sim::reusing_log(&edited, all.clone(), &whole.log[..cut]);
         crashed.resume(None, &Default::default());
@@ -452,8 +448,7 @@ nodes:
         "improve[1]/test Undecided",
     ];
     assert_eq!(planned(&edited, &all), plan);
-    let mut second = Sim::reusing(&edited, all);
-    second.drive(talk);
+    let second = Sim::reusing(&edited, all).driven(talk);
     second.check();
     let started: Vec<_> = second.started.iter().map(|start| start.path.to_string()).collect();
     assert_eq!(started, ["improve[0]/test", "improve[1]/code", "improve[1]/test"]);
@@ -488,8 +483,7 @@ fn an_agent_that_was_to_be_tried_again_goes_on_in_the_next_session() {
             }
             _ => vec![AttemptStep::Until(late), fails(ErrorCode::NodeFailed)],
         };
-        let mut sim = Sim::new(&graph, &[]);
-        sim.drive(acts);
+        let sim = Sim::new(&graph, &[]).driven(acts);
         sim.check();
         assert_eq!(sim.starts("a").len(), 1, "{}", story(&sim.log));
         let plan = planned(&graph, &reusable(&sim, usize::MAX));
@@ -529,8 +523,7 @@ fn a_failure_that_was_handled_is_finished_work() {
             ends.replace("{NODE}", node)
         );
         let graph = graph(&text);
-        let mut sim = Sim::new(&graph, &[]);
-        sim.drive(bad_fails);
+        let sim = Sim::new(&graph, &[]).driven(bad_fails);
         sim.check();
         let left = reusable(&sim, usize::MAX);
         let reused = |plan: &[String]| {
@@ -544,8 +537,7 @@ fn a_failure_that_was_handled_is_finished_work() {
         assert_eq!(reused(&planned(&edited, &left)), in_frames, "{text}");
         assert!(plan.contains(&"last Runs(Failed)".to_owned()), "{plan:?}");
         // The next session sees the same, and so does the one after it.
-        let mut second = Sim::reusing(&graph, left.clone());
-        second.drive(bad_fails);
+        let second = Sim::reusing(&graph, left.clone()).driven(bad_fails);
         second.check();
         assert_eq!(second.started.iter().map(|start| start.path.as_str()).collect::<Vec<_>>(), ["last"]);
         let failed = |sim: &Sim| sim.run.state().nodes()[0].status == NodeStatus::Failed;
@@ -563,8 +555,7 @@ fn a_failure_that_was_handled_is_finished_work() {
     for (begin, node, edges) in [when, (each("", ", onItemError: stop"), "each", "")] {
         let ends = ends.replace("{NODE}", node);
         let text = format!("flow: {{ name: f }}\nnodes:\n{begin}{ends}{edges}");
-        let mut sim = Sim::new(&graph(&text), &[]);
-        sim.drive(bad_fails);
+        let sim = Sim::new(&graph(&text), &[]).driven(bad_fails);
         let plan = planned(&graph(&(text + "# edited\n")), &reusable(&sim, usize::MAX));
         assert!(plan.iter().any(|line| line.ends_with("bad Runs(Failed)")), "{plan:?}");
     }
@@ -572,8 +563,7 @@ fn a_failure_that_was_handled_is_finished_work() {
     let handled = |more: &str| {
         format!("name: f\nnodes:\n{}{}", agent("bad", more), agent("last", ", dependsOn: [bad]"))
     };
-    let mut sim = Sim::new(&graph(&handled(", policy: { continueOnError: true }")), &[]);
-    sim.drive(bad_fails);
+    let sim = Sim::new(&graph(&handled(", policy: { continueOnError: true }")), &[]).driven(bad_fails);
     let plan = planned(&graph(&handled("")), &reusable(&sim, usize::MAX));
     assert_eq!(plan, ["bad Runs(Failed)", "last Undecided"]);
 }
@@ -600,16 +590,14 @@ nodes:
 
 #[test]
 fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_session_too() {
-    let mut sim = Sim::new(&graph(DEPLOY), &[]);
-    sim.until_event("agent:start", talk);
+    let sim = Sim::new(&graph(DEPLOY), &[]).driven_to("agent:start", talk);
     let mut left = reusable(&sim, usize::MAX);
     left.forget_unfinished();
     let edited = graph(&DEPLOY.replace("prompt: after", "prompt: edited"));
     let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
     let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
     assert_eq!(decisions, [ReuseDecision::Asks, ReuseDecision::Undecided]);
-    let mut next = Sim::reusing(&edited, left.clone());
-    next.drive(talk);
+    let next = Sim::reusing(&edited, left.clone()).driven(talk);
     next.check();
     let first = |name: &str| next.log.iter().position(|envelope| envelope.event.name() == name);
     assert!(first("session:prompt").is_some(), "{}", story(&next.log));
@@ -622,8 +610,7 @@ fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_sessi
 /// What the plan to resume says once this event has happened, and the process died.
 fn plan_after(event: &str, nodes: &str) -> Vec<String> {
     let graph = graph(&format!("flow: {{ name: f }}\nnodes:\n{nodes}"));
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event(event, world);
+    let sim = Sim::new(&graph, &[]).driven_to(event, world);
     plan_to_resume(&sim)
 }
 
@@ -634,8 +621,7 @@ fn plan_to_resume(sim: &Sim) -> Vec<String> {
 
 #[test]
 fn what_was_stopped_before_its_process_died_only_ends() {
-    let mut sim = Sim::new(&graph(DEPLOY), &[]);
-    sim.until_event("agent:start", talk);
+    let mut sim = Sim::new(&graph(DEPLOY), &[]).driven_to("agent:start", talk);
     sim.emit(None, Event::SessionPause { reason: None, cause: None });
     sim.emit(None, Event::SessionAbort { reason: None });
     assert_eq!(plan_to_resume(&sim), ["deploy Cancelled", "after Cancelled"]);

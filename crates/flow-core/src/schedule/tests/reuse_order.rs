@@ -51,8 +51,7 @@ fn done(sim: &Sim) -> Vec<String> {
 
 /// Runs a flow, then the edited flow with what the first has left and this place run again, and compares what is done.
 fn continues(flow: &str, edits: &[(&str, &str)], again: Option<&str>, expected: &[&str]) {
-    let mut first = Sim::new(&graph(flow), &[]);
-    first.drive(world);
+    let first = Sim::new(&graph(flow), &[]).driven(world);
     first.check();
     let mut left = reusable(&first, usize::MAX);
     if let Some(again) = again {
@@ -64,8 +63,7 @@ fn continues(flow: &str, edits: &[(&str, &str)], again: Option<&str>, expected: 
     });
     let edited = graph(&edited);
     planned(&edited, &left);
-    let mut second = Sim::reusing(&edited, left);
-    second.drive(world);
+    let second = Sim::reusing(&edited, left).driven(world);
     second.check();
     assert_eq!(done(&second), expected, "{}\n{}", story(&first.log), story(&second.log));
 }

@@ -158,6 +158,20 @@ impl Sim {
         self
     }
 
+    pub(super) fn driven(mut self, world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>) -> Self {
+        self.drive(world);
+        self
+    }
+
+    pub(super) fn driven_to(
+        mut self,
+        event: &str,
+        world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>,
+    ) -> Self {
+        self.until_event(event, world);
+        self
+    }
+
     pub(super) fn emit(&mut self, task: Option<NodePath>, event: Event) {
         self.put(task, None, event);
     }

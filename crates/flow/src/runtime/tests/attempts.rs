@@ -130,7 +130,7 @@ fn spec(id: &str, node_type: &str, input: Value) -> AttemptSpec {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_is_run_on_in_another_process_with_its_progress() {
-    let talk = TalkProvider::new(|asked, _| match &asked.options.resume {
+    let talk = TalkProvider::new(|asked, _| match &asked.resume {
         None => vec![Do::Name("c"), Do::Say("…"), Do::Work(60_000), Do::End("never", None, 1)],
         Some(_) => vec![Do::Name("c"), Do::Work(10), Do::End("done", Some(0.1), 1)],
     });

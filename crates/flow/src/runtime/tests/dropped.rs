@@ -56,7 +56,7 @@ async fn a_session_whose_run_was_dropped_is_opened_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_ran_until_the_last_event_before_a_crash_is_work_and_no_idle_time() {
-    let talk = TalkProvider::new(|asked, _| match &asked.options.resume {
+    let talk = TalkProvider::new(|asked, _| match &asked.resume {
         None => vec![Do::Name("c"), Do::Work(4_000), Do::Say("so far"), Do::Work(60_000)],
         Some(_) => vec![Do::Work(1_000), Do::End("done", None, 1)],
     });

@@ -31,7 +31,7 @@ edges:
 "#;
 
 fn talk() -> TalkProvider {
-    TalkProvider::new(|asked, _| match &asked.options.resume {
+    TalkProvider::new(|asked, _| match &asked.resume {
         None => vec![
             Do::Name("c-one"),
             Do::Say("a"),

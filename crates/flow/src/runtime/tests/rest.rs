@@ -39,7 +39,7 @@ fn talk() -> TalkProvider {
         "two" => vec![Do::Work(3_000), Do::Name("c-two"), Do::Work(9_000), Do::End("second", Some(0.1), 5)],
         "three" => vec![Do::Name("c-three"), Do::Work(1_000), Do::End("third", Some(0.1), 5)],
         other => {
-            let own = asked.options.resume.as_ref().unwrap().as_str();
+            let own = asked.resume.as_ref().unwrap().as_str();
             let (name, text) = match own {
                 "c-one" => ("c-one", "first"),
                 "c-two" => ("c-two", "second"),
@@ -130,7 +130,7 @@ async fn an_agent_that_forgets_a_cut_turn_is_asked_again_while_none_has_ended() 
     for (cut_in_turn, forgets, second) in
         [(true, true, "c: one"), (true, false, "c: continue"), (false, true, "c: continue")]
     {
-        let play = TalkProvider::new(move |asked, _| match asked.options.resume {
+        let play = TalkProvider::new(move |asked, _| match asked.resume {
             None => begins(Do::Work(if cut_in_turn { 60_000 } else { 1 })),
             Some(_) => vec![Do::End("done", None, 1)],
         });
@@ -145,7 +145,7 @@ async fn an_agent_that_forgets_a_cut_turn_is_asked_again_while_none_has_ended() 
 
 #[tokio::test(start_paused = true)]
 async fn the_caller_chooses_the_message_to_agents() {
-    let play = TalkProvider::new(|asked, _| match &asked.options.resume {
+    let play = TalkProvider::new(|asked, _| match &asked.resume {
         None => vec![Do::Name(if asked.prompt == "one" { "c-one" } else { "c-two" }), Do::Work(60_000)],
         Some(_) => vec![Do::Work(1), Do::End("done", None, 1)],
     });

@@ -1,58 +1,44 @@
 //! Writes a turn as the events of a Responses stream, in their order, and as the response they add up to.
 
+use serde_json::{Value, json};
+
 use super::super::CREATED;
-use super::message::{
-    Incomplete, Item, ResponseBody, ResponseFailure, ResponsesContent, ResponsesEvent, ResponsesInputDetails,
-    ResponsesOutputDetails, ResponsesUsage,
-};
 use crate::scenario::{Turn, Usage};
-use crate::speech::{Spoken, pieces, spoken};
+use crate::speech::{Spoken, pieces, spoken, text_of};
 use crate::wire::RequestView;
-use crate::wire::sorted;
 
 /// One piece of the answer.
-pub(super) enum AnswerPart<'a> {
-    Event(ResponsesEvent<'a>),
+pub(super) enum AnswerPart {
+    Event(Value),
     Pause { ms: u64 },
 }
 
 /// Sends the answer to `tell` piece by piece, and returns it whole.
-pub(super) fn answer(
-    turn: &Turn,
-    request: &RequestView,
-    stem: &str,
-    tell: impl FnMut(AnswerPart<'_>),
-) -> ResponseBody {
+pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl FnMut(AnswerPart)) -> Value {
     let end = AnswerEnd::of(turn);
-    let mut response = ResponseBody {
-        id: turn.message_id.clone().unwrap_or_else(|| format!("resp_{stem}")),
-        object: "response",
-        created_at: CREATED,
-        status: "in_progress",
-        error: None,
-        incomplete_details: None,
-        model: request.model.clone(),
-        output: Vec::new(),
-        parallel_tool_calls: true,
-        previous_response_id: None,
-        store: false,
-        usage: None,
-    };
+    let mut response = json!({
+        "id": turn.message_id.clone().unwrap_or_else(|| format!("resp_{stem}")),
+        "object": "response",
+        "created_at": CREATED,
+        "status": "in_progress",
+        "error": null,
+        "incomplete_details": null,
+        "model": request.model,
+        "output": [],
+        "parallel_tool_calls": true,
+        "previous_response_id": null,
+        // Nothing is stored between requests.
+        "store": false,
+        "usage": null,
+    });
+    let mut output = Vec::new();
     let mut teller = Teller { stem, reported: 0, tell };
-    teller.event(ResponsesEvent {
-        kind: "response.created",
-        response: Some(&response),
-        ..ResponsesEvent::default()
-    });
-    teller.event(ResponsesEvent {
-        kind: "response.in_progress",
-        response: Some(&response),
-        ..ResponsesEvent::default()
-    });
+    teller.event(json!({ "type": "response.created", "response": response }));
+    teller.event(json!({ "type": "response.in_progress", "response": response }));
     let mut refused = false;
     for block in spoken(turn, request) {
-        let index = response.output.len();
-        response.output.push(match block {
+        let index = output.len();
+        output.push(match block {
             Spoken::Pause { ms } => {
                 (teller.tell)(AnswerPart::Pause { ms });
                 continue;
@@ -62,44 +48,46 @@ pub(super) fn answer(
                 teller.refusal(index, &text, chunks)
             }
             Spoken::Text { text, chunks } => teller.text(index, &text, chunks, end.item_status()),
-            Spoken::Thinking { text, signature, chunks } => teller.thought(index, text, signature, chunks),
+            Spoken::Thinking { text, signature, chunks } => teller.thought(index, &text, &signature, chunks),
             Spoken::ToolUse { name, input, id, chunks } => {
                 let call_id = id.unwrap_or_else(|| format!("call_{stem}_{index}"));
-                match request.freeform_tools.contains(&name) {
-                    true => {
-                        let input = input["input"].as_str().unwrap_or_default();
-                        teller.text_call(index, call_id, name, input, chunks)
+                let mut item = json!({ "call_id": call_id, "name": name });
+                if request.freeform_tools.contains(&name) {
+                    item["type"] = "custom_tool_call".into();
+                    item["id"] = teller.id("ctc", index).into();
+                    let text = input["input"].as_str().unwrap_or_default();
+                    teller.call(index, item, "response.custom_tool_call_input", "input", text, chunks)
+                } else {
+                    item["type"] = "function_call".into();
+                    item["id"] = teller.id("fc", index).into();
+                    if let Some((group, tool)) = grouped(&name, &request.tool_groups) {
+                        item["namespace"] = group.into();
+                        item["name"] = tool.into();
                     }
-                    false => {
-                        let name = grouped(name, &request.tool_groups);
-                        teller.function_call(index, call_id, name, &sorted(&input).to_string(), chunks)
-                    }
+                    let text = text_of(&input);
+                    teller.call(index, item, "response.function_call_arguments", "arguments", &text, chunks)
                 }
             }
         });
     }
     if end.refuses() && !refused {
-        let item = teller.refusal(response.output.len(), "Scripted refusal.", 1);
-        response.output.push(item);
+        output.push(teller.refusal(output.len(), "Scripted refusal.", 1));
     }
-    let kind = match end {
-        AnswerEnd::Completed | AnswerEnd::Refused => {
-            response.status = "completed";
-            "response.completed"
-        }
+    let status = match end {
+        AnswerEnd::Completed | AnswerEnd::Refused => "completed",
         AnswerEnd::Incomplete(reason) => {
-            response.status = "incomplete";
-            response.incomplete_details = Some(Incomplete { reason: reason.to_owned() });
-            "response.incomplete"
+            response["incomplete_details"] = json!({ "reason": reason });
+            "incomplete"
         }
-        AnswerEnd::Failed(failure) => {
-            response.status = "failed";
-            response.error = Some(failure);
-            "response.failed"
+        AnswerEnd::Failed { code, message } => {
+            response["error"] = json!({ "code": code, "message": message });
+            "failed"
         }
     };
-    response.usage = Some(usage(&turn.usage));
-    teller.event(ResponsesEvent { kind, response: Some(&response), ..ResponsesEvent::default() });
+    response["status"] = status.into();
+    response["output"] = output.into();
+    response["usage"] = usage(&turn.usage);
+    teller.event(json!({ "type": format!("response.{status}"), "response": response }));
     response
 }
 
@@ -109,7 +97,10 @@ enum AnswerEnd {
     /// Completed too, but every text is a refusal.
     Refused,
     Incomplete(&'static str),
-    Failed(ResponseFailure),
+    Failed {
+        code: String,
+        message: String,
+    },
 }
 
 impl AnswerEnd {
@@ -118,16 +109,16 @@ impl AnswerEnd {
             Some("max_tokens" | "max_output_tokens" | "length") => Self::Incomplete("max_output_tokens"),
             Some("content_filter") => Self::Incomplete("content_filter"),
             Some("refusal") => Self::Refused,
-            Some("model_context_window_exceeded") => Self::Failed(ResponseFailure {
+            Some("model_context_window_exceeded") => Self::Failed {
                 code: "context_length_exceeded".to_owned(),
                 message: "Your input exceeds the context window of this model.".to_owned(),
-            }),
+            },
             Some("failed") => {
                 let detail = |key: &str| Some(turn.stop_details.as_ref()?[key].as_str()?.to_owned());
-                Self::Failed(ResponseFailure {
+                Self::Failed {
                     code: detail("code").unwrap_or_else(|| "server_error".to_owned()),
                     message: detail("message").unwrap_or_else(|| "scripted error".to_owned()),
-                })
+                }
             }
             _ => Self::Completed,
         }
@@ -149,189 +140,138 @@ struct Teller<'a, T> {
     tell: T,
 }
 
-impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
-    fn event(&mut self, event: ResponsesEvent<'_>) {
-        (self.tell)(AnswerPart::Event(ResponsesEvent { sequence_number: self.reported, ..event }));
+impl<T: FnMut(AnswerPart)> Teller<'_, T> {
+    fn event(&mut self, mut event: Value) {
+        event["sequence_number"] = self.reported.into();
+        (self.tell)(AnswerPart::Event(event));
         self.reported += 1;
     }
 
-    fn item(&mut self, kind: &'static str, index: usize, item: &Item) {
-        self.event(ResponsesEvent {
-            kind,
-            output_index: Some(index),
-            item: Some(item),
-            ..ResponsesEvent::default()
-        });
+    fn item_added(&mut self, index: usize, item: &Value) {
+        self.event(json!({ "type": "response.output_item.added", "output_index": index, "item": item }));
+    }
+
+    fn item_done(&mut self, index: usize, item: &Value) {
+        self.event(json!({ "type": "response.output_item.done", "output_index": index, "item": item }));
     }
 
     fn id(&self, kind: &str, index: usize) -> String {
         format!("{kind}_{}_{index}", self.stem)
     }
 
-    fn text(&mut self, index: usize, text: &str, chunks: usize, status: &'static str) -> Item {
-        let part =
-            |text: &str| ResponsesContent::OutputText { text: text.to_owned(), annotations: Vec::new() };
+    fn text(&mut self, index: usize, text: &str, chunks: usize, status: &str) -> Value {
+        let part = |text: &str| json!({ "type": "output_text", "text": text, "annotations": [] });
         let id = self.id("msg", index);
         self.message_begins(index, &id, &part(""));
         for piece in pieces(text, chunks) {
-            self.content(
-                "response.output_text.delta",
-                index,
-                &id,
-                ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() },
-            );
+            self.content("response.output_text.delta", index, &id, "delta", &piece.into());
         }
-        let done = ResponsesEvent { text: Some(text), ..ResponsesEvent::default() };
-        self.content("response.output_text.done", index, &id, done);
-        self.message_ends(index, id, part(text), status)
+        self.content("response.output_text.done", index, &id, "text", &text.into());
+        self.message_ends(index, &id, &part(text), status)
     }
 
-    fn refusal(&mut self, index: usize, text: &str, chunks: usize) -> Item {
-        let part = |text: &str| ResponsesContent::Refusal { refusal: text.to_owned() };
+    fn refusal(&mut self, index: usize, text: &str, chunks: usize) -> Value {
+        let part = |text: &str| json!({ "type": "refusal", "refusal": text });
         let id = self.id("msg", index);
         self.message_begins(index, &id, &part(""));
         for piece in pieces(text, chunks) {
-            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
-            self.content("response.refusal.delta", index, &id, delta);
+            self.content("response.refusal.delta", index, &id, "delta", &piece.into());
         }
-        let done = ResponsesEvent { refusal: Some(text), ..ResponsesEvent::default() };
-        self.content("response.refusal.done", index, &id, done);
-        self.message_ends(index, id, part(text), "completed")
+        self.content("response.refusal.done", index, &id, "refusal", &text.into());
+        self.message_ends(index, &id, &part(text), "completed")
     }
 
-    fn message_begins(&mut self, index: usize, id: &str, part: &ResponsesContent) {
-        let item = message(id.to_owned(), "in_progress", Vec::new());
-        self.item("response.output_item.added", index, &item);
-        let added = ResponsesEvent { part: Some(part), ..ResponsesEvent::default() };
-        self.content("response.content_part.added", index, id, added);
+    fn message_begins(&mut self, index: usize, id: &str, part: &Value) {
+        self.item_added(index, &message(id, "in_progress", &json!([])));
+        self.content("response.content_part.added", index, id, "part", part);
     }
 
-    fn message_ends(
-        &mut self,
-        index: usize,
-        id: String,
-        part: ResponsesContent,
-        status: &'static str,
-    ) -> Item {
-        let done = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
-        self.content("response.content_part.done", index, &id, done);
-        let item = message(id, status, vec![part]);
-        self.item("response.output_item.done", index, &item);
+    fn message_ends(&mut self, index: usize, id: &str, part: &Value, status: &str) -> Value {
+        self.content("response.content_part.done", index, id, "part", part);
+        let item = message(id, status, &json!([part]));
+        self.item_done(index, &item);
         item
     }
 
     /// Each message has one part.
-    fn content(&mut self, kind: &'static str, index: usize, id: &str, event: ResponsesEvent<'_>) {
-        let (item_id, output_index, content_index) = (Some(id), Some(index), Some(0));
-        self.event(ResponsesEvent { kind, item_id, output_index, content_index, ..event });
+    fn content(&mut self, kind: &str, index: usize, id: &str, key: &str, value: &Value) {
+        self.event(
+            json!({ "type": kind, "item_id": id, "output_index": index, "content_index": 0, key: value }),
+        );
     }
 
-    fn thought(&mut self, index: usize, text: String, signature: String, chunks: usize) -> Item {
+    fn thought(&mut self, index: usize, text: &str, signature: &str, chunks: usize) -> Value {
         let id = self.id("rs", index);
-        let empty = Item::Reasoning { id: id.clone(), summary: Vec::new(), encrypted_content: None };
-        self.item("response.output_item.added", index, &empty);
-        let part = ResponsesContent::SummaryText { text: String::new() };
-        let added = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
-        self.summary("response.reasoning_summary_part.added", index, &id, added);
-        for piece in pieces(&text, chunks) {
-            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
-            self.summary("response.reasoning_summary_text.delta", index, &id, delta);
+        let part = |text: &str| json!({ "type": "summary_text", "text": text });
+        let mut item = json!({ "type": "reasoning", "id": id, "summary": [], "encrypted_content": null });
+        self.item_added(index, &item);
+        self.summary("response.reasoning_summary_part.added", index, &id, "part", &part(""));
+        for piece in pieces(text, chunks) {
+            self.summary("response.reasoning_summary_text.delta", index, &id, "delta", &piece.into());
         }
-        let done = ResponsesEvent { text: Some(&text), ..ResponsesEvent::default() };
-        self.summary("response.reasoning_summary_text.done", index, &id, done);
-        let part = ResponsesContent::SummaryText { text };
-        let done = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
-        self.summary("response.reasoning_summary_part.done", index, &id, done);
-        let item = Item::Reasoning { id, summary: vec![part], encrypted_content: Some(signature) };
-        self.item("response.output_item.done", index, &item);
+        self.summary("response.reasoning_summary_text.done", index, &id, "text", &text.into());
+        self.summary("response.reasoning_summary_part.done", index, &id, "part", &part(text));
+        item["summary"] = json!([part(text)]);
+        item["encrypted_content"] = signature.into();
+        self.item_done(index, &item);
         item
     }
 
-    fn summary(&mut self, kind: &'static str, index: usize, id: &str, event: ResponsesEvent<'_>) {
-        let (item_id, output_index, summary_index) = (Some(id), Some(index), Some(0));
-        self.event(ResponsesEvent { kind, item_id, output_index, summary_index, ..event });
+    fn summary(&mut self, kind: &str, index: usize, id: &str, key: &str, value: &Value) {
+        self.event(
+            json!({ "type": kind, "item_id": id, "output_index": index, "summary_index": 0, key: value }),
+        );
     }
 
-    fn function_call(
+    /// The text of a call is under `key`, and the names of its events begin with `events`.
+    fn call(
         &mut self,
         index: usize,
-        call_id: String,
-        (namespace, name): (Option<String>, String),
-        input: &str,
+        mut item: Value,
+        events: &str,
+        key: &str,
+        text: &str,
         chunks: usize,
-    ) -> Item {
-        let id = self.id("fc", index);
-        let call = |status, arguments: &str| Item::FunctionCall {
-            id: id.clone(),
-            status,
-            call_id: call_id.clone(),
-            namespace: namespace.clone(),
-            name: name.clone(),
-            arguments: arguments.to_owned(),
-        };
-        self.item("response.output_item.added", index, &call("in_progress", ""));
-        for piece in pieces(input, chunks) {
-            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
-            self.call("response.function_call_arguments.delta", index, &id, delta);
+    ) -> Value {
+        let id = item["id"].clone();
+        item["status"] = "in_progress".into();
+        item[key] = "".into();
+        self.item_added(index, &item);
+        for delta in pieces(text, chunks) {
+            let kind = format!("{events}.delta");
+            self.event(json!({ "type": kind, "item_id": id, "output_index": index, "delta": delta }));
         }
-        let done = ResponsesEvent { arguments: Some(input), ..ResponsesEvent::default() };
-        self.call("response.function_call_arguments.done", index, &id, done);
-        let item = call("completed", input);
-        self.item("response.output_item.done", index, &item);
+        let kind = format!("{events}.done");
+        self.event(json!({ "type": kind, "item_id": id, "output_index": index, key: text }));
+        item["status"] = "completed".into();
+        item[key] = text.into();
+        self.item_done(index, &item);
         item
-    }
-
-    fn text_call(&mut self, index: usize, call_id: String, name: String, input: &str, chunks: usize) -> Item {
-        let id = self.id("ctc", index);
-        let call = |status, input: &str| Item::CustomToolCall {
-            id: id.clone(),
-            status,
-            call_id: call_id.clone(),
-            name: name.clone(),
-            input: input.to_owned(),
-        };
-        self.item("response.output_item.added", index, &call("in_progress", ""));
-        for piece in pieces(input, chunks) {
-            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
-            self.call("response.custom_tool_call_input.delta", index, &id, delta);
-        }
-        let done = ResponsesEvent { input: Some(input), ..ResponsesEvent::default() };
-        self.call("response.custom_tool_call_input.done", index, &id, done);
-        let item = call("completed", input);
-        self.item("response.output_item.done", index, &item);
-        item
-    }
-
-    fn call(&mut self, kind: &'static str, index: usize, id: &str, event: ResponsesEvent<'_>) {
-        self.event(ResponsesEvent { kind, item_id: Some(id), output_index: Some(index), ..event });
     }
 }
 
-fn message(id: String, status: &'static str, content: Vec<ResponsesContent>) -> Item {
-    Item::Message { id, status, role: "assistant", content }
+fn message(id: &str, status: &str, content: &Value) -> Value {
+    json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
 }
 
-fn usage(usage: &Usage) -> ResponsesUsage {
+/// The input includes the cached tokens, unlike in the scenario.
+fn usage(usage: &Usage) -> Value {
     let input_tokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
-    ResponsesUsage {
-        input_tokens,
-        input_tokens_details: ResponsesInputDetails {
-            cached_tokens: usage.cache_read_tokens,
-            cache_write_tokens: usage.cache_creation_tokens,
+    json!({
+        "input_tokens": input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cache_read_tokens,
+            "cache_write_tokens": usage.cache_creation_tokens,
         },
-        output_tokens: usage.output_tokens,
-        output_tokens_details: ResponsesOutputDetails { reasoning_tokens: usage.reasoning_tokens },
-        total_tokens: input_tokens + usage.output_tokens,
-    }
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": input_tokens + usage.output_tokens,
+    })
 }
 
 /// The group and the name of a tool that a scenario calls `GROUP__TOOL`.
-fn grouped(name: String, groups: &[String]) -> (Option<String>, String) {
-    let split =
-        |group: &String| Some((group.clone(), name.strip_prefix(group)?.strip_prefix("__")?.to_owned()));
+fn grouped<'a>(name: &'a str, groups: &'a [String]) -> Option<(&'a str, &'a str)> {
+    let split = |group: &'a String| Some((group.as_str(), name.strip_prefix(group)?.strip_prefix("__")?));
     // One group's name may begin with another's.
-    match groups.iter().filter_map(split).max_by_key(|(group, _)| group.len()) {
-        Some((group, tool)) => (Some(group), tool),
-        None => (None, name),
-    }
+    groups.iter().filter_map(split).max_by_key(|(group, _)| group.len())
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::wire;
+use crate::decode::background_ended;
 
 /// How many tasks that run at once are remembered.
 const MOST_TASKS: usize = 1_024;
@@ -99,16 +100,6 @@ impl BackgroundTasks {
 
     /// What is said of them when the turn ends.
     pub(super) fn farewell(&self) -> Option<String> {
-        let counted = |count: usize, what: &str| match count {
-            0 => None,
-            1 => Some(format!("1 {what}")),
-            _ => Some(format!("{count} {what}s")),
-        };
-        let count = |kind| self.running(kind).count();
-        let parts =
-            [counted(count(TaskKind::SubAgent), "sub-agent"), counted(count(TaskKind::Command), "command")];
-        let parts = parts.into_iter().flatten().collect::<Vec<_>>();
-        (!parts.is_empty())
-            .then(|| format!("stopped in the background at the end of the turn: {}", parts.join(" and ")))
+        background_ended(self.running(TaskKind::SubAgent).count(), self.running(TaskKind::Command).count())
     }
 }

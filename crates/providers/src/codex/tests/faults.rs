@@ -235,7 +235,7 @@ async fn a_sub_agent_that_the_turn_did_not_wait_for_ends_with_it() {
     assert_eq!((output.code.as_str(), output.turn.usage.input_tokens), ("done", 7));
     let warning = StreamEvent::Warning {
         code: "backgroundEnded".to_owned(),
-        message: "the turn ended before 1 of the program's sub-agents; it ends with it".to_owned(),
+        message: "stopped in the background at the end of the turn: 1 sub-agent".to_owned(),
     };
     assert!(events.contains(&warning), "{events:?}");
     // What the turn itself left running was left on purpose.
