@@ -288,7 +288,7 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// One input value of the flow: JSON if it parses, else text; `KEY=@FILE` reads it from a file
+    /// One input value of the flow: text where the flow takes text, else JSON if it parses; `KEY=@FILE` reads it from a file
     #[arg(short, long = "input", value_name = "KEY=VALUE", help_heading = "Input")]
     pub(crate) input: Vec<InputValue>,
     /// The flow's input as a JSON object; `-` reads stdin; `-i` overrides it
