@@ -309,7 +309,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
     /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own, `NODE/.usd=1` that of its body
-    #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
+    #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',', help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
     /// Run at most N nodes at once
     #[arg(long, value_name = "N", help_heading = "Running")]
