@@ -154,9 +154,13 @@ pub(super) fn of(count: impl std::fmt::Display, what: &str) -> String {
 pub(super) fn refused(error: &FlowError) -> Failure {
     let failure = |code| Failure::usage(error.to_string()).with_code(code);
     match error {
-        FlowError::NotFound { .. } => {
-            failure(SessionErrorCode::UnknownFlow).with_hint("`inspan init DIR` creates a flow to start with")
-        }
+        FlowError::NotFound { path } => failure(SessionErrorCode::UnknownFlow).with_hint(
+            match ["yml", "yaml"].map(|ending| path.with_extension(ending)).iter().find(|path| path.is_file())
+            {
+                Some(other) => format!("there is {}: name that file", other.display()),
+                None => "`inspan init DIR` creates a flow to start with".to_owned(),
+            },
+        ),
         FlowError::NotAFile { .. } => {
             failure(SessionErrorCode::UnknownFlow).with_hint("name the flow file, for example `flow.yaml`")
         }

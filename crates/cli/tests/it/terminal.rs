@@ -232,6 +232,19 @@ fn an_input_is_a_text_where_the_flow_has_a_text() {
 }
 
 #[test]
+fn a_flow_file_with_the_other_ending_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yml"), "name: f\nnodes:\n  - { id: a, type: control.noop }\n")
+        .unwrap();
+    for command in ["run", "check"] {
+        let refused = inspan(folder.path(), &[command]);
+        let said = "flow file flow.yaml does not exist\n  help: there is flow.yml: name that file\n";
+        assert!(refused.code == Some(2) && refused.stderr.contains(said), "{}", refused.stderr);
+    }
+    assert_eq!(inspan(folder.path(), &["run", "flow.yml"]).code, Some(0));
+}
+
+#[test]
 fn show_prints_what_a_node_gave() {
     let folder = flow_folder(
         "flow: { name: f }\nnodes:\n  - { id: a, type: constant, input: { value: { n: 1 } } }\n  - { id: b, type: control.fail, dependsOn: [a], input: { message: 'no luck' } }\n",
