@@ -637,7 +637,7 @@ declare namespace Api {
     reason?: string | null;
     type: "pause";
   } | {
-    /** Limits to raise, by their names as for a start; `limitToRaise` of a paused session names the one that is used up. */
+    /** Limits to raise, by their names as for a start; `limitToRaise` of a paused session names those that are used up, with commas. */
     budget?: Record<string, number>;
     /** A message to the agents that were interrupted. */
     message?: string | null;

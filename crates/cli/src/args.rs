@@ -288,7 +288,7 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// One input value of the flow: JSON if it parses, else text; `KEY=@FILE` reads it from a file
+    /// One input value of the flow: text where the flow takes text, else JSON if it parses; `KEY=@FILE` reads it from a file
     #[arg(short, long = "input", value_name = "KEY=VALUE", help_heading = "Input")]
     pub(crate) input: Vec<InputValue>,
     /// The flow's input as a JSON object; `-` reads stdin; `-i` overrides it
@@ -309,7 +309,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
     /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own, `NODE/.usd=1` that of its body
-    #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
+    #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',', help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
     /// Run at most N nodes at once
     #[arg(long, value_name = "N", help_heading = "Running")]

@@ -29,6 +29,14 @@ pub enum OverrideError {
         /// The node.
         node: NodePath,
     },
+    /// The agents that it runs are those of another flow.
+    #[error(
+        "node `{node}` runs another flow: change its agents in the file of that flow, or all agents at once, without a node"
+    )]
+    AgentsOfOtherFlow {
+        /// The node.
+        node: NodePath,
+    },
     /// The node runs nothing in frames.
     #[error("node `{node}` runs no other nodes, so there is no budget `{node}/`")]
     NoFrames {
@@ -144,9 +152,12 @@ impl Loaded {
     }
 
     fn check_agent(&mut self, id: Option<&NodePath>) -> Result<(), OverrideError> {
-        match id {
-            Some(id) if !is_agent(self.node_mut(id)?) => Err(OverrideError::NotAnAgent { node: id.clone() }),
-            _ => Ok(()),
+        let Some(id) = id else { return Ok(()) };
+        let node = self.node_mut(id)?;
+        match (is_agent(node), runs_a_flow(node)) {
+            (true, _) => Ok(()),
+            (false, true) => Err(OverrideError::AgentsOfOtherFlow { node: id.clone() }),
+            (false, false) => Err(OverrideError::NotAnAgent { node: id.clone() }),
         }
     }
 
@@ -230,18 +241,37 @@ impl Loaded {
     /// The node as written.
     fn node_mut(&mut self, place: &NodePath) -> Result<&mut Yaml, OverrideError> {
         let places = self.document.root.as_ref().map(|root| places(root, "")).unwrap_or_default();
-        let found = self.document.root.as_mut().and_then(|root| find_mut(root, place.as_str()));
-        found.ok_or_else(|| unknown_node(place, &places))
+        let root = self.document.root.as_mut();
+        // A node of another flow is changed in the file of that flow.
+        let owner = |root: &mut Yaml| {
+            let mut ends = place.as_str().rmatch_indices('/').map(|(end, _)| &place.as_str()[..end]);
+            ends.find(|owner| find_mut(root, owner).is_some_and(|node| runs_a_flow(node))).map(str::to_owned)
+        };
+        match root {
+            None => Err(unknown_node(place, &places)),
+            Some(root) => match owner(root) {
+                Some(owner) => Err(OverrideError::UnknownNode {
+                    node: place.clone(),
+                    help: format!("`{owner}` runs another flow: change its nodes in the file of that flow"),
+                }),
+                None => find_mut(root, place.as_str()).ok_or_else(|| unknown_node(place, &places)),
+            },
+        }
     }
 
     fn body_mut(&mut self, place: &NodePath) -> Result<&mut Yaml, OverrideError> {
         let node = self.node_mut(place)?;
-        let runs_a_flow = node.get("type").and_then(Yaml::text) == Some("control.subflow");
+        let runs_a_flow = runs_a_flow(node);
         node.get_mut("body").ok_or_else(|| match runs_a_flow {
             true => OverrideError::OtherFlow { node: place.clone() },
             false => OverrideError::NoFrames { node: place.clone() },
         })
     }
+}
+
+/// Whether a node runs the flow of another file.
+fn runs_a_flow(node: &Yaml) -> bool {
+    node.get("type").and_then(Yaml::text) == Some("control.subflow")
 }
 
 /// What was set for a node, else what was set for all.
@@ -548,5 +578,15 @@ nodes:
         ];
         assert_eq!(refused, expected.map(Err));
         assert_eq!(nodes(&flow), before);
+    }
+
+    #[test]
+    fn the_nodes_of_another_flow_are_changed_in_its_file() {
+        let mut flow = loaded("nodes:\n  - { id: two, type: control.subflow, input: { file: two.yaml } }\n");
+        let mut refused =
+            |place: &str| flow.set_provider(Some(&NodePath::new(place)), "codex").unwrap_err().to_string();
+        let inner = "the flow has no node `two/w`; `two` runs another flow: change its nodes in the file of that flow";
+        let whole = "node `two` runs another flow: change its agents in the file of that flow, or all agents at once, without a node";
+        assert_eq!([refused("two/w"), refused("two")], [inner, whole]);
     }
 }

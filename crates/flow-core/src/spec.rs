@@ -13,6 +13,7 @@ mod yaml;
 use std::sync::Arc;
 
 pub use self::fields::parse_time;
+pub(crate) use self::fields::without_unit;
 pub use self::node::check_pool_name;
 pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;

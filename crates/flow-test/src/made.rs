@@ -60,6 +60,18 @@ pub enum AddError {
         /// Why not.
         why: String,
     },
+    /// With the case the file would be too large to be read.
+    #[error(
+        "{path}: with this case it would have {size} bytes, and a test file has at most {most}; nothing is written"
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes it would have.
+        size: u64,
+        /// How many it may have.
+        most: u64,
+    },
 }
 
 impl MadeCase {
@@ -423,6 +435,12 @@ fn exactly(value: Value) -> Value {
 pub fn add_case(path: &Path, case: &MadeCase) -> Result<String, AddError> {
     let failed = |source| AddError::Io { path: path.to_owned(), source };
     let form = |why: String| AddError::Form { path: path.to_owned(), why };
+    let fits = |text: String| match text.len() as u64 {
+        size if size > file::MAX_BYTES => {
+            Err(AddError::TooLarge { path: path.to_owned(), size, most: file::MAX_BYTES })
+        }
+        _ => Ok(text),
+    };
     let mut case = case.clone();
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(failed)?;
@@ -436,7 +454,7 @@ pub fn add_case(path: &Path, case: &MadeCase) -> Result<String, AddError> {
     let text = if text.is_empty() {
         let flow = relative(path, &case.flow);
         let flow = flow.map(|flow| yaml::document(&json!({ "flow": flow }), 0)).unwrap_or_default();
-        format!("{flow}cases:\n{}", case.yaml(2))
+        fits(format!("{flow}cases:\n{}", case.yaml(2)))?
     } else {
         let before = file::read(path, &text).map_err(|problem| form(problem.message))?;
         let taken = |name: &str| before.cases.iter().any(|known| known.value.name.as_deref() == Some(name));
@@ -449,7 +467,7 @@ pub fn add_case(path: &Path, case: &MadeCase) -> Result<String, AddError> {
         let indent = indent_of_cases(&text).ok_or_else(|| {
             form("`cases` is not a list with an item in each line, so that no case can be added".to_owned())
         })?;
-        let text = format!("{}\n\n{}", text.trim_end(), case.yaml(indent));
+        let text = fits(format!("{}\n\n{}", text.trim_end(), case.yaml(indent)))?;
         let after = file::read(path, &text).ok().filter(|after| after.cases.len() == before.cases.len() + 1);
         if after.is_none() {
             return Err(form(

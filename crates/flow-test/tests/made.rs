@@ -191,6 +191,28 @@ fn a_case_finds_its_place_or_says_why_not() {
 }
 
 #[test]
+fn a_case_that_makes_its_file_too_large_is_refused_and_the_file_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("large.yaml");
+    fs::write(
+        &flow,
+        "name: large\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'yes | head -c 5000000'] } }\n",
+    )
+    .unwrap();
+    let (record, events, graph, nodes) = run(&flow, "s", json!({}), &[]);
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "large", &Redactor::default());
+    let file = folder.path().join("large.test.yaml");
+    let small = "cases:\n  - name: small\n    answers: { a: ok }\n";
+    for before in [Some(small), None] {
+        let _ = fs::remove_file(&file);
+        before.map(|text| fs::write(&file, text).unwrap());
+        let error = add_case(&file, &case).unwrap_err();
+        assert!(matches!(error, AddError::TooLarge { most: 8_388_608, .. }), "{error}");
+        assert_eq!(fs::read_to_string(&file).ok().as_deref(), before);
+    }
+}
+
+#[test]
 fn two_sessions_stand_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("made.yaml");

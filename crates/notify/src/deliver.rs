@@ -107,6 +107,8 @@ pub struct Delivery {
 pub struct Undelivered {
     /// The channels, each once.
     pub channels: Vec<String>,
+    /// The channels for which another process still has something to send, each once.
+    pub held: Vec<String>,
     /// Whether the time was up before all of them had ended.
     pub is_cut: bool,
 }
@@ -348,16 +350,22 @@ impl Scanner {
             worker.close();
             // A worker that panicked has not sent what it had.
             let panicked = task.await.is_err();
-            (panicked || worker.has_pending()).then(|| worker.channel.name.clone())
+            let name = worker.channel.name.clone();
+            [(panicked || worker.has_pending()).then(|| name.clone()), worker.is_held().then_some(name)]
         });
-        let mut channels: Vec<String> = join_all(ends).await.into_iter().flatten().collect();
+        let ends = join_all(ends).await;
+        let names = |which: usize| {
+            let mut names: Vec<String> = ends.iter().filter_map(|ends| ends[which].clone()).collect();
+            names.sort();
+            names.dedup();
+            names
+        };
+        let (channels, held) = (names(0), names(1));
         let listeners = self.listeners.into_values().map(async |ListenerTask { cancel, task }| {
             cancel.cancel();
             drop(timeout(LISTENERS, task).await);
         });
         join_all(listeners).await;
-        channels.sort();
-        channels.dedup();
-        Undelivered { channels, is_cut: false }
+        Undelivered { channels, held, is_cut: false }
     }
 }

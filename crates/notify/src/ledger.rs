@@ -231,22 +231,7 @@ impl Ledger {
                 "INSERT INTO cursors (channel, session, created_at, next) VALUES (?1, ?2, ?3, 0) ON CONFLICT DO NOTHING",
                 params![key.channel, key.session.as_str(), key.created_at.as_millis()],
             )?;
-            let (cursor, held, held_until) = transaction.query_row(
-                "SELECT next, until, attempts, retry_at, holder, held_until, lost FROM cursors \
-                 WHERE channel = ?1 AND session = ?2 AND created_at = ?3",
-                params![key.channel, key.session.as_str(), key.created_at.as_millis()],
-                |row| {
-                    let retry_at: Option<i64> = row.get(3)?;
-                    let cursor = Cursor {
-                        next: count(row.get(0)?),
-                        until: row.get::<_, Option<i64>>(1)?.map(count),
-                        attempts: row.get(2)?,
-                        retry_at: retry_at.map(Timestamp::from_millis),
-                        lost: count(row.get(6)?),
-                    };
-                    Ok((cursor, row.get::<_, Option<String>>(4)?, row.get::<_, Option<i64>>(5)?))
-                },
-            )?;
+            let (cursor, held, held_until) = row(&transaction, &key)?;
             // The writer of something that cannot be read is not alive.
             let held: Option<Holder> = held.and_then(|text| serde_json::from_str(&text).ok());
             let is_mine = held.as_ref() == Some(&holder);
@@ -271,6 +256,12 @@ impl Ledger {
             Ok(Some(cursor))
         })
         .await
+    }
+
+    /// How far another deliverer has come that has the session.
+    pub(crate) async fn cursor(&self, key: &CursorKey) -> Result<Cursor, LedgerError> {
+        let key = key.clone();
+        self.ask(move |connection| Ok(row(connection, &key)?.0)).await
     }
 
     /// Gives the right back, if this deliverer has it.
@@ -426,6 +417,26 @@ fn holds(other: &Holder, here: &Holder, until: Option<i64>, now: Timestamp) -> b
         Liveness::Gone => false,
         Liveness::Elsewhere => until.is_some_and(|until| until > now.as_millis()),
     }
+}
+
+/// A cursor, who holds it, and until when.
+fn row(connection: &Connection, key: &CursorKey) -> rusqlite::Result<(Cursor, Option<String>, Option<i64>)> {
+    connection.query_row(
+        "SELECT next, until, attempts, retry_at, holder, held_until, lost FROM cursors \
+         WHERE channel = ?1 AND session = ?2 AND created_at = ?3",
+        params![key.channel, key.session.as_str(), key.created_at.as_millis()],
+        |row| {
+            let retry_at: Option<i64> = row.get(3)?;
+            let cursor = Cursor {
+                next: count(row.get(0)?),
+                until: row.get::<_, Option<i64>>(1)?.map(count),
+                attempts: row.get(2)?,
+                retry_at: retry_at.map(Timestamp::from_millis),
+                lost: count(row.get(6)?),
+            };
+            Ok((cursor, row.get(4)?, row.get(5)?))
+        },
+    )
 }
 
 /// Opens the file, which is made if it is missing.

@@ -482,7 +482,7 @@ events! {
         /// What paused it, unless a person or a program did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<PauseCause>,
-        /// The limit to raise, if a budget paused it, as in `budget:exceeded`.
+        /// The limits to raise, if a budget paused it, as in `budget:exceeded`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         budget: Option<String>,
     }
@@ -528,9 +528,9 @@ events! {
     }
     /// The budget of the flow is used up, or, within a task, that of its node or of one of the frames that it runs.
     "budget:exceeded" BudgetExceeded {
-        /// Its size, and what was spent.
+        /// Its size, and what was spent, of each limit that is used up.
         limit: String,
-        /// Which limit to raise, as `--budget` names it (`usd`, `review.tokens`, `each/.usd`), if a limit ended it.
+        /// Which limits to raise, as `--budget` names them (`usd`, `review.tokens`, `each/.usd,each/.tokens`), if limits ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         budget: Option<String>,
         /// The number of the frame whose budget it is.

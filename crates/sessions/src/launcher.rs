@@ -88,7 +88,7 @@ pub struct ResumeOptions {
     /// A message to the agents that were interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Limits to raise, by their names as for a start; `limitToRaise` of a paused session names the one that is used up.
+    /// Limits to raise, by their names as for a start; `limitToRaise` of a paused session names those that are used up, with commas.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub budget: BTreeMap<String, f64>,
     /// The id of the new session, if one is started.

@@ -95,7 +95,8 @@ impl Commands {
     pub fn raise_budget(&self, session: &SessionId, limit: Option<&str>) -> (String, &'static str) {
         match limit {
             Some(limit) => {
-                let command = self.command("resume", session, &format!("--budget {limit}=N"));
+                let limits = limit.replace(',', "=N,");
+                let command = self.command("resume", session, &format!("--budget {limits}=N"));
                 (command, "raise the budget and continue")
             }
             // No limit ended it, or a log of an older version does not say which.

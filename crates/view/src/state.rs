@@ -102,8 +102,14 @@ impl ExceededBudget {
 
     /// Puts it in the place of what was reported of the same budget before: it is reported again whenever the session is resumed.
     pub fn report_in(self, budgets: &mut Vec<Self>) {
-        budgets.retain(|known| (&known.place, &known.to_raise) != (&self.place, &self.to_raise));
+        let is_same = |known: &Self| (&known.place, known.owner()) == (&self.place, self.owner());
+        budgets.retain(|known| !is_same(known));
         budgets.push(self);
+    }
+
+    /// Whose budget it is, as `--budget` names it: what is before the limits.
+    fn owner(&self) -> Option<&str> {
+        Some(self.to_raise.as_deref()?.rsplit_once('.')?.0)
     }
 
     /// The sentence about it.

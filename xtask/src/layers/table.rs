@@ -236,7 +236,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-store",
             "inspan-transport",
         ],
-        packages: &["futures", "serde", "serde_json", "thiserror", "tokio", "tokio-util"],
+        packages: &["base64", "futures", "serde", "serde_json", "thiserror", "tokio", "tokio-util"],
     },
     Layer {
         package: "inspan-flow-test",

@@ -77,8 +77,8 @@ pub(crate) struct ResumeArgs {
     /// Show what would be reused, without running (dry run)
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Raise a budget, for example `usd=20` or `tokens=2000000`; `NODE.usd=2` raises a node's own, `NODE/.usd=2` that of its body. Amounts already spent still count
-    #[arg(long, value_name = "[NODE.]LIMIT=N")]
+    /// Raise a budget, for example `usd=20`, `tokens=2000000` or `usd=20,tokens=2000000`; `NODE.usd=2` raises a node's own, `NODE/.usd=2` that of its body. Amounts already spent still count
+    #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',')]
     pub(crate) budget: Vec<BudgetChange>,
     /// Use the flow file as it is now: starts a new session that reuses finished work
     #[arg(long, conflicts_with = "as_started")]

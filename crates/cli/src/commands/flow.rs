@@ -154,9 +154,13 @@ pub(super) fn of(count: impl std::fmt::Display, what: &str) -> String {
 pub(super) fn refused(error: &FlowError) -> Failure {
     let failure = |code| Failure::usage(error.to_string()).with_code(code);
     match error {
-        FlowError::NotFound { .. } => {
-            failure(SessionErrorCode::UnknownFlow).with_hint("`inspan init DIR` creates a flow to start with")
-        }
+        FlowError::NotFound { path } => failure(SessionErrorCode::UnknownFlow).with_hint(
+            match ["yml", "yaml"].map(|ending| path.with_extension(ending)).iter().find(|path| path.is_file())
+            {
+                Some(other) => format!("there is {}: name that file", other.display()),
+                None => "`inspan init DIR` creates a flow to start with".to_owned(),
+            },
+        ),
         FlowError::NotAFile { .. } => {
             failure(SessionErrorCode::UnknownFlow).with_hint("name the flow file, for example `flow.yaml`")
         }
@@ -176,40 +180,22 @@ pub(super) fn refused_input(error: &InputError) -> Failure {
 /// The whole input of a session, with the values that the arguments gave.
 pub(super) fn checked_input(
     graph: &Graph,
-    mut input: Map<String, Value>,
+    input: Map<String, Value>,
     values: &[InputValue],
 ) -> Result<Map<String, Value>, Failure> {
-    let problems = |input: &Map<String, Value>| {
-        check_input(graph, input.clone()).map_or_else(|error| error.problems.len(), |_| 0)
-    };
-    let as_text = |input: &Map<String, Value>, given: &InputValue| {
-        let mut input = input.clone();
-        input.insert(given.key.clone(), Value::from(given.text.clone()));
-        input
-    };
-    let others = values.iter().filter(|given| !given.value.is_string());
-    // A file that could be JSON is a text where the flow takes one.
-    for given in others.clone().filter(|given| given.is_of_file) {
-        let text = as_text(&input, given);
-        if problems(&text) < problems(&input) {
-            input = text;
-        }
+    let input = check_input(graph, input).map_err(|error| refused_input(&error))?;
+    match values.iter().find(|given| is_altered(graph, &input, given)) {
+        Some(given) => Err(altered(given)),
+        None => Ok(input),
     }
-    check_input(graph, input.clone()).map_err(|error| {
-        let fits_as_text = |given: &&InputValue| problems(&as_text(&input, given)) < error.problems.len();
-        let refused = refused_input(&error);
-        match others.filter(|given| !given.is_of_file).find(fits_as_text) {
-            Some(InputValue { key, text, .. }) => refused.with_hint(format!(
-                "`{text}` is read as JSON; as a text it is `-i {}`",
-                as_string(key, text)
-            )),
-            None => refused,
-        }
-    })
 }
 
 /// The values of the file, and over them those of the arguments.
-pub(super) fn given_input(file: Option<&Path>, values: &[InputValue]) -> Result<Map<String, Value>, Failure> {
+pub(super) fn given_input(
+    graph: &Graph,
+    file: Option<&Path>,
+    values: &[InputValue],
+) -> Result<Map<String, Value>, Failure> {
     let mut input = match file {
         Some(path) => input_object(path)?,
         None => Map::new(),
@@ -218,7 +204,58 @@ pub(super) fn given_input(file: Option<&Path>, values: &[InputValue]) -> Result<
     for given in values {
         input.insert(given.key.clone(), given.value.clone());
     }
+    for given in values.iter().filter(|given| !given.value.is_string()) {
+        if takes_text(graph, &input, given) {
+            input.insert(given.key.clone(), Value::from(given.text.clone()));
+        }
+    }
     Ok(input)
+}
+
+/// Whether a value that could be JSON is a text for the flow: its schema takes only a text there, or its default is a text and the
+/// schema does not say what else may be there.
+fn takes_text(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> bool {
+    let problems = |value: Value| {
+        let mut input = input.clone();
+        input.insert(given.key.clone(), value);
+        check_input(graph, input).map_or_else(|error| error.problems.len(), |_| 0)
+    };
+    let (as_text, as_json) = (problems(Value::from(given.text.as_str())), problems(given.value.clone()));
+    let has_text = graph.input.get(&given.key).is_some_and(Value::is_string);
+    as_text < as_json || as_text == as_json && has_text && !says_types(graph, &given.key)
+}
+
+/// Whether the schema of a flow's input says which types an input may have.
+fn says_types(graph: &Graph, key: &str) -> bool {
+    let schema = graph.input_schema.as_ref().and_then(|schema| schema.get("properties")?.get(key));
+    let words = ["type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"];
+    schema.is_some_and(|schema| words.iter().any(|word| schema.get(word).is_some()))
+}
+
+/// Whether a number is written otherwise than it is given to a flow that would take the text just as well: it may be a version or
+/// the hash of a commit.
+fn is_altered(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> bool {
+    let is_other = input.get(&given.key).is_some_and(|value| {
+        value.is_number() && *value == given.value && value.to_string() != given.text.trim()
+    });
+    if !is_other || graph.input.get(&given.key).is_some_and(Value::is_number) {
+        return false;
+    }
+    let mut as_text = input.clone();
+    as_text.insert(given.key.clone(), Value::from(given.text.as_str()));
+    check_input(graph, as_text).is_ok()
+}
+
+fn altered(given: &InputValue) -> Failure {
+    let InputValue { key, value, text, is_of_file } = given;
+    let text = text.trim();
+    let message = format!("`{key}`: `{text}` would be given as the number {value}");
+    let hint = if *is_of_file {
+        format!("write `{}` in the file for the text, or `{value}` for the number", Value::from(text))
+    } else {
+        format!("write `-i {}` for the text, or `-i {key}={value}` for the number", as_string(key, text))
+    };
+    Failure::usage(message).with_code(SessionErrorCode::InvalidInput).with_hint(hint)
 }
 
 /// The JSON object in a file.

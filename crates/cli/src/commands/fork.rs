@@ -24,7 +24,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         _ => kept.last_seq,
     };
     let mut input = kept.record.input.clone();
-    let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
+    let given = flow::given_input(&kept.graph, args.input_file.as_deref(), &args.input)?;
     kept.settings.given.extend(given.keys().cloned());
     input.extend(given);
     let input = flow::checked_input(&kept.graph, input, &args.input)?;

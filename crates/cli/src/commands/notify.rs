@@ -320,12 +320,22 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
         true => "`inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying",
         false => ONCE,
     };
+    // Who goes on leaves to another process what that one has.
+    let undelivered = if once { with_held(undelivered) } else { undelivered };
     report(&undelivered, help, &invocation.commands());
-    let all = undelivered == Undelivered::default();
+    let all = undelivered.channels.is_empty() && !undelivered.is_cut;
     if once && invocation.form == OutputForm::Json {
         invocation.json(&json!({ "isDelivered": all, "undelivered": undelivered.channels }));
     }
     Ok(if all { Exit::Success } else { Exit::Failed })
+}
+
+/// The same with what another process has and has not delivered yet.
+fn with_held(mut undelivered: Undelivered) -> Undelivered {
+    undelivered.channels.append(&mut undelivered.held);
+    undelivered.channels.sort();
+    undelivered.channels.dedup();
+    undelivered
 }
 
 /// What could not be delivered because the time was up.
@@ -349,6 +359,7 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     let until = Instant::now() + END;
     // What the last round that came to its end left.
     let mut left = cut();
+    let mut said = false;
     loop {
         let shutdown = CancellationToken::new();
         shutdown.cancel();
@@ -361,6 +372,14 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
         }
         if left == Undelivered::default() || Instant::now() + AGAIN > until {
             return left;
+        }
+        if !left.held.is_empty() && !said {
+            said = true;
+            let channels = left.held.join(", ");
+            terminal::progress(&format!(
+                "another process delivers notifications of {channels}, and tries again later: waiting for it for {} s\n",
+                END.as_secs()
+            ));
         }
         tokio::select! {
             () = sleep(AGAIN) => {}

@@ -135,7 +135,7 @@ fn anew(
     reusable.raise(&budgets);
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
-    let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
+    let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
     let input = kept.input_again(&graph, given, &args.input)?;
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);

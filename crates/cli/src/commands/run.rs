@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let loaded = flow::changed(flow::read(&file)?, args)?;
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
-    let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
+    let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
     let part = part::RunPart::of(args, &graph, &nodes, &given, invocation)?;
     let given = part.input;
     let input = flow::checked_input(&graph, given.clone(), &args.input)?;

@@ -154,13 +154,25 @@ fn report_done(what: &str, exported: &Exported, invocation: &Invocation) {
 }
 
 /// Deletes sessions by their ids, also what cannot be read.
+/// A store in which nothing could be deleted.
+fn not_deleted(error: StoreError) -> Failure {
+    let is_full = matches!(error, StoreError::Full { .. });
+    let failure = Failure::from(error);
+    match is_full {
+        true => failure.with_hint(
+            "to delete takes some space first, for the store's journal: free a few MB in another way, then repeat the command",
+        ),
+        false => failure,
+    }
+}
+
 async fn delete(
     path: &Path,
     sessions: &[String],
     is_dry: bool,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
-    let store = SqliteStore::open(path, &SqliteOptions::default())?;
+    let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(not_deleted)?;
     for id in sessions {
         let id = SessionId::from(id.as_str());
         // One that cannot be read is deleted too.
@@ -171,7 +183,7 @@ async fn delete(
             report_deleted("would be deleted", &id, None, invocation);
         } else {
             artifacts::leave(path, &id);
-            let gone = store.delete(&id, SystemClock.now()).await?;
+            let gone = store.delete(&id, SystemClock.now()).await.map_err(not_deleted)?;
             remove_artifacts(path, &store, &id).await;
             report_deleted("deleted", &id, Some(&gone), invocation);
         }
@@ -207,9 +219,9 @@ async fn gc(
     now: Timestamp,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
-    let store = SqliteStore::open(path, &SqliteOptions::default())?;
+    let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(not_deleted)?;
     let orphans = artifacts::orphans(path, &store, before).await;
-    let report = store.gc(before, mode, now, |id| artifacts::leave(path, id)).await?;
+    let report = store.gc(before, mode, now, |id| artifacts::leave(path, id)).await.map_err(not_deleted)?;
     if mode == Gc::Delete {
         for id in report.sessions.iter().map(|gone| &gone.session).chain(&orphans) {
             remove_artifacts(path, &store, id).await;
@@ -276,5 +288,17 @@ fn failed(error: &TransferError) -> Failure {
         TransferError::Incomplete { line: 2.., .. } => Failure::new(Exit::Failed, error.to_string())
             .with_hint("`inspan store import --part` imports what comes before"),
         error => Failure::new(Exit::Failed, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_says_what_helps_where_nothing_can_be_deleted() {
+        let failure = not_deleted(StoreError::Full { path: "s.db".into() });
+        let hint = failure.hint.unwrap_or_default();
+        assert!(hint.starts_with("to delete takes some space first"), "{hint}");
     }
 }

@@ -245,7 +245,13 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     };
     let name = add_case(&file, &case).map_err(|error| {
         let exit = if matches!(error, AddError::Io { .. }) { Exit::Failed } else { Exit::Invalid };
-        Failure::new(exit, error.to_string()).with_hint("name another file: `inspan test --from ID FILE`")
+        let hint = match error {
+            AddError::TooLarge { .. } => {
+                "keep long outputs in a file: `inspan run --record DIR`, and name DIR under `recordings` in the case"
+            }
+            _ => "name another file: `inspan test --from ID FILE`",
+        };
+        Failure::new(exit, error.to_string()).with_hint(hint)
     })?;
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report =

@@ -205,6 +205,9 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
             "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"
         }
+        ErrorCode::ConfigInvalid if error.message.contains("there is no folder `") => {
+            "create the folder before the node runs, or name another one in the node's `cwd`"
+        }
         // The message says what to do.
         ErrorCode::ConfigInvalid if error.is(ErrorKind::Start) => return None,
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
@@ -264,6 +267,12 @@ mod tests {
         let advice = |error: AgentError| hint(&error, None).unwrap_or_default();
         assert!(advice(spent()).contains("the vendor's account"));
         assert!(advice(spent().with_kind(ErrorKind::MaxBudget)).starts_with("raise `maxBudgetUsd`"));
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_no_matter_of_what_the_node_accepts() {
+        let error = AgentError::new(ErrorCode::ConfigInvalid, "`two`: `e`: there is no folder `/nowhere`");
+        assert!(hint(&error, None).unwrap_or_default().starts_with("create the folder"));
     }
 
     #[test]

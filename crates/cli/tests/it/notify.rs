@@ -207,6 +207,34 @@ fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
 }
 
 #[test]
+fn what_another_process_is_to_send_again_is_waited_for() {
+    let receiver = Receiver::start(|number, _| match number {
+        0..=2 => Answer::Status(500, "", "oops".to_owned()),
+        _ => Answer::good(),
+    });
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let mut other = call(folder.path(), &["notify", "deliver"]).spawn().unwrap();
+    // The other process waits for some seconds from here on.
+    receiver.wait_for(3);
+    let mut cut = call(folder.path(), &["notify", "deliver", "--once"]).spawn().unwrap();
+    let mut stderr = std::io::BufReader::new(cut.stderr.take().unwrap());
+    let mut said = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut said).unwrap();
+    let waiting =
+        "another process delivers notifications of ops, and tries again later: waiting for it for 30 s\n";
+    assert_eq!(said, waiting);
+    crate::processes::signal(&cut, "INT");
+    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+    assert_eq!(cut.wait().unwrap().code(), Some(1));
+    assert!(said.contains("warning: notifications of ops are not delivered yet"), "{said}");
+    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    assert_eq!((delivered.code, receiver.seen().len()), (Some(0), 4), "{}", delivered.stderr);
+    crate::processes::signal(&other, "INT");
+    assert_eq!(other.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_record_that_cannot_be_read_is_named_with_what_helps() {
     let receiver = Receiver::start(|_, _| Answer::good());
     let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));

@@ -288,6 +288,7 @@ fn nodes_of_bodies_are_changed_by_their_paths() {
             "--provider: the flow has no node `other`; it has `plan`, `each`, `each/review`",
         ),
         (["--model", "each=opus"], "--model: node `each` runs no agent"),
+        (["--only", "plan/x"], "no nodes of `plan` are in this file: name `plan` as a whole"),
         (["--provider", "each[1]/review=echo"], "without passes and items"),
     ];
     for (arguments, why) in rows {

@@ -533,6 +533,29 @@ fn what_was_raised_stays_raised_in_the_session_that_continues() {
 }
 
 #[test]
+fn all_limits_of_a_budget_that_are_used_up_are_named_and_one_resume_raises_them() {
+    let flow = "
+flow: { name: b, policy: { budget: { usd: 0.5, tokens: 5 } } }
+nodes:
+  - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]] } } }
+  - { id: c, type: scripted.agent, dependsOn: [a], input: { prompt: y, options: { turns: [[{ text: c }]] } } }
+";
+    let folder = flow_folder(flow);
+    let here = folder.path();
+    let paused = inspan(here, &["run", "flow.yaml", "--no-input", "--session-id", "s"]);
+    assert_eq!(paused.code, Some(5), "{}", paused.stderr);
+    let (both, raise) =
+        ("0.5 USD (0.5000 spent) and 5 tokens (7 spent)", "inspan resume s --budget usd=N,tokens=N");
+    let said = [paused.stderr, inspan(here, &["show", "s"]).stdout, inspan(here, &["why", "s"]).stdout];
+    assert!(said.iter().all(|text| text.contains(both)), "{said:#?}");
+    assert!(said[..2].iter().all(|text| text.contains(raise)), "{said:#?}");
+    let one = inspan(here, &["resume", "s", "--budget", "usd=1", "--no-input"]);
+    assert_eq!((one.code, one.stderr.contains("0.5 USD")), (Some(5), false), "{}", one.stderr);
+    let resumed = inspan(here, &["resume", "s", "--budget", "usd=2,tokens=100", "--no-input"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+}
+
+#[test]
 fn after_a_budget_has_ended_a_session_the_help_names_the_limit_to_raise() {
     let flow = "
 flow: { name: b }

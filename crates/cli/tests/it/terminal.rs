@@ -192,7 +192,7 @@ fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open(
 }
 
 #[test]
-fn a_number_that_would_lose_digits_or_is_meant_as_a_text_is_refused_with_what_to_write() {
+fn a_number_that_would_lose_digits_is_refused_with_what_to_write() {
     let folder = flow_folder(
         "flow: { name: f, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
     );
@@ -208,9 +208,37 @@ fn a_number_that_would_lose_digits_or_is_meant_as_a_text_is_refused_with_what_to
     fs::write(here.join("in.json"), "{\n  \"id\": 18446744073709551616\n}").unwrap();
     let file = refused(&["--input-file", "in.json"]);
     assert!(file.contains(&format!("in.json cannot be taken: line 2: {why}")), "{file}");
-    let text = refused(&["-i", "id=1.10"]);
-    assert!(text.contains("`1.10` is read as JSON; as a text it is `-i 'id=\"1.10\"'`"), "{text}");
-    assert_eq!(inspan(here, &["run", ".", "-i", "id=\"1.10\""]).stdout, "1.10\n");
+}
+
+#[test]
+fn an_input_is_a_text_where_the_flow_has_a_text() {
+    let folder = flow_folder(
+        "flow:\n  name: f\n  input: { version: '0.1', limit: 2.5, tag: null }\n  inputSchema: { properties: { id: { type: string } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }} {{ flow.input.version }} {{ flow.input.limit }} {{ flow.input.tag }}' } }\n",
+    );
+    let here = folder.path();
+    fs::write(here.join("seven"), "7").unwrap();
+    let given = |arguments: &[&str]| inspan(here, &[&["run", "."], arguments].concat());
+    let texts = given(&["-i", "id=1.10", "-i", "version=4937e10", "-i", "limit=1.50", "-i", "tag=x"]);
+    assert_eq!(texts.stdout, "1.10 4937e10 1.5 x\n", "{}", texts.stderr);
+    let others = given(&["-i", "id=@seven", "-i", "version=[1]", "-i", "tag=\"1.10\""]);
+    assert_eq!(others.stdout, "7 [1] 2.5 1.10\n", "{}", others.stderr);
+    let unclear = given(&["-i", "id=7", "-i", "tag=1.10"]);
+    assert_eq!(unclear.code, Some(2), "{}", unclear.stderr);
+    let said = "`tag`: `1.10` would be given as the number 1.1\n  help: write `-i 'tag=\"1.10\"'` for the text, or `-i tag=1.1` for the number";
+    assert!(unclear.stderr.contains(said), "{}", unclear.stderr);
+}
+
+#[test]
+fn a_flow_file_with_the_other_ending_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yml"), "name: f\nnodes:\n  - { id: a, type: control.noop }\n")
+        .unwrap();
+    for command in ["run", "check"] {
+        let refused = inspan(folder.path(), &[command]);
+        let said = "flow file flow.yaml does not exist\n  help: there is flow.yml: name that file\n";
+        assert!(refused.code == Some(2) && refused.stderr.contains(said), "{}", refused.stderr);
+    }
+    assert_eq!(inspan(folder.path(), &["run", "flow.yml"]).code, Some(0));
 }
 
 #[test]

@@ -9,8 +9,8 @@ pub(crate) enum Segment<'a> {
     Expression { source: &'a str, offset: usize, trims: Trims },
     /// `{% … %}`, without its braces.
     Statement { source: &'a str, offset: usize },
-    /// `{# … #}`.
-    Comment,
+    /// `{# … #}`, with the offset of its first brace.
+    Comment { offset: usize },
 }
 
 /// Whether an expression trims the whitespace around it (`{{-`, `-}}`).
@@ -38,7 +38,7 @@ pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
         let inner = &text[inside..close];
         at = close + 2;
         match text.as_bytes()[open + 1] {
-            b'#' => found.push(Segment::Comment),
+            b'#' => found.push(Segment::Comment { offset: open }),
             b'%' => {
                 let source = inner.trim_matches(['-', '+']).trim();
                 let head = inner.trim_start_matches(['-', '+']).trim_start();
@@ -60,6 +60,28 @@ pub(crate) fn segments(text: &str) -> Result<Vec<Segment<'_>>, usize> {
         found.push(Segment::Text(&text[at..]));
     }
     Ok(found)
+}
+
+/// The offset of the first braces of an expression or of a statement other than `raw`.
+pub(crate) fn first_code(text: &str) -> Option<usize> {
+    segments(text).ok()?.iter().find_map(|part| match part {
+        Segment::Expression { offset, .. } => text[..*offset].rfind("{{"),
+        Segment::Statement { source, offset } if *source != "raw" => text[..*offset].rfind("{%"),
+        _ => None,
+    })
+}
+
+/// The offset of a `$` before a comment: a shell's `${#name}`, the length of a variable, is meant.
+pub(crate) fn shell_length(text: &str) -> Option<usize> {
+    if !text.contains("${#") {
+        return None;
+    }
+    segments(text).ok()?.iter().find_map(|part| match part {
+        Segment::Comment { offset } => {
+            offset.checked_sub(1).filter(|before| text.as_bytes()[*before] == b'$')
+        }
+        _ => None,
+    })
 }
 
 /// Whether a text has expressions, statements or comments.

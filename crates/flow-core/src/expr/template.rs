@@ -299,7 +299,7 @@ pub(crate) fn parse_template(
     let parts = segments(text).map_err(|offset| SyntaxFault {
         reason: "the braces opened here are never closed".to_owned(),
         offset,
-        help: Some(unclosed(&text[offset..])),
+        help: Some(unclosed(text, offset)),
     })?;
     for part in &parts {
         let (Segment::Expression { source, offset, .. } | Segment::Statement { source, offset }) = part
@@ -321,16 +321,33 @@ pub(crate) fn parse_template(
     if plain { Ok(Some(pieces(&parts, resolver))) } else { script(text, &parts, resolver).map(Some) }
 }
 
-/// How to close braces that are opened at the start of a text.
-fn unclosed(text: &str) -> String {
+/// How to close braces that are opened at an offset of a text, or to write them as text.
+fn unclosed(text: &str, offset: usize) -> String {
+    let (before, text) = text.split_at(offset);
+    if text.starts_with("{#") {
+        return match before.ends_with('$') {
+            true => as_shell_length(text),
+            false => {
+                "close the comment by `#}`, or write `{% raw %}{#{% endraw %}` for the text `{#`".to_owned()
+            }
+        };
+    }
     let (open, close) = match text.as_bytes().get(1) {
         Some(b'%') => ("{%", "%}"),
-        Some(b'#') => ("{#", "#}"),
         _ => ("{{", "}}"),
     };
     let inner = text[2..].split(['}', '\n', '%', '#']).next().unwrap_or_default().trim();
     let inner = if inner.is_empty() || inner.len() > 40 { "…" } else { inner };
     format!("write `{open} {inner} {close}`")
+}
+
+/// How the length of a shell's variable is written, for a text that begins with the `{#` of one.
+pub(crate) fn as_shell_length(text: &str) -> String {
+    let is_name = |name: &&str| name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+    let name = text[2..].split('}').next().filter(|name| !name.is_empty()).filter(is_name).unwrap_or("name");
+    format!(
+        "`{{#` begins a comment: for the shell's `${{#{name}}}` write `{{% raw %}}${{#{name}}}{{% endraw %}}`"
+    )
 }
 
 /// The name and its offset, if a text is one name or dotted path in braces, as most bindings are.

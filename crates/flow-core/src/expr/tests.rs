@@ -119,6 +119,7 @@ fn templates_give_values_and_texts() {
         ("a {{- plan.title -}} b", json!("aFix itb")),
         ("{% for item in plan.items %}{{ loop.index }}={{ item.n }};{% endfor %}", json!("1=1;2=2.5;")),
         ("{% raw %}{{ plan }}{% endraw %}", json!("{{ plan }}")),
+        ("n={% raw %}${#a}{% endraw %} {# b #}", json!("n=${#a} ")),
         ("{% set t = plan.title %}{{ t | upper }}!", json!("FIX IT!")),
         // What has not run may be tested.
         ("a{% if review %} b {{ review.text }}{% endif %}", json!("a")),

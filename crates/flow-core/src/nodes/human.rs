@@ -158,7 +158,15 @@ impl DescribeNode for HumanInput {
             let misplaced = given("default").filter(|default| default.is_object() && !is_form);
             let problem =
                 |_| InputProblem::new("/default", "a mapping as `default` is for a form: add `schema`");
-            return misplaced.map(problem).into_iter().collect();
+            let has_no_answer = given("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
+                && given("allowText") != Some(&Value::Bool(true));
+            let none = has_no_answer.then(|| {
+                InputProblem::new(
+                    "/choices",
+                    "there is no choice: list some, or leave out `choices` for a text",
+                )
+            });
+            return misplaced.map(problem).into_iter().chain(none).collect();
         };
         if let Some(key) = ["choices", "allowText"].into_iter().find(|key| given(key).is_some()) {
             return vec![InputProblem::new(

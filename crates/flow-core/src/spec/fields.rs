@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
@@ -149,9 +149,7 @@ impl<'a, 'k> Fields<'a, 'k> {
                 Ok(duration) => return Some(duration),
                 Err(help) => help.to_owned(),
             },
-            Data::Number(number) => {
-                format!("add a unit: `{number}s` for seconds, `{number}ms` for milliseconds")
-            }
+            Data::Number(number) => without_unit(number),
             _ => DURATION_HELP.to_owned(),
         };
         let message = format!("`{name}` must be a duration");
@@ -253,6 +251,11 @@ pub(super) fn wrong(value: &Yaml, key: &Key<'_>, takes: &str, sink: &mut Sink) {
         _ => format!("`{}` must be {takes}, found {}", key.last(), value.kind()),
     };
     sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
+}
+
+/// What to write instead of a number as a duration.
+pub(crate) fn without_unit(number: &Number) -> String {
+    format!("add a unit: `{number}s` for seconds, `{number}ms` for milliseconds")
 }
 
 /// Parses a duration such as `30m`, `1h30m` or `500ms`, or says what to write: a number without a unit is refused.

@@ -297,10 +297,10 @@ struct BudgetShare {
 pub(crate) struct UsedUp {
     pub(crate) budget: Budget,
     pub(crate) owner: BudgetOwner,
-    /// Which part of it, and what was spent, in words.
+    /// Which limits of it, and what was spent, in words.
     pub(crate) limit: String,
-    /// The name of the limit to raise, if a higher one helps.
-    unit: Option<&'static str>,
+    /// The names of the limits to raise; none if higher ones do not help.
+    units: Vec<&'static str>,
 }
 
 /// A budget that keeps an agent from starting as others run.
@@ -437,33 +437,40 @@ impl Facts {
         }
     }
 
-    /// The limit that would have to be raised, as `--budget` names it.
+    /// The limits that would have to be raised, as `--budget` names them, with commas.
     pub(crate) fn limit_name(&self, graph: &Graph, used_up: &UsedUp) -> Option<String> {
-        let unit = used_up.unit?;
         let place = |task| self.path(graph, task).place();
-        Some(match used_up.owner {
-            BudgetOwner::Task(task) => format!("{}.{unit}", place(task)),
-            BudgetOwner::Frame(frame) => match self.frames[frame].owner {
-                Some(owner) => format!("{}/.{unit}", place(owner)),
-                None => unit.to_owned(),
-            },
-        })
+        let owner = match used_up.owner {
+            BudgetOwner::Task(task) => format!("{}.", place(task)),
+            BudgetOwner::Frame(frame) => {
+                self.frames[frame].owner.map(|owner| format!("{}/.", place(owner))).unwrap_or_default()
+            }
+        };
+        let names: Vec<_> = used_up.units.iter().map(|unit| format!("{owner}{unit}")).collect();
+        (!names.is_empty()).then(|| names.join(","))
     }
 }
 
 impl BudgetShare {
     fn used_up(self) -> Option<UsedUp> {
         let Self { budget, owner, spent: Spending { cost_usd, tokens, unpriced } } = self;
-        let used_up = |limit, unit| Some(UsedUp { budget, owner, limit, unit });
-        if let Some(usd) = budget.usd.filter(|_| unpriced && budget.on_unknown == OnUnknown::Stop) {
-            let why = "the price of a turn is unknown, and `onUnknown` is `stop`";
-            return used_up(format!("{usd} USD ({why})"), None);
-        }
-        if let Some(usd) = budget.usd.filter(|usd| cost_usd >= *usd) {
-            return used_up(format!("{usd} USD ({cost_usd:.4} spent)"), Some("usd"));
-        }
-        let limit = budget.tokens.filter(|limit| tokens >= *limit)?;
-        used_up(format!("{limit} tokens ({tokens} spent)"), Some("tokens"))
+        let is_unknown = unpriced && budget.on_unknown == OnUnknown::Stop;
+        let of_usd = |usd: f64| match is_unknown {
+            true => Some(format!("{usd} USD (the price of a turn is unknown, and `onUnknown` is `stop`)")),
+            false => (cost_usd >= usd).then(|| format!("{usd} USD ({cost_usd:.4} spent)")),
+        };
+        let of_tokens = |limit: u64| (tokens >= limit).then(|| format!("{limit} tokens ({tokens} spent)"));
+        let (usd, tokens) = (budget.usd.and_then(of_usd), budget.tokens.and_then(of_tokens));
+        let units = match (&usd, &tokens) {
+            // A higher limit makes no price known.
+            (Some(_), _) if is_unknown => vec![],
+            (Some(_), Some(_)) => vec!["usd", "tokens"],
+            (Some(_), None) => vec!["usd"],
+            (None, Some(_)) => vec!["tokens"],
+            (None, None) => return None,
+        };
+        let limits: Vec<String> = usd.into_iter().chain(tokens).collect();
+        Some(UsedUp { budget, owner, limit: limits.join(" and "), units })
     }
 }
 

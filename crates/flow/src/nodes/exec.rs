@@ -7,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
-use inspan_protocol::{AgentError, ErrorCode, OutputStream, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, OutputStream, Redactor};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::node::{CallSource, NodeContext, NodeType};
 use process::{Ended, Process};
@@ -33,12 +34,30 @@ const RECORDED_FILE: u64 = 16 << 20;
 struct Finished {
     stdout: String,
     stderr: String,
+    /// The bytes of a stream that a file has taken and that is no UTF-8; its text is then empty. Only in recordings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stdout_base64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stderr_base64: Option<String>,
     /// Its exit code; none if a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
     /// What ended it, without an exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signal: Option<String>,
+}
+
+impl Finished {
+    /// The bytes of each stream that a recording has in base64.
+    fn recorded_bytes(&mut self) -> Result<[Option<Vec<u8>>; 2], AgentError> {
+        let decoded = |encoded: Option<String>| {
+            encoded.map(|encoded| BASE64.decode(encoded)).transpose().map_err(|error| {
+                let message = format!("the recording of a call is damaged: {error}");
+                AgentError::new(ErrorCode::ConfigInvalid, message)
+            })
+        };
+        Ok([decoded(self.stdout_base64.take())?, decoded(self.stderr_base64.take())?])
+    }
 }
 
 impl NodeType for Exec {
@@ -76,17 +95,21 @@ impl StreamFiles {
     }
 
     /// What is recorded: of a stream that a file has taken, all of it.
-    fn recorded(&self, finished: &Finished) -> Result<Value, AgentError> {
+    fn recorded(&self, finished: &Finished, redactor: &Redactor) -> Result<Value, AgentError> {
         let mut whole = finished.clone();
-        for (file, text) in [(&self.stdout, &mut whole.stdout), (&self.stderr, &mut whole.stderr)] {
+        let Finished { stdout, stderr, stdout_base64, stderr_base64, .. } = &mut whole;
+        for (file, text, base64) in
+            [(&self.stdout, stdout, stdout_base64), (&self.stderr, stderr, stderr_base64)]
+        {
             if let Some(file) = file {
-                *text = Self::read(file)?;
+                (*text, *base64) = Self::read(file, redactor)?;
             }
         }
         write_output(&whole)
     }
 
-    fn read(path: &Path) -> Result<String, AgentError> {
+    /// The text of a file, or its bytes in base64 if it is no UTF-8.
+    fn read(path: &Path, redactor: &Redactor) -> Result<(String, Option<String>), AgentError> {
         let wrong = |why: String| {
             let message = format!("`{}` cannot be recorded: {why}", path.display());
             AgentError::new(ErrorCode::ConfigInvalid, message)
@@ -96,7 +119,16 @@ impl StreamFiles {
             return Err(wrong(format!("it is over {} MiB", RECORDED_FILE >> 20)));
         }
         let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let bytes = match String::from_utf8(bytes) {
+            Ok(text) => return Ok((text, None)),
+            Err(error) => error.into_bytes(),
+        };
+        let encoded = BASE64.encode(bytes);
+        // Without the secret it would be another file.
+        if redactor.text(&encoded) != encoded {
+            return Err(wrong("it has a secret, and is no UTF-8 text".to_owned()));
+        }
+        Ok((String::new(), Some(encoded)))
     }
 }
 
@@ -113,26 +145,35 @@ async fn finished(
     let asked = context.node_call("exec", input);
     let mut report = OutputReporter::new(context.hub.as_redacted(), &context.redactor);
     let made = run(call, files, context, &mut report);
-    let ended = context.call(asked, made, |ended| files.recorded(ended)).await;
-    if let Ok((ended, CallSource::Recording | CallSource::Test)) = &ended {
-        report.push(OutputStream::Stdout, ended.stdout.as_bytes());
-        report.push(OutputStream::Stderr, ended.stderr.as_bytes());
-    }
+    let ended = context.call(asked, made, |ended| files.recorded(ended, &context.redactor)).await;
+    let ended = ended.and_then(|(mut ended, source)| {
+        let [stdout, stderr] = ended.recorded_bytes()?;
+        if source != CallSource::Now {
+            report.push(OutputStream::Stdout, stdout.as_deref().unwrap_or(ended.stdout.as_bytes()));
+            report.push(OutputStream::Stderr, stderr.as_deref().unwrap_or(ended.stderr.as_bytes()));
+        }
+        Ok((ended, [stdout, stderr], source))
+    });
     report.finish();
-    let (mut finished, source) = ended?;
+    let (mut finished, [stdout, stderr], source) = ended?;
     let [to_stdout, to_stderr] = match source {
         CallSource::Recording => files.create(&context.redactor)?,
         // What was run has written them, and a test writes nothing.
         CallSource::Now | CallSource::Test => [None, None],
     };
-    for (sink, text) in [(to_stdout, &finished.stdout), (to_stderr, &finished.stderr)] {
+    let streams = [
+        (to_stdout, &files.stdout, stdout, &mut finished.stdout),
+        (to_stderr, &files.stderr, stderr, &mut finished.stderr),
+    ];
+    for (sink, file, bytes, text) in streams {
         if let Some(mut sink) = sink {
-            sink.push(text.as_bytes())?;
+            sink.push(bytes.as_deref().unwrap_or(text.as_bytes()))?;
             sink.finish()?;
         }
-    }
-    // The output shows the end of a file; a recording has all of it.
-    for (file, text) in [(&files.stdout, &mut finished.stdout), (&files.stderr, &mut finished.stderr)] {
+        // The output shows the end of a file; a recording has all of it.
+        if let Some(bytes) = bytes {
+            *text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]).into_owned();
+        }
         if file.is_some() {
             *text = tail(text, TAIL).to_owned();
         }
@@ -188,9 +229,27 @@ async fn run(
     if let Some(error) = process.lost() {
         return Err(error);
     }
-    let Ended { status, stdout, stderr } = ended;
+    let Ended { status, stdout, stderr, altered } = ended;
+    for stream in altered {
+        let (what, file) = match stream {
+            OutputStream::Stdout => ("output", "stdoutFile"),
+            OutputStream::Stderr => ("error output", "stderrFile"),
+        };
+        let message = format!(
+            "the {what} of `{program}` is not all UTF-8 text: other bytes are replaced by U+FFFD. `{file}` writes it to a file as \
+             it is"
+        );
+        context.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
+    }
     let signal = status.code().is_none().then(|| status.to_string());
-    Ok(Finished { stdout, stderr, exit_code: status.code(), signal })
+    Ok(Finished {
+        stdout,
+        stderr,
+        stdout_base64: None,
+        stderr_base64: None,
+        exit_code: status.code(),
+        signal,
+    })
 }
 
 /// What the node gives, or why it has failed.
@@ -201,7 +260,7 @@ fn output(
     redactor: &Redactor,
 ) -> Result<ExecOutput, AgentError> {
     let program = call.argv.first().cloned().unwrap_or_default();
-    let Finished { stdout: raw, stderr, exit_code, signal } = finished;
+    let Finished { stdout: raw, stderr, exit_code, signal, .. } = finished;
     // What is taken out of a text or cut off may be a part of a secret.
     let (stdout, stderr) = (redactor.text(&raw), redactor.text(&stderr));
     match exit_code {

@@ -1,19 +1,21 @@
 //! `http.request`: sends a request, follows redirects and gives the response, or the same from a recording. Secrets are
 //! filled in when the request is sent, and nowhere before.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use inspan_flow_core::{
     DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, pointer_part,
     read_input, write_output,
 };
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, InputProblem, beginning, is_too_deep};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ErrorKind, Event, InputProblem, LogLevel, beginning, is_too_deep,
+};
 use inspan_transport::{
     Answer, Broken, Clocks, HeaderMap, HeaderName, HeaderValue, Http, Method, Request, StatusCode, Url,
     retry_after,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::node::{NodeContext, NodeType, secret_not_set};
@@ -136,7 +138,16 @@ async fn send(
         let answer = outgoing.send(http, &context.host.env, &clocks).await?;
         let (status, headers) = (answer.status().as_u16(), headers_of(answer.headers()));
         let body = answer.body(BODY_LIMIT).await?;
-        Ok(ReceivedResponse { status, headers, text: String::from_utf8_lossy(&body).into_owned() })
+        let text = String::from_utf8_lossy(&body);
+        if let Cow::Owned(_) = text {
+            let message = format!(
+                "{}: the body is not all UTF-8 text: other bytes are replaced by U+FFFD. A program of an `exec` node with \
+                 `stdoutFile` can save it as it is",
+                name(written)
+            );
+            context.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
+        }
+        Ok(ReceivedResponse { status, headers, text: text.into_owned() })
     };
     received.await.map_err(|broken| match broken {
         Broken::Cancelled => context.aborted(),

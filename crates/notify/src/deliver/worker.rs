@@ -77,6 +77,8 @@ struct WorkerState {
     unsent: BTreeSet<SessionId>,
     /// Those of which the last delivery was refused.
     refused: BTreeSet<SessionId>,
+    /// Those with something that another deliverer is to send, as far as it was looked at.
+    held: BTreeSet<SessionId>,
     /// Whether a warning was given since the last success.
     has_warned: bool,
 }
@@ -85,8 +87,8 @@ struct WorkerState {
 enum DeliveryOutcome {
     /// This much is settled.
     Settled(DeliveryProgress),
-    /// Another deliverer has it.
-    Busy,
+    /// Another deliverer has it. Whether it has something to send is looked at only at the end.
+    Busy { is_pending: bool },
     /// The session was deleted.
     Gone,
     /// The channel is down: all that it is to send waits for its next attempt.
@@ -155,6 +157,11 @@ impl Worker {
         !self.state().unsent.is_empty()
     }
 
+    /// Whether another deliverer still has something to send.
+    pub(super) fn is_held(&self) -> bool {
+        !self.state().held.is_empty()
+    }
+
     fn state(&self) -> std::sync::MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,11 +195,17 @@ impl Worker {
                         state.settled.insert(session.clone(), progress);
                         state.unsent.remove(&session);
                         state.refused.remove(&session);
+                        state.held.remove(&session);
                         if progress.seq >= target.last_seq {
                             break;
                         }
                     }
-                    Ok(DeliveryOutcome::Busy) => {
+                    Ok(DeliveryOutcome::Busy { is_pending }) => {
+                        let mut state = self.state();
+                        match is_pending {
+                            true => state.held.insert(session),
+                            false => state.held.remove(&session),
+                        };
                         pause = pause.or_after(BUSY);
                         break;
                     }
@@ -260,7 +273,8 @@ impl Worker {
         let key = self.key(session, target.created_at);
         let now = clock.wall();
         let Some(cursor) = ledger.claim(&key, &self.holder, now).await? else {
-            return Ok(DeliveryOutcome::Busy);
+            let is_pending = self.closing.is_cancelled() && self.is_pending(&key).await?;
+            return Ok(DeliveryOutcome::Busy { is_pending });
         };
         let left = cursor.retry_at.map(|at| at.since(now)).unwrap_or_default();
         if !left.is_zero() {
@@ -299,12 +313,32 @@ impl Worker {
             }
         }
         let is_lost = DisplayStatus::of(&entry) == DisplayStatus::Interrupted;
-        if is_lost && cursor.lost < last && self.channel.settings.on.contains(&NoticeKind::Failure) {
+        if self.owes_loss(&cursor, &entry) {
             let at = entry.digest.updated_at.unwrap_or(entry.created_at);
             let notice = Notice::of_loss(session, at, &self.delivery.commands);
             return self.deliver(&key, target, &cursor, Settled::Loss(last), vec![notice]).await;
         }
         Ok(DeliveryOutcome::Settled(DeliveryProgress { seq: last, is_lost }))
+    }
+
+    /// Whether a session that another deliverer has still has something to send.
+    async fn is_pending(&self, key: &CursorKey) -> Result<bool, WorkerFault> {
+        let cursor = self.delivery.ledger.cursor(key).await?;
+        let entry = match self.delivery.store.entry(&key.session).await {
+            Ok(entry) if entry.created_at == key.created_at => entry,
+            Ok(_) | Err(StoreError::UnknownSession(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let has_events = cursor.next <= entry.digest.last_seq
+            && !self.notices(&key.session, &cursor, &entry).await?.0.is_empty();
+        Ok(has_events || self.owes_loss(&cursor, &entry))
+    }
+
+    /// Whether it is to be said that the process of a session is gone.
+    fn owes_loss(&self, cursor: &Cursor, entry: &SessionEntry) -> bool {
+        DisplayStatus::of(entry) == DisplayStatus::Interrupted
+            && cursor.lost < entry.digest.last_seq
+            && self.channel.settings.on.contains(&NoticeKind::Failure)
     }
 
     /// What the next delivery of a session's events has in it, and the event up to which it goes.
@@ -437,6 +471,7 @@ impl WorkerState {
         self.settled.remove(session);
         self.unsent.remove(session);
         self.refused.remove(session);
+        self.held.remove(session);
     }
 
     /// The sessions with events that are not settled.

@@ -26,16 +26,20 @@ export function pause(id, flow) {
   });
 }
 
-/** @param {string} id @param {string} flow @param {string} [limit] the limit of a budget that is used up */
+/** @param {string} id @param {string} flow @param {string} [limit] the limits of a budget that are used up, with commas */
 export function resume(id, flow, limit) {
   const once = key();
+  const limits = limit?.split(',') ?? [];
+  const label = limits.length > 1
+    ? `A budget is used up. Its new limits with spaces between: ${limits.join(' ')}`
+    : `A budget is used up. Its new limit, ${limit}`;
   ask({
     title: `Resume ${flow}?`,
     what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. A session that has ended is continued by a new one.</p>`,
     act: 'Resume',
-    ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit}`, isNeeded: true } }),
+    ...(limit && { field: { label, isNeeded: true } }),
     run: async (text) => {
-      const budget = limit ? { budget: { [limit]: amount(text) } } : {};
+      const budget = limit ? { budget: amounts(limits, text) } : {};
       const { sessionId } = await send(id, { type: 'resume', ...budget }, once);
       note('The session resumes');
       follow(id, sessionId);
@@ -57,6 +61,13 @@ export function stop(id, flow) {
       note('The session stops');
     },
   });
+}
+
+/** @param {string[]} limits @param {string} text */
+function amounts(limits, text) {
+  const given = text.trim().split(/\s+/);
+  if (given.length !== limits.length) throw new Error(`“${text}” is not one number for each of ${limits.join(' and ')}.`);
+  return Object.fromEntries(limits.map((limit, at) => [limit, amount(given[at])]));
 }
 
 /** @param {string} text */

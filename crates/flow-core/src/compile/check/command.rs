@@ -3,6 +3,7 @@
 
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan},
+    expr::first_code,
     spec::{Header, NodeSpec, Yaml},
 };
 
@@ -24,7 +25,7 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
     let script = flag.filter(|_| SHELLS.contains(&name)).map(|flag| flag + 2);
     if let Some(at) = script
         && let Some(text) = items.get(at).and_then(|item| item.text())
-        && let Some(offset) = text.find("{{").into_iter().chain(text.find("{%")).min()
+        && let Some(offset) = first_code(text)
     {
         let used = template(text).unwrap_or("{{ value }}");
         warn(

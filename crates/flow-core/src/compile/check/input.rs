@@ -8,7 +8,7 @@ use crate::{
     catalog::{CONDITION, DURATION, RAW},
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem},
-    expr::{TemplateValue, parse_template},
+    expr::{TemplateValue, as_shell_length, parse_template, shell_length},
     nodes::pointer_part,
     spec::{Data, Key, Yaml, parse_time},
 };
@@ -123,6 +123,12 @@ impl InputParser<'_, '_> {
             Ok(Some((binding, uses))) => {
                 self.bound.push(pointer(key));
                 self.checker.names(&uses, value, self.site, key);
+                if let Some(offset) = shell_length(text) {
+                    let message = "what stands between `{#` and `#}` is left out as a comment".to_owned();
+                    let problem = Problem::warning(Code::TemplateComment, value.place(offset), message);
+                    let problem = problem.help(as_shell_length(&text[offset + 1..]));
+                    self.checker.sink.push(self.site.locate(problem, key));
+                }
                 if binding.is_whole() && self.takes_only_text(key) {
                     TemplateValue::Text(binding)
                 } else {

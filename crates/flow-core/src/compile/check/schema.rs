@@ -8,9 +8,10 @@ use jsonschema::{
 use serde_json::Value;
 
 use crate::{
+    catalog::DURATION,
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
-    spec::{Yaml, either, pointer_parts},
+    spec::{Yaml, either, pointer_parts, without_unit},
 };
 
 /// The input of one node, or that which a node gives to a flow, to be checked.
@@ -84,6 +85,14 @@ impl SchemaCheck<'_> {
                 self.push(problem, format!("{key}.{name}"), sink);
             }
             Kind::Type { kind } => {
+                if let Value::Number(number) = error.instance().as_ref()
+                    && self.schema_of(error)[DURATION] == true
+                {
+                    let message = format!("`{last}` must be a duration");
+                    let problem = Problem::error(Code::WrongType, self.span(path), message);
+                    self.push(problem.help(without_unit(number)), key, sink);
+                    return;
+                }
                 let message = format!("`{last}` must be {}, found {}", types(kind), self.kind(path));
                 let words = error.instance().as_str().filter(|text| !text.contains('{'));
                 let words: Vec<&str> = words.into_iter().flat_map(str::split_whitespace).collect();

@@ -137,10 +137,11 @@ fn a_session_that_a_budget_ended_names_the_limit_to_raise() {
     let rows = [
         (foreach("", "", "").replace("name: f", &format!("name: f, policy: {{ {fails} }}")), "tokens"),
         (foreach("", "", fails), "each/ask.tokens"),
+        (foreach("", "", &fails.replace("tokens", "usd: 0.5, tokens")), "each/ask.usd,each/ask.tokens"),
         (foreach("", &format!("policy: {{ {fails} }}"), ""), "each/.tokens"),
     ];
     for (text, limit) in rows {
-        let sim = drive(&text.replace("onItemError: continue, ", ""), turns(4, None));
+        let sim = drive(&text.replace("onItemError: continue, ", ""), turns(4, Some(0.25)));
         let ended = (outcome(&sim), sim.run.state().limit_to_raise());
         assert_eq!(ended, (Outcome::BudgetExceeded, Some(limit)), "{}", story(&sim.log));
     }

@@ -32,6 +32,8 @@ pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) stdout: String,
     pub(super) stderr: String,
+    /// The streams whose bytes were no UTF-8, so that the text is another one; not those that a file has.
+    pub(super) altered: Vec<OutputStream>,
 }
 
 impl Process {
@@ -97,7 +99,9 @@ impl Process {
             let message = format!("`{}` cannot be waited for", self.program);
             AgentError::new(ErrorCode::Process, message)
         })?;
-        Ok(Ended { status, stdout: stdout.text()?, stderr: stderr.text()? })
+        let mut altered = Vec::new();
+        let (stdout, stderr) = (stdout.text(&mut altered)?, stderr.text(&mut altered)?);
+        Ok(Ended { status, stdout, stderr, altered })
     }
 
     /// Ends it: SIGTERM to its group, and after a while SIGKILL.
@@ -173,13 +177,15 @@ impl<'a, R: AsyncRead + Unpin> StreamOutput<'a, R> {
         Ok(&self.bytes[before..])
     }
 
-    /// All that was read, or its end if a sink has the rest.
-    fn text(self) -> Result<String, AgentError> {
-        let bytes = match self.sink {
-            Some(sink) => sink.finish()?,
-            None => self.bytes,
-        };
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    /// All that was read, or its end if a sink has the rest. A stream without a sink that is no text is added to those.
+    fn text(self, altered: &mut Vec<OutputStream>) -> Result<String, AgentError> {
+        if let Some(sink) = self.sink {
+            return Ok(String::from_utf8_lossy(&sink.finish()?).into_owned());
+        }
+        Ok(String::from_utf8(self.bytes).unwrap_or_else(|error| {
+            altered.push(self.stream);
+            String::from_utf8_lossy(error.as_bytes()).into_owned()
+        }))
     }
 }
 

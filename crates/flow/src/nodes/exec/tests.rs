@@ -313,6 +313,55 @@ async fn a_stream_goes_to_a_file_and_a_recording_has_it() {
     }
 }
 
+/// The bytes of an image, and a byte that is half a character at the end.
+const BYTES: &[u8] = b"\x89PNG\r\n\x1a\n\0\xff text \xf0";
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_replayed_to_a_file_as_they_were() {
+    let (work, tapes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = work.path().join("copy");
+    std::fs::write(work.path().join("image"), BYTES).unwrap();
+    let flow = json!({ "flow": { "name": "f" }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["cat", "image"], "stdoutFile": "copy" } },
+    ] });
+    let run = async |calls: NodeCalls| {
+        std::fs::remove_file(&path).ok();
+        let runner = runner(&flow, [PATH]).cwd(work.path()).node_calls(calls).with_events().build();
+        let result = runner.run(Map::new()).await.unwrap();
+        assert_eq!(warnings(&result.events), Vec::<String>::new());
+        assert!(std::fs::read(&path).unwrap() == BYTES);
+        result.outputs.get("a").unwrap_or_else(|| panic!("{:?}", result.error))["stdout"].clone()
+    };
+    let live = run(NodeCalls::Record(Recorder::new(tapes.path()).unwrap())).await;
+    assert_eq!(run(NodeCalls::Replay(Replayer::load(tapes.path()).unwrap())).await, live);
+    assert_eq!(live, String::from_utf8_lossy(BYTES).as_ref());
+}
+
+#[tokio::test]
+async fn an_output_that_is_no_text_is_a_warning() {
+    let work = tempfile::tempdir().unwrap();
+    std::fs::write(work.path().join("image"), BYTES).unwrap();
+    let flow = json!({ "flow": { "name": "f" }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["sh", "-c", "cat image; cat image >&2; echo ü"] } },
+    ] });
+    let result = runner(&flow, [PATH]).cwd(work.path()).with_events().build().run(Map::new()).await.unwrap();
+    let said = |what: &str, file: &str| {
+        format!(
+            "the {what} of `sh` is not all UTF-8 text: other bytes are replaced by U+FFFD. `{file}` writes it to a file as it is"
+        )
+    };
+    let expected = [said("output", "stdoutFile"), said("error output", "stderrFile")];
+    assert_eq!(warnings(&result.events), expected);
+}
+
+fn warnings(events: &[std::sync::Arc<inspan_protocol::Envelope>]) -> Vec<String> {
+    let warnings = events.iter().filter_map(|envelope| match &envelope.event {
+        Event::Log { message, .. } => Some(message.clone()),
+        _ => None,
+    });
+    warnings.collect()
+}
+
 #[tokio::test]
 async fn what_was_done_stays_done_if_it_cannot_be_recorded() {
     let work = tempfile::tempdir().unwrap();

@@ -81,6 +81,23 @@ async fn a_request_is_sent_as_written_and_the_response_is_the_output() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_no_text_is_a_warning() {
+    let server = server().await;
+    let latin =
+        ResponseTemplate::new(200).set_body_raw(b"caf\xe9".to_vec(), "text/plain; charset=iso-8859-1");
+    Mock::given(path("/latin")).respond_with(latin).mount(&server).await;
+    for (page, expected) in [("latin", 1), ("json", 0)] {
+        let url = format!("{}/{page}", server.uri());
+        let result = run(json!([{ "id": "a", "type": "http.request", "input": { "url": url } }])).await;
+        let said = format!("GET {url}: the body is not all UTF-8 text: other bytes are replaced by U+FFFD.");
+        let warned = result.events.iter().filter(
+            |envelope| matches!(&envelope.event, Event::Log { message, .. } if message.starts_with(&said)),
+        );
+        assert_eq!(warned.count(), expected, "{page}");
+    }
+}
+
+#[tokio::test]
 async fn a_secret_is_filled_in_where_the_author_wrote_it_and_seen_nowhere() {
     let server = server().await;
     let folder = tempfile::tempdir().unwrap();
