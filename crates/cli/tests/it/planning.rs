@@ -245,6 +245,34 @@ fn from_a_node_on_all_runs_again() {
 }
 
 #[test]
+fn an_older_session_does_not_replace_what_a_person_answered_last() {
+    const FLOW: &str = "
+flow: { name: release }
+nodes:
+  - { id: ok, type: human.input, input: { prompt: Publish?, choices: ['yes', 'no'] } }
+  - { id: publish, type: exec, effects: external, dependsOn: [ok], when: ok.choice == 'yes', input: { argv: [sh, -c, 'echo publish >> runs'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    for (session, choice, ran) in [("old", "yes", "publish"), ("new", "no", "")] {
+        assert_eq!(inspan(folder, &["run", "--session-id", session]).code, Some(3));
+        assert_eq!(inspan(folder, &["reply", session, "--choice", choice]).code, Some(0));
+        assert_eq!(runs(folder), ran);
+    }
+    let refused = inspan(folder, &["run", "--from", "publish"]);
+    assert_eq!((refused.code, runs(folder).as_str()), (Some(2), ""), "{}", refused.report());
+    for words in ["`publish` would not run after session `new`", "`--reuse ID` names another session"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    // A newer session that lacks an output does not count.
+    assert_eq!(inspan(folder, &["run", "--session-id", "open"]).code, Some(3));
+    let refused = inspan(folder, &["run", "--from", "publish"]);
+    assert!(refused.stderr.contains("would not run after session `new`"), "{}", refused.stderr);
+    run_parts(folder, &["--from", "publish", "--reuse", "old"]);
+    assert_eq!(runs(folder), "publish");
+}
+
+#[test]
 fn a_part_is_resumed_as_a_part() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

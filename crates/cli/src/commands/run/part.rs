@@ -74,7 +74,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The newest session that has all that is needed; none is needed if the nodes need nothing.
+    /// The newest session that has all that is needed; none is needed if the nodes need nothing. If they would not run with
+    /// its outputs, that is an error.
     async fn find(&self, store: &dyn RunStore) -> Result<RunPart, Failure> {
         let candidates = match &self.args.reuse {
             Some(named) => {
@@ -89,7 +90,12 @@ impl Search<'_> {
             match self.reuse(store, &entry, &record).await {
                 Ok(Ok(part)) => return Ok(part),
                 Ok(Err(missing)) => {
-                    refused.get_or_insert(Refused { session: Some(entry.session), missing });
+                    let found = Refused { session: Some(entry.session), missing };
+                    // What this session decided, an older one may have decided otherwise.
+                    if found.missing.cause.is_none() {
+                        return Err(self.failure(&found));
+                    }
+                    refused.get_or_insert(found);
                 }
                 // One whose flow does not compile any more, or whose input is that of another version of it, has nothing.
                 Err(failure) if self.args.reuse.is_some() => return Err(failure),
@@ -195,9 +201,17 @@ impl Search<'_> {
         let option = if self.args.from.is_some() { "--from" } else { "--only" };
         let file = self.args.file.display();
         let Some((cause, why)) = cause else {
-            let message =
-                format!("{option}: `{node}` would not run: the edges into it, or its `when`, do not hold");
-            return Failure::usage(message).with_hint(format!("`inspan run {file}` runs the whole flow"));
+            let (after, other) = match session {
+                Some(session) => {
+                    (format!(" after session `{session}`"), ", `--reuse ID` names another session")
+                }
+                None => (String::new(), ""),
+            };
+            let message = format!(
+                "{option}: `{node}` would not run{after}: the edges into it, or its `when`, do not hold"
+            );
+            return Failure::usage(message)
+                .with_hint(format!("`inspan run {file}` runs the whole flow{other}"));
         };
         let Some(session) = session else {
             let message = format!(
