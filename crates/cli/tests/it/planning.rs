@@ -273,6 +273,37 @@ nodes:
 }
 
 #[test]
+fn a_replay_is_marked_and_is_no_work_to_reuse() {
+    const FLOW: &str = "
+flow: { name: ship }
+nodes:
+  - id: build
+    type: scripted.agent
+    input: { prompt: x, options: { turns: [[{ text: p }, { usage: { tokens: { inputTokens: 1, outputTokens: 1 }, costUsd: 0.25 } }]] } }
+  - { id: deploy, type: exec, dependsOn: [build], input: { argv: [sh, -c, 'echo deploy >> runs'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    run_parts(folder, &["--session-id", "real", "--record", "tapes"]);
+    run_parts(folder, &["--session-id", "played", "--replay=tapes"]);
+    assert_eq!(runs(folder), "deploy");
+    let reused_from = |session: &str| inspan(folder, &["why", session, "build"]).stdout;
+    run_parts(folder, &["--from", "deploy", "--session-id", "part"]);
+    assert!(reused_from("part").contains("reused from real/build"), "{}", reused_from("part"));
+    run_parts(folder, &["--from", "deploy", "--session-id", "named", "--reuse", "played"]);
+    assert!(reused_from("named").contains("reused from played/build"), "{}", reused_from("named"));
+    let listed = inspan(folder, &["ps", "--all"]);
+    let row = listed.stdout.lines().find(|row| row.starts_with("played")).unwrap();
+    assert!(row.contains("success (replay)"), "{row}");
+    assert_eq!(listed.stdout.matches("replay").count(), 1, "{}", listed.stdout);
+    for (session, is_replay) in [("played", json!(true)), ("real", Value::Null)] {
+        assert_eq!(inspan(folder, &["show", session, "--json"]).json()["isReplay"], is_replay);
+    }
+    let shown = inspan(folder, &["show", "played"]);
+    assert!(shown.stdout.contains("nothing; what was recorded cost"), "{}", shown.stdout);
+}
+
+#[test]
 fn a_part_is_resumed_as_a_part() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -9,6 +9,7 @@ use inspan_flow::{
     RunStore, Select, SessionEntry, SessionRecord, check_input,
 };
 use inspan_protocol::{NodePath, SessionId};
+use inspan_sessions::{Counted, of_flow};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -83,7 +84,7 @@ impl Search<'_> {
                 let record = store.record(&entry.session).await?;
                 vec![(entry, record)]
             }
-            None => inspan_sessions::of_flow(store, self.graph, SESSIONS).await?,
+            None => of_flow(store, self.graph, Counted::Real, SESSIONS).await?,
         };
         let mut refused = None;
         for (entry, record) in candidates {
