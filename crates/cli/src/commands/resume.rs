@@ -612,21 +612,6 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
         ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
         ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
         ReuseDecision::Dropped => ("dropped", Some("it had finished, and the edited flow does not have it")),
-        ReuseDecision::Runs(why) => ("runs", Some(reason(why))),
-    }
-}
-
-/// Why a node runs again, in words.
-pub(super) fn reason(why: ReuseReason) -> &'static str {
-    match why {
-        ReuseReason::New => "it has not run yet",
-        ReuseReason::Asked => "the fork starts here",
-        ReuseReason::Type => "its type has changed",
-        ReuseReason::Input => "its input has changed",
-        ReuseReason::Session => "its `session` has changed",
-        ReuseReason::Failed => "it failed",
-        ReuseReason::Retried => "it failed and is tried again",
-        ReuseReason::Unfinished => "it was interrupted",
-        ReuseReason::Follows => "it depends on a node that runs again",
+        ReuseDecision::Runs(why) => ("runs", Some(why.words())),
     }
 }

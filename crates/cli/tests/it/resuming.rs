@@ -255,6 +255,8 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     assert_eq!(edited.code, Some(3), "{}", edited.stderr);
     assert_eq!(edited.json()["nodes"]["first"]["reused"], json!(true));
     assert_eq!(did(folder), ["first", "slow", "slow"]);
+    let why = inspan(folder, &["why", "t", "slow"]).stdout;
+    assert!(why.contains("the edge into it fired; s/slow is not reused: its input has changed"), "{why}");
     // The new session has taken the place of the old one.
     let open = inspan(folder, &["ps", "--json"]);
     let open: Vec<_> =

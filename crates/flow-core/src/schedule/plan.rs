@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
 
 use super::{Action, Agenda, Planning, Reusable, Run, StartNode};
-use crate::graph::{Effects, FramesKind, Graph, NodeIx};
+use crate::graph::{Effects, FramesKind, Graph, NodeIx, TaskRef};
 
 /// What happens to each node.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,32 @@ pub struct Planned {
     pub cost_usd: Option<f64>,
     /// Its place in the earlier session.
     before: Option<NodePath>,
+}
+
+impl ReuseReason {
+    /// The reason in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::New => "it has not run yet",
+            Self::Asked => "the fork starts here",
+            Self::Type => "its type has changed",
+            Self::Input => "its input has changed",
+            Self::Session => "its `session` has changed",
+            Self::Failed => "it failed",
+            Self::Retried => "it failed and is tried again",
+            Self::Unfinished => "it was interrupted",
+            Self::Follows => "it depends on a node that runs again",
+        }
+    }
+}
+
+/// What an earlier session has left of a task that begins although it was begun there.
+pub(crate) struct NotReused {
+    /// The session and the place of the task in it, such as `s/review`.
+    pub(crate) from: String,
+    pub(crate) why: ReuseReason,
+    /// The conversation that its agent may go on in.
+    pub(crate) conversation: Option<ProviderSessionId>,
 }
 
 impl Planned {
@@ -319,6 +345,21 @@ impl Run {
             ReuseDecision::Runs(why) => why,
             _ => ReuseReason::Unfinished,
         }))
+    }
+
+    /// Why a task that begins now, and began in the earlier session too, is not reused of that one.
+    pub(crate) fn not_reused(&self, at: TaskRef) -> Option<NotReused> {
+        let (reusable, path) = self.before(at)?;
+        let task = reusable.tasks.get(&path)?;
+        let why = match self.why(&self.attempt(at, 1)) {
+            _ if self.selected(at).is_asked_for() => ReuseReason::Asked,
+            // A node that runs frames begins again to take over what they have left.
+            ReuseDecision::Runs(ReuseReason::Unfinished) if task.output.is_some() => return None,
+            ReuseDecision::Runs(why) => why,
+            _ => return None,
+        };
+        let conversation = task.conversation.clone().filter(|_| task.output.is_none());
+        Some(NotReused { from: format!("{}/{path}", reusable.session), why, conversation })
     }
 
     /// Why a node is started.

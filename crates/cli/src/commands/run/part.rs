@@ -16,7 +16,7 @@ use crate::{
     args::RunArgs,
     commands::{
         flow,
-        resume::{LineageError, graph_of, lineage, reason},
+        resume::{LineageError, graph_of, lineage},
     },
     failure::Failure,
     invocation::Invocation,
@@ -224,7 +224,7 @@ impl Search<'_> {
         let message = format!(
             "{option}: `{node}` needs the output of `{needs}`, which cannot be reused of session `{session}`: \
              {which}{}",
-            reason(*why)
+            why.words()
         );
         Failure::usage(message).with_hint(format!(
             "`inspan run {file} --from {cause}` runs `{cause}` and all after it, `--reuse ID` names another session"

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
-    Graph,
+    About, Graph, SessionRecord, StatementKind, explain_taking_over,
     schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, Run, StartNode},
     testing::graph,
 };
@@ -706,6 +706,42 @@ fn an_agent_that_was_interrupted_and_begins_anew_does_work_again() {
         let [dropped, replaced, _] = lost(&sim, &flow.replace("id: a", "id: z"));
         assert_eq!((dropped, replaced), (vec!["a 0".to_owned()], expected));
     }
+}
+
+#[test]
+fn a_node_that_is_done_again_says_why() {
+    let mut sim = Sim::new(&graph(CHAIN), &[]);
+    sim.until_event("task:complete", talk);
+    while sim.log.last().is_none_or(|last| {
+        last.context.task != Some(NodePath::new("b")) || last.event.name() != "agent:usage"
+    }) {
+        sim.step(&talk);
+    }
+    let left = reusable(&sim, usize::MAX);
+    let started = |edited: &str, left: &Reusable, node: &str| {
+        let graph = graph(edited);
+        let mut next = Sim::reusing(&graph, left.clone());
+        next.drive(talk);
+        let flow = (*graph.source).clone();
+        let record = SessionRecord::new("t".into(), flow, serde_json::Map::new(), Timestamp::default());
+        let log: Vec<_> = next.log.iter().cloned().map(Arc::new).collect();
+        let about = About::Node(NodePath::new(node));
+        let said = explain_taking_over(&graph, &record, Some(Arc::new(left.clone())), &log, about, false);
+        let started = said.because.into_iter().find(|said| said.kind == StatementKind::Started);
+        started.map(|said| said.text).unwrap_or_default()
+    };
+    let because = |why: &str| format!("attempt 1 started: the edge into it fired{why}");
+    let edited = CHAIN.replace("two", "2");
+    assert_eq!(started(&edited, &left, "b"), because("; s/b is not reused: its input has changed"));
+    assert_eq!(started(&edited, &left, "c"), because(""), "it had not begun");
+    let same = CHAIN.to_owned() + "# edited\n";
+    assert_eq!(started(&same, &left, "b"), because("; it goes on in the conversation of s/b"));
+    let after = "; s/b is not reused: it depends on a node that runs again";
+    assert_eq!(started(&CHAIN.replace("one", "1"), &left, "b"), because(after));
+    let mut fork = reusable(&ran(CHAIN), usize::MAX);
+    fork.branch_off();
+    fork.run_again(NodePath::new("b"));
+    assert_eq!(started(CHAIN, &fork, "b"), because("; s/b is not reused: it was to run again"));
 }
 
 /// What the plan to resume says once this event has happened, and the process died.
