@@ -14,7 +14,7 @@ use inspan_protocol::{Envelope, NodeId, NodePath, SessionId, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{graph::Graph, record::SessionRecord};
+use crate::{graph::Graph, record::SessionRecord, schedule::Reusable};
 use walk::Walk;
 
 /// What is to be explained.
@@ -126,6 +126,18 @@ pub fn explain(
     about: About,
     is_lost: bool,
 ) -> Explanation {
+    explain_taking_over(graph, record, None, log, about, is_lost)
+}
+
+/// As [`explain`], for a session that could take over work of another one when it began: says why a node does it again.
+pub fn explain_taking_over(
+    graph: &Arc<Graph>,
+    record: &SessionRecord,
+    origin: Option<Arc<Reusable>>,
+    log: &[Arc<Envelope>],
+    about: About,
+    is_lost: bool,
+) -> Explanation {
     let session_id = record.session.clone();
     match about {
         About::Session => {
@@ -137,7 +149,7 @@ pub fn explain(
             if let Some((standing, because)) = frame::explain(log, &path) {
                 return Explanation { session_id, node, standing, because };
             }
-            let mut walk = Walk::of(record.run(graph), log, Some(&path), is_lost);
+            let mut walk = Walk::of(record.run(graph).reusing(origin), log, Some(&path), is_lost);
             let standing = match (walk.find(&path), walk.standing.take()) {
                 (Some(task), _) => walk.node_standing(task),
                 (None, Some((standing, statements))) => {

@@ -97,11 +97,26 @@ impl Parent {
         log: &[Arc<Envelope>],
         before: Option<Arc<Reusable>>,
     ) -> Reusable {
+        let mut reusable = self.reusable_at_first(record, graph, log, before);
+        // That session may still have continued in the conversations of what it has not finished.
+        if self.kind == ParentKind::Resume {
+            reusable.forget_unfinished();
+        }
+        reusable
+    }
+
+    /// The same as it was when the session began that follows: its agents could go on in the conversations of what was
+    /// interrupted.
+    pub fn reusable_at_first(
+        &self,
+        record: &SessionRecord,
+        graph: &Arc<Graph>,
+        log: &[Arc<Envelope>],
+        before: Option<Arc<Reusable>>,
+    ) -> Reusable {
         let mut reusable = Reusable::of(record.run(graph).reusing(before), log, self.seq);
-        match self.kind {
-            ParentKind::Fork => reusable.branch_off(),
-            // That session may still have continued in the conversations of what it has not finished.
-            ParentKind::Resume => reusable.forget_unfinished(),
+        if self.kind == ParentKind::Fork {
+            reusable.branch_off();
         }
         self.again.iter().for_each(|place| reusable.run_again(place.clone()));
         reusable

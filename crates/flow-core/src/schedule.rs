@@ -49,6 +49,7 @@ pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
 pub(crate) use frames::product;
 use items::ItemBefore;
+pub(crate) use plan::NotReused;
 pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};
 pub use resume::MessageError;
 pub use reuse::Reusable;

@@ -20,8 +20,9 @@ pub use inspan_flow_core::{
     NotRun, Occupies, OnExhausted, OnFailure, OnItemError, OnLimit, OnUnknown, OverrideError, Parent,
     ParentKind, Plan, Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope,
     SessionMode, SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue,
-    TaskRef, Template, check_input, check_packs, check_pool_name, closest, compile, explain, flow_schema,
-    forecast, is_equal, parse_time, takes_input, types_of, wait_before_retry,
+    TaskRef, Template, check_input, check_packs, check_pool_name, closest, compile, explain,
+    explain_taking_over, flow_schema, forecast, is_equal, parse_time, takes_input, types_of,
+    wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
@@ -34,7 +35,7 @@ pub use nodes::builtin_nodes;
 pub use runtime::{
     Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, LocalGround,
     Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, graph_of, lineage,
-    run_attempt,
+    lineage_at_first, run_attempt,
 };
 
 #[cfg(test)]

@@ -110,16 +110,27 @@ async fn by_name(store: &dyn RunStore, name: &str, cwd: Option<&Path>) -> Result
     }
 }
 
+/// Which sessions of a flow count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// All.
+    All,
+    /// Those that did the work: a replay only answers from a recording.
+    Real,
+}
+
 /// The newest sessions of a flow: of its name, and started from its file.
 pub async fn of_flow(
     store: &dyn RunStore,
     graph: &Graph,
+    counted: Counted,
     most: usize,
 ) -> Result<Vec<(SessionEntry, SessionRecord)>, SessionError> {
     let name = |source: &FlowSource| Path::new(&source.file).file_name().map(OsStr::to_owned);
     let mut found = Vec::new();
     for entry in store.entries("", NEWEST).await? {
-        if entry.flow != graph.name || entry.damage.is_some() {
+        let counts = counted == Counted::All || !entry.is_replay;
+        if entry.flow != graph.name || entry.damage.is_some() || !counts {
             continue;
         }
         // It may have been deleted meanwhile.

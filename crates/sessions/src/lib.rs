@@ -24,7 +24,7 @@ use follow::ReadLimit;
 use inspan_engine::Clock;
 use inspan_flow::{
     About, Explanation, FACTS, Graph, Liveness, NodeRegistry, RunStore, Select, SessionEntry, SessionRecord,
-    explain,
+    explain_taking_over, lineage_at_first,
 };
 use inspan_flow_test::{Comparison, Trace};
 use inspan_protocol::{Envelope, SessionId};
@@ -36,7 +36,7 @@ pub use async_trait::async_trait;
 pub use asking::{answer_command, question_schema, question_text, read_answer};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
-pub use find::{find, of_flow};
+pub use find::{Counted, find, of_flow};
 pub use follow::{Followed, Follower, event_filter};
 use graph::check_names_frames;
 pub use graph::{foreign_types, graph, node_path};
@@ -161,9 +161,10 @@ impl Sessions {
     pub async fn of_flow(
         &self,
         graph: &Graph,
+        counted: Counted,
         most: usize,
     ) -> Result<Vec<(SessionEntry, SessionRecord)>, SessionError> {
-        of_flow(&*self.store, graph, most).await
+        of_flow(&*self.store, graph, counted, most).await
     }
 
     /// The list entry of a session by its whole id.
@@ -251,7 +252,9 @@ impl Sessions {
         let until = log.partition_point(|envelope| at.is_none_or(|at| envelope.seq <= at));
         // A part of the log says how it was then.
         let is_lost = at.is_none() && self.entry(session).await?.is_lost();
-        Ok(explain(&graph, &record, &log[..until], about, is_lost))
+        // Of a session that is not in the store any more it is not known what could be reused.
+        let origin = lineage_at_first(&*self.store, &self.nodes, &record).await.ok().flatten();
+        Ok(explain_taking_over(&graph, &record, origin, &log[..until], about, is_lost))
     }
 
     /// How two sessions differ.

@@ -275,6 +275,8 @@ pub struct SessionEntry {
     pub answered: Vec<PromptId>,
     /// The session that continues it, if it was resumed in a new one.
     pub continued_by: Option<SessionId>,
+    /// Whether it runs from a recording, which costs nothing.
+    pub is_replay: bool,
     /// On a cluster, the nodes that have begun and that no worker has taken yet.
     pub waiting_for_worker: Vec<NodePath>,
     /// Why the session cannot be read; the other fields then hold only what is known.
@@ -321,6 +323,7 @@ impl SessionEntry {
             unanswered: 0,
             answered: Vec::new(),
             continued_by: None,
+            is_replay: false,
             waiting_for_worker: Vec::new(),
             damage: Some(damage),
         }

@@ -154,6 +154,7 @@ impl StoredSession {
             unanswered: self.unanswered().count() as u64,
             answered: self.unanswered().filter_map(PostedCommand::answers).cloned().collect(),
             continued_by,
+            is_replay: self.record.is_replay(),
             waiting_for_worker: Vec::new(),
             damage: None,
         }

@@ -119,6 +119,25 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
 }
 
 #[tokio::test]
+async fn a_replay_is_listed_as_one() {
+    each(|store| async move {
+        let me = Owner::of_process();
+        let mut replay = record("played");
+        replay.settings.insert("replay".to_owned(), "tapes".into());
+        let mut other = record("other");
+        other.settings.insert("note".to_owned(), "\"replay\"".into());
+        for record in [&replay, &other] {
+            store.create(record, &me, at(0)).await.unwrap();
+        }
+        let listed = store.entries("", 9).await.unwrap();
+        let listed: Vec<_> = listed.iter().map(|entry| (entry.session.as_str(), entry.is_replay)).collect();
+        assert_eq!(listed, [("other", false), ("played", true)]);
+        assert!(store.entry(&"played".into()).await.unwrap().is_replay);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_was_taken_over_is_fenced() {
     each(|store| async move {
         let id = SessionId::from("run-1");
@@ -231,6 +250,7 @@ async fn an_entry_says_where_a_session_stands() {
             unanswered: 0,
             answered: Vec::new(),
             continued_by: None,
+            is_replay: false,
             waiting_for_worker: Vec::new(),
             damage: None,
         };

@@ -290,6 +290,7 @@ impl SharedStore {
             // A worker applies every command at once.
             answered: Vec::new(),
             continued_by: None,
+            is_replay: record.is_replay(),
             waiting_for_worker: match said {
                 Some(said) if is_open && !is_gone => said.waiting_for_worker,
                 _ => Vec::new(),

@@ -68,6 +68,7 @@ impl Recorded {
             unanswered: 0,
             answered: Vec::new(),
             continued_by: None,
+            is_replay: record.is_replay(),
             waiting_for_worker: Vec::new(),
             damage: None,
         };

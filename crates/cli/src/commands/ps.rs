@@ -48,7 +48,8 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
     let now = SystemClock.now();
     let cells = |entry: &SessionEntry| {
         let waits = entry::waits_for(entry).unwrap_or_default();
-        let state = DisplayStatus::of(entry).word().to_owned();
+        let replay = if entry.is_replay { " (replay)" } else { "" };
+        let state = format!("{}{replay}", DisplayStatus::of(entry).word());
         [
             clean(entry.session.as_str()),
             clean(&entry.flow),

@@ -149,13 +149,48 @@ fn anew(
             show(&plan, &kept, invocation);
         }
         let question = "Continue with this plan? [y/N] ";
-        if plan.nodes.iter().any(Planned::is_done_again) && !agreed(invocation, args.mode.no_input, question)?
+        if let Some(what) = done_again(&plan, &kept.graph)
+            && !agreed(invocation, args.mode.no_input, question)?
         {
-            return Err(Failure::usage("the flow was edited, and finished nodes would run again")
+            return Err(Failure::usage(format!("the flow was edited, and {what}"))
                 .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
         }
     }
     kept.anew(again, &args.mode, invocation)
+}
+
+/// How many nodes a refusal names.
+const NAMED: usize = 5;
+
+/// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused.
+fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
+    let again: Vec<&Planned> = plan.nodes.iter().filter(|node| node.is_done_again()).collect();
+    let cut: Vec<&Planned> = again.iter().filter(|node| !node.was_finished).copied().collect();
+    let replaced = plan.replaced(before);
+    let mut found = Vec::new();
+    if again.len() > cut.len() {
+        found.push("finished nodes would run again".to_owned());
+    }
+    if !cut.is_empty() {
+        found.push(format!("agents that were interrupted would start anew: {}", named(&cut)));
+    }
+    if !replaced.is_empty() {
+        found.push(format!("new nodes would run, while the work of others is dropped: {}", named(&replaced)));
+    }
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// Nodes with their cost.
+fn named(nodes: &[&Planned]) -> String {
+    let name = |node: &&Planned| {
+        let cost = node.cost_usd.map(|cost| format!(" (cost {cost:.4} USD)"));
+        format!("`{}`{}", node.path, cost.unwrap_or_default())
+    };
+    let mut names: Vec<String> = nodes.iter().take(NAMED).map(name).collect();
+    if nodes.len() > NAMED {
+        names.push("…".to_owned());
+    }
+    names.join(", ")
 }
 
 /// Whether a person at the terminal says yes; without a person the answer is no.
@@ -515,7 +550,8 @@ impl Continuation {
     pub(super) fn plan(&self, kept: &StoredSession) -> Plan {
         let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
         let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
-        run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now())
+        let plan = run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now());
+        plan.with_dropped(&self.reusable, &kept.graph, &self.graph)
     }
 }
 
@@ -527,7 +563,7 @@ pub(super) fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<A
 /// Shows the plan for what takes over from a session.
 pub(super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
     let session = &kept.record.session;
-    let words = |decision| match decision {
+    let words = |node: &Planned| match node.decision {
         // What is at work there has not been cut short.
         ReuseDecision::Runs(ReuseReason::Unfinished) if kept.owner.is_some() => {
             ("runs", Some("it still runs in that session"))
@@ -535,11 +571,14 @@ pub(super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
         ReuseDecision::Asks if kept.owner.is_some() => {
             ("asks", Some("it still runs in that session, and may take effect there"))
         }
+        ReuseDecision::Dropped if !node.was_finished => {
+            ("dropped", Some("it was interrupted, and the edited flow does not have it"))
+        }
         decision => words(decision),
     };
     if invocation.form == OutputForm::Json {
         let nodes = plan.nodes.iter().map(|node| {
-            let (decision, why) = words(node.decision);
+            let (decision, why) = words(node);
             json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })
         });
         invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
@@ -547,7 +586,7 @@ pub(super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
     }
     let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
     for node in &plan.nodes {
-        let (decision, why) = words(node.decision);
+        let (decision, why) = words(node);
         let cost = node.cost_usd.map(|cost| match node.decision {
             ReuseDecision::Reused => format!(", saves {cost:.4} USD"),
             _ => format!(", cost {cost:.4} USD before"),
@@ -572,21 +611,7 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
         ReuseDecision::Cancelled => ("cancelled", Some("the session only ends")),
         ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
         ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
-        ReuseDecision::Runs(why) => ("runs", Some(reason(why))),
-    }
-}
-
-/// Why a node runs again, in words.
-pub(super) fn reason(why: ReuseReason) -> &'static str {
-    match why {
-        ReuseReason::New => "it has not run yet",
-        ReuseReason::Asked => "the fork starts here",
-        ReuseReason::Type => "its type has changed",
-        ReuseReason::Input => "its input has changed",
-        ReuseReason::Session => "its `session` has changed",
-        ReuseReason::Failed => "it failed",
-        ReuseReason::Retried => "it failed and is tried again",
-        ReuseReason::Unfinished => "it was interrupted",
-        ReuseReason::Follows => "it depends on a node that runs again",
+        ReuseDecision::Dropped => ("dropped", Some("it had finished, and the edited flow does not have it")),
+        ReuseDecision::Runs(why) => ("runs", Some(why.words())),
     }
 }

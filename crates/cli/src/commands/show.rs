@@ -174,6 +174,9 @@ impl View {
             .push(Tone::Strong, &clean(&entry.flow))
             .push(Tone::Faint, &format!("  {}  ", clean(entry.session.as_str())));
         title.push(standing.tone(), standing.word());
+        if entry.is_replay {
+            title.push(Tone::Plain, " (replay)");
+        }
         if let Some(waits) = entry::waits_for(entry).filter(|_| standing == DisplayStatus::Waiting) {
             title.push(Tone::Plain, &format!(" for {waits}")).push(Tone::Plain, "");
         }
@@ -193,8 +196,12 @@ impl View {
             let rested = format::idle_part(self.state().rested());
             fact("took", format!("{}{rested}{}", format::millis(ms), idle.unwrap_or_default()));
         }
+        if let Some(recording) = self.record.settings.get("replay").and_then(Value::as_str) {
+            fact("replay", format!("of the recording in {}", clean(recording)));
+        }
         if let Some(spent) = self.console.spent().text() {
-            fact("spent", spent);
+            let of_replay = if entry.is_replay { "nothing; what was recorded cost " } else { "" };
+            fact("spent", format!("{of_replay}{spent}"));
         }
         if let Some(EarlyEnd { outcome, error }) = self.ending() {
             let mut why = Line::new();

@@ -239,6 +239,65 @@ fn from_a_node_on_all_runs_again() {
 }
 
 #[test]
+fn an_older_session_does_not_replace_what_a_person_answered_last() {
+    const FLOW: &str = "
+flow: { name: release }
+nodes:
+  - { id: ok, type: human.input, input: { prompt: Publish?, choices: ['yes', 'no'] } }
+  - { id: publish, type: exec, effects: external, dependsOn: [ok], when: ok.choice == 'yes', input: { argv: [sh, -c, 'echo publish >> runs'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    for (session, choice, ran) in [("old", "yes", "publish"), ("new", "no", "")] {
+        assert_eq!(inspan(folder, &["run", "--session-id", session]).code, Some(3));
+        assert_eq!(inspan(folder, &["reply", session, "--choice", choice]).code, Some(0));
+        assert_eq!(runs(folder), ran);
+    }
+    let refused = inspan(folder, &["run", "--from", "publish"]);
+    assert_eq!((refused.code, runs(folder).as_str()), (Some(2), ""), "{}", refused.report());
+    for words in ["`publish` would not run after session `new`", "`--reuse ID` names another session"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    // A newer session that lacks an output does not count.
+    assert_eq!(inspan(folder, &["run", "--session-id", "open"]).code, Some(3));
+    let refused = inspan(folder, &["run", "--from", "publish"]);
+    assert!(refused.stderr.contains("would not run after session `new`"), "{}", refused.stderr);
+    run_parts(folder, &["--from", "publish", "--reuse", "old"]);
+    assert_eq!(runs(folder), "publish");
+}
+
+#[test]
+fn a_replay_is_marked_and_is_no_work_to_reuse() {
+    const FLOW: &str = "
+flow: { name: ship }
+nodes:
+  - id: build
+    type: scripted.agent
+    input: { prompt: x, options: { turns: [[{ text: p }, { usage: { tokens: { inputTokens: 1, outputTokens: 1 }, costUsd: 0.25 } }]] } }
+  - { id: deploy, type: exec, dependsOn: [build], input: { argv: [sh, -c, 'echo deploy >> runs'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    run_parts(folder, &["--session-id", "real", "--record", "tapes"]);
+    run_parts(folder, &["--session-id", "played", "--replay=tapes"]);
+    assert_eq!(runs(folder), "deploy");
+    let reused_from = |session: &str| inspan(folder, &["why", session, "build"]).stdout;
+    run_parts(folder, &["--from", "deploy", "--session-id", "part"]);
+    assert!(reused_from("part").contains("reused from real/build"), "{}", reused_from("part"));
+    run_parts(folder, &["--from", "deploy", "--session-id", "named", "--reuse", "played"]);
+    assert!(reused_from("named").contains("reused from played/build"), "{}", reused_from("named"));
+    let listed = inspan(folder, &["ps", "--all"]);
+    let row = listed.stdout.lines().find(|row| row.starts_with("played")).unwrap();
+    assert!(row.contains("success (replay)"), "{row}");
+    assert_eq!(listed.stdout.matches("replay").count(), 1, "{}", listed.stdout);
+    for (session, is_replay) in [("played", json!(true)), ("real", Value::Null)] {
+        assert_eq!(inspan(folder, &["show", session, "--json"]).json()["isReplay"], is_replay);
+    }
+    let shown = inspan(folder, &["show", "played"]);
+    assert!(shown.stdout.contains("nothing; what was recorded cost"), "{}", shown.stdout);
+}
+
+#[test]
 fn a_part_is_resumed_as_a_part() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

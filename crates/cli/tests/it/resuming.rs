@@ -239,6 +239,8 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     let edited = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]).expect(3);
     assert_eq!(edited.json()["nodes"]["first"]["reused"], json!(true));
     assert_eq!(did(folder), ["first", "slow", "slow"]);
+    let why = inspan(folder, &["why", "t", "slow"]).stdout;
+    assert!(why.contains("the edge into it fired; s/slow is not reused: its input has changed"), "{why}");
     // The new session has taken the place of the old one.
     let open = inspan(folder, &["ps", "--json"]);
     let open: Vec<_> =
@@ -331,6 +333,56 @@ nodes:
     fs::write(folder.join("flow.yaml"), FLOW.replace("word: old", "word: new")).unwrap();
     inspan(folder, &["resume", "s", "--no-input", "--edited"]).expect(1);
     assert_eq!(did(folder), ["a new", "b"]);
+}
+
+#[test]
+fn a_node_that_was_renamed_does_its_work_again_only_with_consent() {
+    const FLOW: &str = "
+flow: { name: pays }
+nodes:
+  - { id: pay, type: exec, effects: external, input: { argv: [sh, -c, 'echo paid >> did; [ -e go ] || sleep 60'] } }
+  - { id: mail, type: exec, dependsOn: [pay], input: { argv: [test, -e, fixed] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    let file = folder.join("flow.yaml");
+    let renamed = FLOW.replace("id: pay", "id: payment").replace("[pay]", "[payment]");
+    let refused = |session: &str, why: &str, words: &str| {
+        let plan = inspan(folder, &["resume", session, "--plan", "--json"]).json();
+        let last = plan["nodes"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(last, json!({ "path": "pay", "fate": "dropped", "why": why, "costUsd": null }));
+        let plan = inspan(folder, &["resume", session, "--plan"]).stdout;
+        assert!(plan.contains(&format!("pay      dropped: {why}\n")), "{plan}");
+        let refused = inspan(folder, &["resume", session, "--no-input"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(words), "{}", refused.report());
+        assert_eq!(did(folder), ["paid"]);
+    };
+    let words = "new nodes would run, while the work of others is dropped: `pay`";
+    // Its process died while it was at work.
+    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "cut"]).spawn().unwrap();
+    until("it is paid", || did(folder) == ["paid"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::write(&file, &renamed).unwrap();
+    refused("cut", "it was interrupted, and the edited flow does not have it", words);
+    // It had finished.
+    open_gate(folder);
+    fs::remove_file(folder.join("did")).unwrap();
+    fs::write(&file, FLOW).unwrap();
+    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    fs::write(&file, &renamed).unwrap();
+    refused("s", "it had finished, and the edited flow does not have it", words);
+    // Without it nothing new runs: a node that was removed on purpose needs no consent.
+    let removed: String =
+        FLOW.lines().filter(|line| !line.contains("id: pay")).map(|l| format!("{l}\n")).collect();
+    fs::write(&file, removed.replace("dependsOn: [pay], ", "")).unwrap();
+    let removed = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!((removed.code, did(folder)), (Some(1), vec!["paid".to_owned()]), "{}", removed.report());
+    fs::write(&file, &renamed).unwrap();
+    let again = inspan(folder, &["fork", "s", "--session-id", "t"]);
+    assert_eq!(again.code, Some(1), "{}", again.report());
+    let consented = inspan(folder, &["resume", "t", "--no-input", "--edited"]);
+    assert_eq!((consented.code, did(folder).len()), (Some(1), 2), "{}", consented.report());
 }
 
 #[test]

@@ -11,7 +11,10 @@ use super::{
     reason::{denied, in_short, length, question},
     walk::Walk,
 };
-use crate::graph::{EdgeIx, FramesKind, Join, OnExhausted, OnLimit, RetryOn, TaskRef};
+use crate::{
+    graph::{EdgeIx, FramesKind, Join, OnExhausted, OnLimit, RetryOn, TaskRef},
+    schedule::{NotReused, ReuseReason},
+};
 
 /// How many failed items of a foreach are named.
 pub(super) const NAMED_ITEMS: u32 = 5;
@@ -245,6 +248,7 @@ impl Walk<'_> {
         let (spec, node) = (self.spec_of(&graph, task), self.node(task));
         let took_over = node.choice.as_ref().is_some_and(|choice| !choice.tried.is_empty());
         let begins_anew = !node.interrupted && node.failures == 0;
+        let is_first = begins_anew && !took_over && node.status != NodeStatus::Waiting;
         let tries = || format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts);
         let why = if node.status == NodeStatus::Waiting {
             "the usage limit has reset".to_owned()
@@ -284,8 +288,30 @@ impl Walk<'_> {
             .agent_of(&graph, task)
             .filter(|_| self.body(&graph).node(task.node).agents.is_some());
         let by = agent.map(|agent| format!(" with the agent `{agent}`")).unwrap_or_default();
-        let text = format!("attempt {attempt} started{by}: {why}");
+        let not_reused = is_first.then(|| self.run.not_reused(task)).flatten();
+        let again = not_reused.map(|left| self.again(envelope, &left)).unwrap_or_default();
+        let text = format!("attempt {attempt} started{by}: {why}{again}");
         self.say_of(task, envelope.seq, StatementKind::Started, text);
+    }
+
+    /// What is done with the work that an earlier session has left of a node that begins.
+    fn again(&self, begins: &Envelope, left: &NotReused) -> String {
+        let of_task = self.log.iter().filter(|event| event.context.task == begins.context.task);
+        let first =
+            of_task.skip_while(|event| event.seq <= begins.seq).find_map(|event| match &event.event {
+                Event::AgentSession { session_id, .. } => Some(session_id),
+                _ => None,
+            });
+        let from = &left.from;
+        match left.why {
+            ReuseReason::Unfinished | ReuseReason::Failed
+                if first.is_some() && first == left.conversation.as_ref() =>
+            {
+                format!("; it goes on in the conversation of {from}")
+            }
+            ReuseReason::Asked => format!("; {from} is not reused: it was to run again"),
+            why => format!("; {from} is not reused: {}", why.words()),
+        }
     }
 
     fn skipped(&mut self, envelope: &Envelope, task: TaskRef, reason: SkipReason, failures: &[u64]) {

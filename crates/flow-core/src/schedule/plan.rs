@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
 
-use super::{Action, Agenda, Planning, Run, StartNode};
-use crate::graph::{FramesKind, NodeIx};
+use super::{Action, Agenda, Planning, Reusable, Run, StartNode};
+use crate::graph::{Effects, FramesKind, Graph, NodeIx, TaskRef};
 
 /// What happens to each node.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +21,10 @@ pub struct Planned {
     pub path: NodePath,
     /// The decision.
     pub decision: ReuseDecision,
-    /// Whether it was finished before.
+    /// Whether it was finished before; of one that runs frames, whether anything in them was.
     pub was_finished: bool,
+    /// Whether it was interrupted after an agent had worked on it, or after it may have taken effect.
+    pub was_cut: bool,
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
@@ -30,10 +32,43 @@ pub struct Planned {
     before: Option<NodePath>,
 }
 
+impl ReuseReason {
+    /// The reason in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::New => "it has not run yet",
+            Self::Asked => "the fork starts here",
+            Self::Type => "its type has changed",
+            Self::Input => "its input has changed",
+            Self::Session => "its `session` has changed",
+            Self::Failed => "it failed",
+            Self::Retried => "it failed and is tried again",
+            Self::Unfinished => "it was interrupted",
+            Self::Follows => "it depends on a node that runs again",
+        }
+    }
+}
+
+/// What an earlier session has left of a task that begins although it was begun there.
+pub(crate) struct NotReused {
+    /// The session and the place of the task in it, such as `s/review`.
+    pub(crate) from: String,
+    pub(crate) why: ReuseReason,
+    /// The conversation that its agent may go on in.
+    pub(crate) conversation: Option<ProviderSessionId>,
+}
+
 impl Planned {
-    /// Whether finished work is done again, or may be.
+    /// Whether work is done again, or may be: it was finished, or its agent could have gone on with it.
     pub fn is_done_again(&self) -> bool {
-        self.was_finished && matches!(self.decision, ReuseDecision::Runs(_) | ReuseDecision::Undecided)
+        match self.decision {
+            // It would run again in an unchanged flow too.
+            ReuseDecision::Runs(ReuseReason::Unfinished | ReuseReason::Failed | ReuseReason::Retried) => {
+                self.was_finished
+            }
+            ReuseDecision::Runs(_) | ReuseDecision::Undecided => self.was_finished || self.was_cut,
+            _ => false,
+        }
     }
 }
 
@@ -60,6 +95,8 @@ pub enum ReuseDecision {
     Cancelled,
     /// It is not among the nodes that alone are to run, and for this reason its output cannot be reused either.
     Omitted(ReuseReason),
+    /// The flow does not have the node any more, and what it did is lost.
+    Dropped,
 }
 
 /// Why a node runs.
@@ -85,6 +122,60 @@ pub enum ReuseReason {
     Follows,
 }
 
+impl Planned {
+    /// Adds what an earlier session has left of a task.
+    fn add(&mut self, reusable: &Reusable, path: &NodePath, is_external: bool) {
+        let Some(task) = reusable.tasks.get(path) else { return };
+        self.was_finished |= reusable.has_finished(path);
+        self.was_cut |= task.was_cut() && (is_external || task.has_worked());
+        if let Some(cost) = task.cost_usd {
+            *self.cost_usd.get_or_insert(0.0) += cost;
+        }
+    }
+}
+
+impl Plan {
+    /// Adds the nodes that have finished or were interrupted in the earlier session, whose flow was `before`, and that the
+    /// flow does not have `now`: one row for each, with all that ran in its frames.
+    #[must_use]
+    pub fn with_dropped(mut self, reusable: &Reusable, before: &Graph, now: &Graph) -> Self {
+        let mut dropped: BTreeMap<NodePath, Planned> = BTreeMap::new();
+        for (path, task) in &reusable.tasks {
+            let place = path.place();
+            let counts = reusable.has_finished(path) || task.was_cut();
+            let Some(gone) = now.first_missing(&place).filter(|_| counts) else { continue };
+            let is_external = before.find_place(&place).is_ok_and(|node| node.effects == Effects::External);
+            let row = dropped.entry(gone).or_insert_with_key(|gone| Planned {
+                path: gone.clone(),
+                decision: ReuseDecision::Dropped,
+                was_finished: false,
+                was_cut: false,
+                cost_usd: None,
+                before: None,
+            });
+            row.add(reusable, path, is_external);
+        }
+        self.nodes.extend(dropped.into_values());
+        self
+    }
+
+    /// The nodes whose work is lost because the flow does not have them any more, if nodes run that are new since `before`:
+    /// they may do the same work under another name.
+    pub fn replaced(&self, before: &Graph) -> Vec<&Planned> {
+        let is_new = |node: &Planned| match node.decision {
+            ReuseDecision::Runs(ReuseReason::New) => true,
+            ReuseDecision::Undecided => before.first_missing(&node.path.place()).is_some(),
+            _ => false,
+        };
+        if !self.nodes.iter().any(is_new) {
+            return Vec::new();
+        }
+        let is_lost =
+            |node: &&Planned| node.decision == ReuseDecision::Dropped && (node.was_finished || node.was_cut);
+        self.nodes.iter().filter(is_lost).collect()
+    }
+}
+
 impl Run {
     /// What would happen to each node if the session were resumed, after its whole log was applied.
     pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
@@ -100,6 +191,7 @@ impl Run {
                 path: self.facts.path(&self.graph, task),
                 decision,
                 was_finished: true,
+                was_cut: false,
                 cost_usd,
                 before: None,
             })
@@ -191,6 +283,7 @@ impl Run {
             path: path.clone(),
             decision: ReuseDecision::Undecided,
             was_finished: true,
+            was_cut: false,
             cost_usd: reusable.tasks[path].cost_usd,
             before: Some(path.clone()),
         }));
@@ -232,10 +325,17 @@ impl Run {
 
     fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
         let before = self.facts.find_any_pass(&self.graph, &path).and_then(|task| self.before(task));
-        let task = before.as_ref().and_then(|(reusable, path)| reusable.tasks.get(path));
-        let was_finished = before.as_ref().is_some_and(|(reusable, path)| reusable.has_finished(path));
-        let cost_usd = task.and_then(|task| task.cost_usd);
-        Planned { path, decision, was_finished, cost_usd, before: before.map(|(_, path)| path) }
+        let mut planned =
+            Planned { path, decision, was_finished: false, was_cut: false, cost_usd: None, before: None };
+        if let Some((reusable, path)) = before {
+            planned.add(reusable, &path, false);
+            if decision == ReuseDecision::Undecided {
+                // What it runs in its frames is not planned: all of it is undecided.
+                reusable.within(&path).for_each(|path| planned.add(reusable, path, false));
+            }
+            planned.before = Some(path);
+        }
+        planned
     }
 
     /// Why a node that is not to run cannot be reused.
@@ -245,6 +345,21 @@ impl Run {
             ReuseDecision::Runs(why) => why,
             _ => ReuseReason::Unfinished,
         }))
+    }
+
+    /// Why a task that begins now, and began in the earlier session too, is not reused of that one.
+    pub(crate) fn not_reused(&self, at: TaskRef) -> Option<NotReused> {
+        let (reusable, path) = self.before(at)?;
+        let task = reusable.tasks.get(&path)?;
+        let why = match self.why(&self.attempt(at, 1)) {
+            _ if self.selected(at).is_asked_for() => ReuseReason::Asked,
+            // A node that runs frames begins again to take over what they have left.
+            ReuseDecision::Runs(ReuseReason::Unfinished) if task.output.is_some() => return None,
+            ReuseDecision::Runs(why) => why,
+            _ => return None,
+        };
+        let conversation = task.conversation.clone().filter(|_| task.output.is_none());
+        Some(NotReused { from: format!("{}/{path}", reusable.session), why, conversation })
     }
 
     /// Why a node is started.

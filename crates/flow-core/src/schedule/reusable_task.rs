@@ -131,6 +131,16 @@ impl ReusableTask {
         }
     }
 
+    /// Whether it began and did not end.
+    pub(super) fn was_cut(&self) -> bool {
+        self.output.is_none() && self.error.is_none() && !self.never_began
+    }
+
+    /// Whether an agent did something for it.
+    pub(super) fn has_worked(&self) -> bool {
+        self.worked || self.cost_usd.is_some_and(|cost| cost > 0.0)
+    }
+
     /// Its last failure, unless it was to be tried again.
     pub(super) fn final_error(&self) -> Option<&AgentError> {
         self.error.as_ref().filter(|_| !self.will_retry)

@@ -271,7 +271,15 @@ impl Reusable {
 
     /// Whether a task began there and did not end.
     fn is_cut(&self, path: &NodePath) -> bool {
-        self.task(path).is_some_and(|task| task.output.is_none() && task.error.is_none() && !task.never_began)
+        self.task(path).is_some_and(ReusableTask::was_cut)
+    }
+
+    /// The tasks in the frames of another one.
+    pub(super) fn within<'a>(&'a self, owner: &'a NodePath) -> impl Iterator<Item = &'a NodePath> {
+        self.tasks.keys().filter(move |path| {
+            let rest = path.as_str().strip_prefix(owner.as_str());
+            rest.is_some_and(|rest| rest.starts_with(['/', '[']))
+        })
     }
 
     /// Whether a task was done, or failed and the session went on after that.

@@ -165,6 +165,13 @@ impl Graph {
         })
     }
 
+    /// The outermost node that the flow does not have, of a place and those around it.
+    pub(super) fn first_missing(&self, place: &NodePath) -> Option<NodePath> {
+        let text = place.as_str();
+        let ends = text.match_indices('/').map(|(end, _)| end).chain([text.len()]);
+        ends.map(|end| NodePath::new(&text[..end])).find(|around| self.bodies_of(around).is_empty())
+    }
+
     /// What the node at a place runs in its frames.
     pub fn find_body(&self, place: &NodePath) -> Result<&Body, OverrideError> {
         let frames = self.find_place(place)?.frames.as_ref();

@@ -5,7 +5,7 @@ use axum::{
     extract::{Path, State},
 };
 use inspan_flow::Graph;
-use inspan_sessions::{RegisteredFlow, SessionError, SessionErrorCode};
+use inspan_sessions::{Counted, RegisteredFlow, SessionError, SessionErrorCode};
 use inspan_view::{DisplayStatus, Drawing, entry};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ async fn one(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Valu
 
 async fn history(app: &App, graph: &Graph) -> Result<Value, Problem> {
     let mut rows = Vec::new();
-    for (stored, _) in app.sessions.of_flow(graph, HISTORY).await? {
+    for (stored, _) in app.sessions.of_flow(graph, Counted::All, HISTORY).await? {
         let mut row = json!({
             "sessionId": stored.session,
             "state": DisplayStatus::of(&stored).word(),

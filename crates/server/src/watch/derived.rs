@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use inspan_flow::{Forecast, NotRun};
 use inspan_flow::{History, Run, Select, forecast};
 use inspan_protocol::{Envelope, NodePath, Redactor};
-use inspan_sessions::SessionError;
+use inspan_sessions::{Counted, SessionError};
 use inspan_view::{
     Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold, label,
 };
@@ -174,12 +174,10 @@ impl Watch {
     async fn forecast(&self) -> Option<&Forecast> {
         let work = || async {
             let mut history = History::default();
-            let others = self.sessions.of_flow(&self.flow.graph, SESSIONS).await.unwrap_or_default();
+            // What a recording was made of is counted by the session that made it.
+            let others = self.sessions.of_flow(&self.flow.graph, Counted::Real, SESSIONS).await;
+            let others = others.unwrap_or_default();
             for (entry, record) in others.into_iter().filter(|(entry, _)| entry.session != self.id) {
-                // What a recording was made of is counted by the session that made it.
-                if record.is_replay() {
-                    continue;
-                }
                 let events = Select::Names(History::EVENTS);
                 let log = self.sessions.store().read(&entry.session, record.first_seq(), events).await;
                 // One that cannot be read is skipped.

@@ -1,6 +1,6 @@
 //! A session's row: the end of its log, the lease, and the list entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
@@ -267,6 +267,17 @@ pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Op
     Ok(continuations(connection, Some(id))?.remove(id.as_str()))
 }
 
+/// The sessions that run from a recording: `of`, or any. A damaged record names none.
+fn replays(connection: &Connection, of: Option<&SessionId>) -> Result<BTreeSet<String>, Fault> {
+    // As `SessionRecord::is_replay`.
+    let sql = "SELECT sessions.id FROM records JOIN sessions ON sessions.number = records.session \
+               WHERE sessions.id = coalesce(?1, sessions.id) AND instr(records.body, '\"replay\"') > 0 \
+               AND json_valid(records.body) AND json_type(records.body, '$.settings.replay') IS NOT NULL";
+    let mut query = connection.prepare_cached(sql)?;
+    let found = query.query_map([of.map(SessionId::as_str)], |row| row.get(0))?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
 /// The sessions whose finished work an open session takes over, directly or through others, each with that session.
 /// Of the open ones only those count that were made since a moment. A damaged record names none.
 pub(super) fn needed(
@@ -302,6 +313,7 @@ pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Re
             SessionEntry { damage: Some(what), .. } => Err(Fault::Broken(what).of(id.as_str())),
             mut entry => {
                 entry.continued_by = continuation(connection, id)?;
+                entry.is_replay = replays(connection, Some(id))?.contains(id.as_str());
                 add_answered(connection, &mut entry)?;
                 Ok(entry)
             }
@@ -329,7 +341,9 @@ pub(super) fn entries(
         entries.push(entry_of(row, here)?);
     }
     let mut continued = continuations(connection, None)?;
+    let replays = replays(connection, None)?;
     for entry in &mut entries {
+        entry.is_replay = replays.contains(entry.session.as_str());
         entry.continued_by = continued.remove(entry.session.as_str());
         add_answered(connection, entry)?;
     }
@@ -379,6 +393,7 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
             unanswered: count(row.get(5)?),
             answered: Vec::new(),
             continued_by: None,
+            is_replay: false,
             waiting_for_worker: Vec::new(),
             session: id.as_str().into(),
             damage: damage.map(|fault| fault.to_string()),

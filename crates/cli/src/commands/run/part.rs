@@ -9,13 +9,14 @@ use inspan_flow::{
     RunStore, Select, SessionEntry, SessionRecord, check_input,
 };
 use inspan_protocol::{NodePath, SessionId};
+use inspan_sessions::{Counted, of_flow};
 use serde_json::{Map, Value};
 
 use crate::{
     args::RunArgs,
     commands::{
         flow,
-        resume::{LineageError, graph_of, lineage, reason},
+        resume::{LineageError, graph_of, lineage},
     },
     failure::Failure,
     invocation::Invocation,
@@ -74,7 +75,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The newest session that has all that is needed; none is needed if the nodes need nothing.
+    /// The newest session that has all that is needed; none is needed if the nodes need nothing. If they would not run with
+    /// its outputs, that is an error.
     async fn find(&self, store: &dyn RunStore) -> Result<RunPart, Failure> {
         let candidates = match &self.args.reuse {
             Some(named) => {
@@ -82,14 +84,19 @@ impl Search<'_> {
                 let record = store.record(&entry.session).await?;
                 vec![(entry, record)]
             }
-            None => inspan_sessions::of_flow(store, self.graph, SESSIONS).await?,
+            None => of_flow(store, self.graph, Counted::Real, SESSIONS).await?,
         };
         let mut refused = None;
         for (entry, record) in candidates {
             match self.reuse(store, &entry, &record).await {
                 Ok(Ok(part)) => return Ok(part),
                 Ok(Err(missing)) => {
-                    refused.get_or_insert(Refused { session: Some(entry.session), missing });
+                    let found = Refused { session: Some(entry.session), missing };
+                    // What this session decided, an older one may have decided otherwise.
+                    if found.missing.cause.is_none() {
+                        return Err(self.failure(&found));
+                    }
+                    refused.get_or_insert(found);
                 }
                 // One whose flow does not compile any more, or whose input is that of another version of it, has nothing.
                 Err(failure) if self.args.reuse.is_some() => return Err(failure),
@@ -195,9 +202,17 @@ impl Search<'_> {
         let option = if self.args.from.is_some() { "--from" } else { "--only" };
         let file = self.args.file.display();
         let Some((cause, why)) = cause else {
-            let message =
-                format!("{option}: `{node}` would not run: the edges into it, or its `when`, do not hold");
-            return Failure::usage(message).with_hint(format!("`inspan run {file}` runs the whole flow"));
+            let (after, other) = match session {
+                Some(session) => {
+                    (format!(" after session `{session}`"), ", `--reuse ID` names another session")
+                }
+                None => (String::new(), ""),
+            };
+            let message = format!(
+                "{option}: `{node}` would not run{after}: the edges into it, or its `when`, do not hold"
+            );
+            return Failure::usage(message)
+                .with_hint(format!("`inspan run {file}` runs the whole flow{other}"));
         };
         let Some(session) = session else {
             let message = format!(
@@ -209,7 +224,7 @@ impl Search<'_> {
         let message = format!(
             "{option}: `{node}` needs the output of `{needs}`, which cannot be reused of session `{session}`: \
              {which}{}",
-            reason(*why)
+            why.words()
         );
         Failure::usage(message).with_hint(format!(
             "`inspan run {file} --from {cause}` runs `{cause}` and all after it, `--reuse ID` names another session"

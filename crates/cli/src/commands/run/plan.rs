@@ -5,6 +5,7 @@ use inspan_flow::{
     Basis, CountSource, Estimate, Expected, Forecast, FrameCount, FrameWord, Graph, History, NodeForecast,
     NotRun, Select, StoreError, forecast,
 };
+use inspan_sessions::{Counted, of_flow};
 use serde_json::{Map, Value};
 
 use crate::args::RunArgs;
@@ -32,11 +33,8 @@ pub(super) fn of_run(
     let history = store::block_on(async {
         let store = store::open_reader(invocation)?;
         let mut history = History::default();
-        for (entry, record) in inspan_sessions::of_flow(&*store, graph, SESSIONS).await? {
-            // What a recording was made of is counted by the session that made it.
-            if record.is_replay() {
-                continue;
-            }
+        // What a recording was made of is counted by the session that made it.
+        for (entry, record) in of_flow(&*store, graph, Counted::Real, SESSIONS).await? {
             let events = Select::Names(History::EVENTS);
             match store.read(&entry.session, record.first_seq(), events).await {
                 Ok(log) => history.add(&log),

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
-    Graph,
-    schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
+    About, Graph, SessionRecord, StatementKind, explain_taking_over,
+    schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, Run, StartNode},
     testing::graph,
 };
 
@@ -80,6 +80,7 @@ pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
             }
             ReuseDecision::Omitted(_) => panic!("all nodes are to run"),
             ReuseDecision::Answered => panic!("no answer is stored"),
+            ReuseDecision::Dropped => panic!("only a plan for an edited flow has what is dropped"),
             ReuseDecision::Skipped | ReuseDecision::Cancelled => {
                 !seen(&node.path, true) && !seen(&node.path, false)
             }
@@ -605,6 +606,130 @@ fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_sessi
     // What is to run again because somebody said so is not asked about.
     left.run_again(NodePath::new("deploy"));
     assert_eq!(planned(&edited, &left), ["deploy Runs(Asked)", "after Undecided"]);
+}
+
+/// What the plan for an edited flow says of the work that is lost or done again: the nodes that are dropped, those that
+/// replace them, and those that are done again, each with its cost.
+fn lost(sim: &Sim, edited: &str) -> [Vec<String>; 3] {
+    let (before, now) = (sim.run.graph(), &graph(edited));
+    let left = reusable(sim, usize::MAX);
+    let plan = Sim::reusing(now, left.clone()).run.plan(Timestamp::default());
+    let plan = plan.with_dropped(&left, before, now);
+    let words = |node: &Planned| format!("{} {}", node.path, node.cost_usd.unwrap_or_default());
+    let dropped = plan.nodes.iter().filter(|node| node.decision == ReuseDecision::Dropped);
+    let again = plan.nodes.iter().filter(|node| node.is_done_again());
+    [
+        dropped.map(words).collect(),
+        plan.replaced(before).into_iter().map(words).collect(),
+        again.map(words).collect(),
+    ]
+}
+
+#[test]
+fn the_work_of_a_node_that_an_edit_renames_is_dropped_and_may_be_done_again() {
+    let none: Vec<String> = Vec::new();
+    let flow =
+        CHAIN.to_owned() + "  - { id: end, type: talk.agent, input: { prompt: end }, dependsOn: [side] }\n";
+    let mut sim = Sim::new(&graph(&flow), &[]);
+    sim.until_event("task:complete", talk);
+    assert_eq!(sim.log.last().unwrap().context.task, Some(NodePath::new("a")), "{}", story(&sim.log));
+    let a = vec!["a 0.5".to_owned()];
+    let renamed = flow.replace("id: a,", "id: z,").replace("[a]", "[z]");
+    let [dropped, replaced, _] = lost(&sim, &renamed);
+    assert_eq!((dropped, replaced), (a.clone(), a.clone()));
+    // What follows depends on no new node: nothing can do the work of `a` again.
+    let removed = "name: chain\nnodes:\n  - { id: side, type: talk.agent, input: { prompt: side } }\n";
+    let whole = ran(CHAIN);
+    let [dropped, replaced, again] = lost(&whole, removed);
+    assert_eq!((dropped.len(), replaced, again), (3, none.clone(), none.clone()));
+    // A node of a body is dropped once, with what it cost in all frames.
+    let each = |inner: &str, more: &str| {
+        format!(
+            "
+flow: {{ name: f }}
+nodes:
+{more}  - id: each
+    type: control.foreach
+    input: {{ items: [1, 2] }}
+    body:
+      nodes:
+        - {{ id: {inner}, type: talk.agent, input: {{ prompt: '{{{{ item }}}}' }} }}
+"
+        )
+    };
+    let sim = ran(&each("review", ""));
+    let review = vec!["each/review 1".to_owned()];
+    let [dropped, replaced, _] = lost(&sim, &each("judge", ""));
+    assert_eq!((dropped, replaced), (review.clone(), review));
+    let [dropped, replaced, _] = lost(&sim, &each("review", "").replace("id: each", "id: all"));
+    assert_eq!((dropped, replaced), (vec!["each 1".to_owned()], vec!["each 1".to_owned()]));
+    // Frames of a node that waits for a new one.
+    let mut sim = Sim::new(&graph(&each("review", "")), &[]);
+    sim.until_event("task:complete", talk);
+    let new = each("review", "  - { id: new, type: talk.agent, input: { prompt: new } }\n");
+    let new = new.replace("type: control.foreach", "type: control.foreach\n    dependsOn: [new]");
+    let [dropped, _, again] = lost(&sim, &new);
+    assert_eq!(dropped, none);
+    assert!(again[0].starts_with("each "), "{again:?}");
+}
+
+#[test]
+fn an_agent_that_was_interrupted_and_begins_anew_does_work_again() {
+    let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
+    let mut sim = Sim::new(&graph(flow), &[]);
+    sim.until_event("agent:usage", talk);
+    let none: Vec<String> = Vec::new();
+    let [dropped, _, again] = lost(&sim, &flow.replace("one", "two"));
+    assert_eq!((dropped, again), (none.clone(), vec!["a 0.5".to_owned()]));
+    // It goes on in its conversation.
+    let [_, _, again] = lost(&sim, &(flow.to_owned() + "# edited\n"));
+    assert_eq!(again, none);
+    let [dropped, replaced, _] = lost(&sim, &flow.replace("id: a", "id: z"));
+    assert_eq!((dropped, replaced), (vec!["a 0.5".to_owned()], vec!["a 0.5".to_owned()]));
+    // What has spent nothing is begun again in any case, unless it may have taken effect.
+    for (effects, expected) in [("", none.clone()), ("effects: external, ", vec!["a 0".to_owned()])] {
+        let flow = flow.replace("input:", &format!("{effects}input:"));
+        let mut sim = Sim::new(&graph(&flow), &[]);
+        sim.until_event("agent:start", talk);
+        let [dropped, replaced, _] = lost(&sim, &flow.replace("id: a", "id: z"));
+        assert_eq!((dropped, replaced), (vec!["a 0".to_owned()], expected));
+    }
+}
+
+#[test]
+fn a_node_that_is_done_again_says_why() {
+    let mut sim = Sim::new(&graph(CHAIN), &[]);
+    sim.until_event("task:complete", talk);
+    while sim.log.last().is_none_or(|last| {
+        last.context.task != Some(NodePath::new("b")) || last.event.name() != "agent:usage"
+    }) {
+        sim.step(&talk);
+    }
+    let left = reusable(&sim, usize::MAX);
+    let started = |edited: &str, left: &Reusable, node: &str| {
+        let graph = graph(edited);
+        let mut next = Sim::reusing(&graph, left.clone());
+        next.drive(talk);
+        let flow = (*graph.source).clone();
+        let record = SessionRecord::new("t".into(), flow, serde_json::Map::new(), Timestamp::default());
+        let log: Vec<_> = next.log.iter().cloned().map(Arc::new).collect();
+        let about = About::Node(NodePath::new(node));
+        let said = explain_taking_over(&graph, &record, Some(Arc::new(left.clone())), &log, about, false);
+        let started = said.because.into_iter().find(|said| said.kind == StatementKind::Started);
+        started.map(|said| said.text).unwrap_or_default()
+    };
+    let because = |why: &str| format!("attempt 1 started: the edge into it fired{why}");
+    let edited = CHAIN.replace("two", "2");
+    assert_eq!(started(&edited, &left, "b"), because("; s/b is not reused: its input has changed"));
+    assert_eq!(started(&edited, &left, "c"), because(""), "it had not begun");
+    let same = CHAIN.to_owned() + "# edited\n";
+    assert_eq!(started(&same, &left, "b"), because("; it goes on in the conversation of s/b"));
+    let after = "; s/b is not reused: it depends on a node that runs again";
+    assert_eq!(started(&CHAIN.replace("one", "1"), &left, "b"), because(after));
+    let mut fork = reusable(&ran(CHAIN), usize::MAX);
+    fork.branch_off();
+    fork.run_again(NodePath::new("b"));
+    assert_eq!(started(CHAIN, &fork, "b"), because("; s/b is not reused: it was to run again"));
 }
 
 /// What the plan to resume says once this event has happened, and the process died.
