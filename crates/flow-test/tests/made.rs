@@ -205,7 +205,9 @@ fn a_case_that_makes_its_file_too_large_is_refused_and_the_file_stays() {
     let small = "cases:\n  - name: small\n    answers: { a: ok }\n";
     for before in [Some(small), None] {
         let _ = fs::remove_file(&file);
-        before.map(|text| fs::write(&file, text).unwrap());
+        if let Some(text) = before {
+            fs::write(&file, text).unwrap();
+        }
         let error = add_case(&file, &case).unwrap_err();
         assert!(matches!(error, AddError::TooLarge { most: 8_388_608, .. }), "{error}");
         assert_eq!(fs::read_to_string(&file).ok().as_deref(), before);

@@ -236,7 +236,8 @@ fn says_types(graph: &Graph, key: &str) -> bool {
 /// the hash of a commit.
 fn is_altered(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> bool {
     let is_other = input.get(&given.key).is_some_and(|value| {
-        value.is_number() && *value == given.value && value.to_string() != given.text.trim()
+        let printed = value.to_string();
+        value.is_number() && *value == given.value && printed != given.text.trim()
     });
     if !is_other || graph.input.get(&given.key).is_some_and(Value::is_number) {
         return false;
