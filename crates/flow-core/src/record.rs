@@ -100,8 +100,8 @@ impl Parent {
         let mut reusable = Reusable::of(record.run(graph).reusing(before), log, self.seq);
         match self.kind {
             ParentKind::Fork => reusable.branch_off(),
-            // That session may still have continued in the conversations of what it has not finished.
-            ParentKind::Resume => reusable.forget_unfinished(),
+            // That session may have been resumed at the moment when this one was made.
+            ParentKind::Resume => reusable.forget_continued(),
         }
         self.again.iter().for_each(|place| reusable.run_again(place.clone()));
         reusable

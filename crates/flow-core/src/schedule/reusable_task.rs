@@ -131,6 +131,16 @@ impl ReusableTask {
         }
     }
 
+    /// Drops the conversation of an interrupted attempt.
+    pub(super) fn forget_unfinished(&mut self) {
+        if self.output.is_some() {
+            return;
+        }
+        self.worked = false;
+        // A failure that was handled is taken over with its conversation.
+        self.conversation.take_if(|_| self.error.is_none());
+    }
+
     /// Its last failure, unless it was to be tried again.
     pub(super) fn final_error(&self) -> Option<&AgentError> {
         self.error.as_ref().filter(|_| !self.will_retry)

@@ -327,11 +327,18 @@ impl Reusable {
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
     /// the old one may still continue them.
     pub(crate) fn forget_unfinished(&mut self) {
-        for task in self.tasks.values_mut().filter(|task| task.output.is_none()) {
-            task.worked = false;
-            // A failure that was handled is taken over with its conversation.
-            task.conversation.take_if(|_| task.error.is_none());
-        }
+        self.tasks.values_mut().for_each(ReusableTask::forget_unfinished);
+    }
+
+    /// The same for those conversations alone that the session has continued since. The others are continued by the session
+    /// that replaces it: what their agents did is paid.
+    pub(crate) fn forget_continued(&mut self) {
+        let went_on = &self.went_on;
+        let is_used = |known: &ProviderSessionId| went_on.contains_key(known);
+        let tasks = self.tasks.values_mut();
+        tasks
+            .filter(|task| task.conversation.as_ref().is_some_and(is_used))
+            .for_each(ReusableTask::forget_unfinished);
     }
 }
 
