@@ -8,9 +8,9 @@ use std::{
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
-use inspan_flow_core::{Graph, Loaded, SessionRecord, check_input, compile};
+use inspan_flow_core::{Graph, Loaded, Parent, ParentKind, SessionRecord, check_input, compile};
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, SessionId};
-use inspan_providers::EchoProvider;
+use inspan_providers::{EchoProvider, ScriptedProvider};
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
 use tokio::task::JoinSet;
@@ -59,7 +59,7 @@ fn nodes() -> NodeRegistry {
 }
 
 fn providers() -> ProviderRegistry {
-    [EchoProvider].into_iter().collect()
+    [EchoProvider.into_provider(), ScriptedProvider.into_provider()].into_iter().collect()
 }
 
 /// A log and the machines that share it.
@@ -107,6 +107,21 @@ impl TestCluster {
         store.add(&record).await?;
         self.graphs.lock().unwrap().insert(session.clone(), graph);
         Ok(session)
+    }
+
+    /// Stores a session that takes over from a paused or ended one, perhaps with an edited flow.
+    pub(super) async fn follow(&self, old: &SessionId, kind: ParentKind, flow: &str) -> SessionId {
+        let loaded = Loaded::from_text("flow.yaml", flow, BTreeMap::new());
+        let graph = Arc::new(compile(&loaded, &nodes()).expect("the flow compiles").graph);
+        let session = SessionId::from(format!("{old}-next"));
+        let seq = self.events(old).await.len() as u64;
+        let parent = Parent { session: old.clone(), seq, kind, again: None };
+        let record =
+            SessionRecord::new(session.clone(), (*graph.source).clone(), Default::default(), SystemClock.now());
+        let record = SessionRecord { parent: Some(parent), ..record };
+        self.store.add(&record).await.expect("the session is stored");
+        self.graphs.lock().unwrap().insert(session.clone(), graph);
+        session
     }
 
     /// Another worker: it remembers nothing.
