@@ -60,6 +60,9 @@ pub(super) struct ReusableTask {
     /// Whether its newest attempt asked a person.
     #[serde(default)]
     pub(super) asked: bool,
+    /// Messages to its agent that no finished turn has answered.
+    #[serde(default)]
+    pub(super) mail: Vec<String>,
 }
 
 /// A turn of an agent, in the order of the turns.
@@ -97,6 +100,7 @@ impl ReusableTask {
             never_began: false,
             since: None,
             asked: false,
+            mail: Vec::new(),
         }
     }
 
@@ -131,12 +135,13 @@ impl ReusableTask {
         }
     }
 
-    /// Drops the conversation of an interrupted attempt.
+    /// Drops the conversation of an interrupted attempt, and the messages to its agent.
     pub(super) fn forget_unfinished(&mut self) {
         if self.output.is_some() {
             return;
         }
         self.worked = false;
+        self.mail.clear();
         // A failure that was handled is taken over with its conversation.
         self.conversation.take_if(|_| self.error.is_none());
     }

@@ -15,6 +15,7 @@ use super::{
     ReuseReason, Run, StartNode,
     inherit::Begun,
     items::ItemMatch,
+    resume::with_mail,
     reusable_task::{ReusableTask, TurnInConversation},
     select::Selected,
 };
@@ -175,6 +176,7 @@ impl Reusable {
         if log.last().is_none_or(|last| last.seq <= until) {
             run.end_unseen();
         }
+        found.note_mail(&run);
         found.note_answers(&run);
         if run.facts.session.outcome.is_some() {
             found.withdraw_questions();
@@ -427,10 +429,13 @@ impl Run {
             let session_id = session_id.clone();
             attempt.conversation = Some(crate::state::Conversation::new(session_id));
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
-            let message = Some(CONTINUE.to_owned());
+            let message = Some(with_mail(CONTINUE, &task.mail));
             let before = Some((reusable.session.clone(), before));
             let cut = super::Interrupted { since, message, asked: None, reply: None, before };
             attempt.interrupted = Some(Box::new(cut));
+        } else if fresh && !own && task.error.is_none() {
+            // It was cut short before it had a conversation: they follow its first turn.
+            attempt.mail.splice(..0, task.mail.iter().cloned());
         }
         None
     }

@@ -9,7 +9,7 @@ use std::{
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
 use inspan_flow_core::{Graph, Loaded, Parent, ParentKind, SessionRecord, check_input, compile};
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, SessionId};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, IntoProvider, SessionId};
 use inspan_providers::{EchoProvider, ScriptedProvider};
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};

@@ -67,6 +67,29 @@ async fn an_interrupted_agent_goes_on_in_its_conversation_on_the_machine_that_ha
 }
 
 #[tokio::test]
+async fn a_message_that_no_turn_has_answered_goes_to_the_agent_in_a_new_session() {
+    let flow = TALK.replace("multiTurn: true", "multiTurn: true, delayMs: 200");
+    let cluster = TestCluster::new();
+    let old = cluster.add("flow-1", &flow).await;
+    let send = async {
+        for (number, text) in [(1, "one two three four five six seven eight"), (2, "nine")] {
+            while !has(&cluster.events(&old).await, "agent:usage", 1) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            post(&cluster, &old, Command::Send { content: text.to_owned() }).await;
+            while !has(&cluster.events(&old).await, "session:message", number) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    tokio::join!(paused_after(&cluster, &old, "session:message", 2), send);
+    let new = cluster.follow(&old, ParentKind::Resume, &flow.replace("'30'", "'31'")).await;
+    cluster.run(&new, &[], |events| has(events, "agent:usage", 1)).await;
+    // The echo has reported the turn that was cut, and so has answered what was in it.
+    assert_eq!(said(&cluster.events(&new).await), ["nine"]);
+}
+
+#[tokio::test]
 async fn a_branch_of_a_conversation_runs_on_the_machine_that_has_it() {
     let flow = "
 flow: { name: branch }
