@@ -292,8 +292,19 @@ impl Reusable {
         }
     }
 
-    /// Notes what a person has said is to be done about nodes that were cut short, and nobody has done yet.
+    /// Notes what people have answered, and nobody has taken yet: to the questions of nodes, and to what is to be done about
+    /// nodes that were cut short.
     pub(super) fn note_answers(&mut self, run: &Run) {
+        for (task, node) in run.facts.tasks() {
+            let is_external = run.facts.spec(&run.graph, task).effects == Effects::External;
+            let more = node.more.as_ref().filter(|_| !is_external);
+            let answered = more.and_then(|more| more.asked.clone().zip(more.reply.clone()));
+            if let Some(noted) = self.tasks.get_mut(&run.facts.path(&run.graph, task))
+                && answered.is_some()
+            {
+                noted.answered = answered;
+            }
+        }
         let waiting = run.facts.tasks().filter(|(_, node)| node.status == NodeStatus::Pending);
         for (task, node) in waiting {
             let is_external = run.facts.spec(&run.graph, task).effects == Effects::External;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, Event, NodeId, NodePath, ProviderSessionId, Timestamp, TurnId};
+use inspan_protocol::{
+    AgentError, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, Timestamp, TurnId,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,6 +62,9 @@ pub(super) struct ReusableTask {
     /// Whether its newest attempt asked a person.
     #[serde(default)]
     pub(super) asked: bool,
+    /// Its question, if it is answered and nobody has taken the answer.
+    #[serde(default)]
+    pub(super) answered: Option<(Prompt, Reply)>,
     /// Messages to its agent that no finished turn has answered.
     #[serde(default)]
     pub(super) mail: Vec<String>,
@@ -100,6 +105,7 @@ impl ReusableTask {
             never_began: false,
             since: None,
             asked: false,
+            answered: None,
             mail: Vec::new(),
         }
     }

@@ -421,6 +421,13 @@ impl Run {
         if let Some(since) = task.since.filter(|_| self.only_waits(at)) {
             attempt.interrupted.get_or_insert_default().since.get_or_insert(since);
         }
+        let asks_itself = attempt.interrupted.as_ref().is_some_and(|cut| cut.asked.is_some());
+        let answered = task.answered.clone().filter(|_| !asks_itself && self.facts.node(at).failures == 0);
+        let (asked, reply) = answered.unzip();
+        if reply.is_some() {
+            let cut = attempt.interrupted.get_or_insert_default();
+            (cut.asked, cut.reply) = (asked.clone(), reply.clone());
+        }
         let goes_on = task.error.as_ref().is_none_or(|error| task.worked && error.code.leaves_conversation());
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
@@ -431,7 +438,7 @@ impl Run {
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
             let message = Some(with_mail(CONTINUE, &task.mail));
             let before = Some((reusable.session.clone(), before));
-            let cut = super::Interrupted { since, message, asked: None, reply: None, before };
+            let cut = super::Interrupted { since, message, asked, reply, before };
             attempt.interrupted = Some(Box::new(cut));
         } else if fresh && !own && task.error.is_none() {
             // It was cut short before it had a conversation: they follow its first turn.

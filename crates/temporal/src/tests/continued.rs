@@ -90,6 +90,40 @@ async fn a_message_that_no_turn_has_answered_goes_to_the_agent_in_a_new_session(
 }
 
 #[tokio::test]
+async fn an_answer_that_nobody_has_taken_counts_in_a_new_session() {
+    let flow = "
+flow: { name: asks }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: 'Go on?', choices: ['yes', 'no'] } }
+  - { id: other, type: exec, input: { argv: [sleep, '30'] } }
+";
+    for (kind, edit) in [
+        (ParentKind::Resume, ("'30'", "'0'")),
+        (ParentKind::Fork, ("'30'", "'0'")),
+        (ParentKind::Resume, ("Go on?", "Go back?")),
+    ] {
+        let cluster = TestCluster::new();
+        let old = cluster.add("flow-1", flow).await;
+        paused_after(&cluster, &old, "session:prompt", 1).await;
+        let prompt = cluster.store.entry(&old).await.unwrap().digest.prompts[0].prompt_id.clone();
+        let choice = Some("yes".to_owned());
+        post(&cluster, &old, Command::Reply { prompt, content: String::new(), choice }).await;
+        cluster.decider().decide(&old, &[], None).await.unwrap();
+        let new = cluster.follow(&old, kind, &flow.replace(edit.0, edit.1)).await;
+        let asks_again = edit.0 != "'30'";
+        cluster.run(&new, &[], |events| asks_again && has(events, "session:prompt", 1)).await;
+        let events = cluster.events(&new).await;
+        assert_eq!(has(&events, "session:prompt", 1), asks_again, "{kind:?}");
+        let result = events.iter().find_map(|event| match &event.event {
+            Event::TaskComplete { task_id, result, .. } if task_id.as_str() == "ask" => Some(result.clone()),
+            _ => None,
+        });
+        let choice = result.map(|result| result["choice"].clone());
+        assert_eq!(choice, (!asks_again).then(|| "yes".into()), "{kind:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_branch_of_a_conversation_runs_on_the_machine_that_has_it() {
     let flow = "
 flow: { name: branch }
