@@ -18,7 +18,7 @@ use inspan_store::{
 use parking_lot::Mutex;
 
 use crate::log::{
-    LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, rests,
+    CommandOutcome, LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, rests,
 };
 
 /// How often a reader looks for new events.
@@ -110,8 +110,8 @@ impl SharedStore {
                 return Err(StoreError::Continued { session: old.clone(), by });
             }
             let status = self.summary(old).await?.facts.status;
-            // The workers still run it, or wait in it.
-            if !rests(status) {
+            // The workers still run it, or wait in it, or are about to.
+            if !rests(status) || self.is_resumed(old).await? {
                 return self.held(old);
             }
             self.claim(old, &record.session).await?;
@@ -239,6 +239,24 @@ impl SharedStore {
         Ok(number)
     }
 
+    /// Whether a paused session was asked to continue, and no worker has taken that yet.
+    async fn is_resumed(&self, session: &SessionId) -> Result<bool, StoreError> {
+        let Summary { facts, answers, .. } = self.summary(session).await?;
+        if facts.status != SessionStatus::Paused {
+            return Ok(false);
+        }
+        let answered = newest(&answers);
+        for number in self.log.requests(session).await.map_err(refused)? {
+            if number > answered
+                && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
+                && matches!(posted.request, SessionRequest::Resume(_))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// What the log says now.
     async fn summary(&self, session: &SessionId) -> Result<Summary, StoreError> {
         let known = self.summaries.lock().get(session).cloned();
@@ -274,9 +292,10 @@ impl SharedStore {
             // It may have ended since its log was read.
             summary = self.summary(&session).await?;
         }
-        let is_open = summary.is_open();
+        // A command that comes now is taken after the request to continue.
+        let is_open = summary.is_open() || self.is_resumed(&session).await?;
         let Summary { facts, answers, .. } = summary;
-        let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let answered = newest(&answers);
         let posted = self.log.requests(&session).await.map_err(refused)?;
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
@@ -348,6 +367,11 @@ impl SharedStore {
     pub(crate) fn owner(&self) -> Owner {
         Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 }
     }
+}
+
+/// The number of the newest request that was answered.
+fn newest(answers: &[(u64, CommandOutcome)]) -> u64 {
+    answers.iter().map(|(number, _)| *number).max().unwrap_or_default()
 }
 
 /// The log's error as a store's.
@@ -499,7 +523,7 @@ impl RunStore for SharedStore {
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
         let summary = self.summary(session).await?;
-        let answered = summary.answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let answered = newest(&summary.answers);
         let mut open = Vec::new();
         for number in self.log.requests(session).await.map_err(refused)? {
             if number > answered

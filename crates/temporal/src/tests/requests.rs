@@ -5,7 +5,7 @@ use std::sync::Arc;
 use inspan_flow::{Resume, RunStore};
 use inspan_flow_core::{Parent, ParentKind, SessionRecord};
 use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, Timestamp};
-use inspan_store::{StoreError, Verdict};
+use inspan_store::{Liveness, StoreError, Verdict};
 
 use super::{cluster::TestCluster, sessions::Server};
 use crate::log::{PostedRequest, SessionRequest};
@@ -153,6 +153,42 @@ async fn a_request_that_two_servers_have_stored_is_carried_out_once() {
     let events = cluster.events(&session).await;
     let pauses = events.iter().filter(|event| matches!(event.event, Event::SessionPause { .. }));
     assert_eq!((pauses.count(), has(&events, "session:abort")), (1, false));
+}
+
+#[tokio::test]
+async fn what_comes_right_after_a_resume_is_taken_after_it() {
+    let flow = "
+flow: { name: talk }
+nodes:
+  - { id: one, type: echo.agent, input: { prompt: hello, options: { multiTurn: true } } }
+";
+    let commands = [PAUSE, Command::Abort { reason: None }, Command::Send { content: "hear".to_owned() }];
+    for command in commands {
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", flow).await;
+        let is_driven = async || {
+            let entry = cluster.store.entry(&session).await.unwrap();
+            entry.owner.is_some() && entry.liveness == Liveness::Alive
+        };
+        let pause = async {
+            while count(&cluster, &session, "agent:usage").await == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            cluster.store.post(&session, &PAUSE, Timestamp::default()).await.unwrap();
+        };
+        tokio::join!(cluster.run(&session, &[], |events| has(events, "flow:paused")), pause);
+        assert!(!is_driven().await);
+        cluster.store.resume(&session, Resume::default(), Timestamp::default()).await.unwrap();
+        assert!(is_driven().await, "no worker has taken it yet");
+        let beside = cluster.store.add(&continuation(&cluster, &session, "beside").await).await;
+        assert!(matches!(beside, Err(StoreError::Held { .. })), "{beside:?}");
+        let number = cluster.store.post(&session, &command, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let answer = cluster.store.answer(&session, number).await.unwrap();
+        assert_eq!(answer, Some(Verdict::Accepted), "{command:?}");
+        assert_eq!(count(&cluster, &session, "flow:resumed").await, 1);
+        assert_eq!(is_driven().await, matches!(command, Command::Send { .. }), "{command:?}");
+    }
 }
 
 #[tokio::test]
