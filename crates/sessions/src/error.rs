@@ -98,6 +98,9 @@ impl From<StoreError> for SessionError {
             StoreError::UnknownSession(_) => plain.with_hint("`inspan ps --all` lists the sessions"),
             StoreError::SessionExists(id) => plain
                 .with_hint(format!("`inspan resume {id}` continues it; a new session needs another ID")),
+            StoreError::IdTaken { .. } => plain.with_hint(
+                "a new session needs another ID, or an address with another namespace: sessions of one namespace share their ids",
+            ),
             StoreError::Continued { session, by } => plain.with_hint(format!(
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),
@@ -141,7 +144,7 @@ impl From<StoreError> for SessionError {
 fn code(error: &StoreError) -> SessionErrorCode {
     match error {
         StoreError::UnknownSession(_) => SessionErrorCode::UnknownSession,
-        StoreError::SessionExists(_) => SessionErrorCode::SessionExists,
+        StoreError::SessionExists(_) | StoreError::IdTaken { .. } => SessionErrorCode::SessionExists,
         StoreError::Continued { .. } => SessionErrorCode::SessionContinued,
         StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,

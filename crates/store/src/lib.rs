@@ -443,6 +443,16 @@ pub enum StoreError {
         /// What it takes as JSON.
         bytes: usize,
     },
+    /// The engine runs another session under the id.
+    #[error("the id `{session}` is in use on {engine}: {by} runs under it; nothing was stored")]
+    IdTaken {
+        /// The id.
+        session: SessionId,
+        /// The engine.
+        engine: String,
+        /// Which session that is.
+        by: String,
+    },
     /// Another process holds the store's lock for too long.
     #[error("the store {path} is locked by another process")]
     Locked {

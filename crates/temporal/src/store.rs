@@ -58,6 +58,8 @@ struct Known {
 pub struct WorkflowStatus {
     /// Whether the session is one that the workers run, or wait in.
     pub runs: bool,
+    /// The task queue of another session that runs under its id: that of an address with another queue.
+    pub other_queue: Option<String>,
     /// The nodes that have begun and that no worker has taken.
     pub waiting_for_worker: Vec<NodePath>,
 }
@@ -65,11 +67,8 @@ pub struct WorkflowStatus {
 /// What tells the workers of a session that something is stored for them.
 #[async_trait]
 pub trait SessionWaker: Send + Sync {
-    /// Whether it can tell them now. It is asked before something is stored: what is reported as failed must not take effect
-    /// later.
-    async fn check(&self) -> Result<(), String>;
-
-    /// Whether and how the workers run the session. An error means that this is not known.
+    /// Whether and how the workers run the session. An error means that this is not known, and that they cannot be told now. It
+    /// is asked before something is stored: what is reported as failed must not take effect later.
     async fn status(&self, session: &SessionId) -> Result<WorkflowStatus, String>;
 
     /// Tells them. An error means that they may not know yet.
@@ -103,7 +102,7 @@ impl SharedStore {
 
     /// Stores a new session, and has it started. If that fails the session counts as interrupted until it is resumed.
     pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
-        self.check().await?;
+        self.check_id(&record.session).await?;
         self.log.check_keys().await.map_err(refused)?;
         if let Some(old) = record.continues() {
             if let Some(by) = self.continuation(old).await? {
@@ -146,9 +145,34 @@ impl SharedStore {
         self.log.claimed(session).await.map_err(refused)
     }
 
-    async fn check(&self) -> Result<(), StoreError> {
-        let Some(waker) = &self.waker else { return Ok(()) };
-        waker.check().await.map_err(StoreError::Unreachable)
+    /// Fails if the workers of a session cannot be told now. Gives whether it runs.
+    async fn check(&self, session: &SessionId) -> Result<bool, StoreError> {
+        let Some(waker) = &self.waker else { return Ok(false) };
+        let said = waker.status(session).await.map_err(StoreError::Unreachable)?;
+        match said.other_queue {
+            None => Ok(said.runs),
+            Some(queue) => {
+                let whose = format!("a session whose address has `queue={queue}`");
+                Err(self.taken(session, &whose))
+            }
+        }
+    }
+
+    /// The same for a new session, whose id must not be that of one that runs and is stored elsewhere: the workers of that one
+    /// would be told, and this one would wait without an end.
+    async fn check_id(&self, session: &SessionId) -> Result<(), StoreError> {
+        let runs = self.check(session).await?;
+        match self.log.record(session).await {
+            Err(LogError::UnknownSession(_)) if runs => {
+                Err(self.taken(session, "a session that is stored in another folder or bucket"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn taken(&self, session: &SessionId, by: &str) -> StoreError {
+        let engine = self.engine.clone();
+        StoreError::IdTaken { session: session.clone(), engine, by: by.to_owned() }
     }
 
     /// Whether the server says that it does not run a session that has begun and has not ended.
@@ -217,7 +241,7 @@ impl SharedStore {
         if status.has_ended() {
             return Err(StoreError::SessionEnded(session.clone()));
         }
-        self.check().await?;
+        self.check(session).await?;
         // Only a paused session is continued by another, and to look for that one may take a reading of all records.
         if status == SessionStatus::Paused
             && let Some(by) = self.continuation(session).await?

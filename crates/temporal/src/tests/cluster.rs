@@ -86,6 +86,11 @@ impl TestCluster {
         self.add_to(&self.store, session, flow).await.expect("the session is stored")
     }
 
+    /// The sessions in another process.
+    pub(super) fn another_store(&self) -> SharedStore {
+        SharedStore::new(self.log.clone(), "a test")
+    }
+
     /// The sessions, with what tells the workers.
     pub(super) fn store_with(&self, waker: impl SessionWaker + 'static) -> SharedStore {
         SharedStore::new(self.log.clone(), "a test").with_waker(waker)

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use inspan_flow::{Resume, RunStore};
 use inspan_flow_core::{Parent, ParentKind, SessionRecord};
 use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, Timestamp};
-use inspan_store::{Liveness, StoreError, Verdict};
+use inspan_store::{Liveness, StoreError, Verdict, async_trait};
 
 use super::{cluster::TestCluster, sessions::Server};
-use crate::log::{PostedRequest, SessionRequest};
+use crate::{
+    SessionWaker, WorkflowStatus,
+    log::{PostedRequest, SessionRequest},
+};
 
 const LONG: &str = "
 flow: { name: long }
@@ -89,7 +92,7 @@ async fn a_session_is_continued_by_one_however_many_try_at_once() {
     let old = ended(&cluster, "old").await;
     let tries = (0..8).map(async |number| {
         let record = continuation(&cluster, &old, &format!("new-{number}")).await;
-        cluster.store_with(Server { answers: true, wakes: true }).add(&record).await
+        cluster.another_store().add(&record).await
     });
     let tries = futures::future::join_all(tries).await;
     let by = cluster.store.entry(&old).await.unwrap().continued_by.unwrap();
@@ -124,6 +127,42 @@ async fn a_session_that_was_continued_without_a_claim_is_continued() {
     cluster.store.log().create(&continuation(&cluster, &old, "first").await).await.unwrap();
     let refused = cluster.store.add(&continuation(&cluster, &old, "second").await).await;
     assert_eq!(refused, Err(StoreError::Continued { session: old, by: "first".into() }));
+}
+
+/// A server on which a session of another task queue runs.
+struct OtherQueue;
+
+#[async_trait]
+impl SessionWaker for OtherQueue {
+    async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
+        Ok(WorkflowStatus { other_queue: Some("theirs".to_owned()), ..WorkflowStatus::default() })
+    }
+
+    async fn wake(&self, _: &SessionId) -> Result<(), String> {
+        panic!("it would tell the other session")
+    }
+}
+
+#[tokio::test]
+async fn an_id_under_which_a_session_from_elsewhere_runs_is_refused() {
+    let cluster = TestCluster::new();
+    let other_folder = cluster.store_with(Server { answers: true, wakes: true });
+    let other_queue = cluster.store_with(OtherQueue);
+    let rows = [
+        (&other_folder, "a session that is stored in another folder or bucket"),
+        (&other_queue, "a session whose address has `queue=theirs`"),
+    ];
+    for (store, by) in rows {
+        let refused = cluster.add_to(store, "nightly", LONG).await.unwrap_err().to_string();
+        let expected =
+            format!("the id `nightly` is in use on a test: {by} runs under it; nothing was stored");
+        assert_eq!(refused, expected);
+    }
+    assert_eq!(cluster.store.entries("", 9).await.unwrap(), []);
+    // It was stored before the other one began.
+    let session = cluster.add("nightly", LONG).await;
+    let refused = other_queue.post(&session, &PAUSE, Timestamp::default()).await;
+    assert!(matches!(refused, Err(StoreError::IdTaken { .. })), "{refused:?}");
 }
 
 #[tokio::test]
