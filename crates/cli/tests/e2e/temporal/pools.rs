@@ -28,7 +28,10 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     drawn["pool"] = json!("gpu");
     drawn["dependsOn"] = json!(["plan"]);
     let flow = json!({ "name": "pools", "nodes": [sleeper("plan", "0"), drawn] });
-    let gpu = cluster.worker_with(&["--pool", "gpu", "--machine", "one"])?;
+    let gpu = cluster.worker_with(&["--pool", "gpu", "--pool", "gpu", "--machine", "one"])?;
+    let nameless = sandbox.run(&["worker", "--machine", " "])?;
+    nameless.expect_code(2)?;
+    ensure!(nameless.stderr.contains("the name of a machine cannot be empty"), "{nameless}");
     let is_known = || Ok(engine(sandbox)?["workers"].as_array().is_some_and(|workers| workers.len() == 1));
     eventually(SOON, "the server knows the worker", is_known)?;
     let running = sandbox.start_flow(&flow, &["--session-id", "pools"])?;
