@@ -121,6 +121,9 @@ impl From<StoreError> for SessionError {
             StoreError::Damaged { .. } => plain.with_hint(
                 "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
             ),
+            StoreError::Shared(_) => plain.with_hint(
+                "`sessions` in the engine's address names their folder or bucket: it must be there, have space, and allow reading and writing",
+            ),
             StoreError::DamagedObject { .. } => {
                 plain.with_hint("put the object back from a copy of the folder or bucket; other sessions do not need it")
             }
@@ -156,6 +159,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         | StoreError::Unreadable { .. }
         | StoreError::NewerFormat { .. }
         | StoreError::Unreachable(_)
+        | StoreError::Shared(_)
         | StoreError::OtherKey { .. }
         | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,
         StoreError::Damaged { .. } | StoreError::DamagedObject { .. } => SessionErrorCode::StoreDamaged,

@@ -501,6 +501,12 @@ pub enum StoreError {
         /// Where, and how.
         what: String,
     },
+    /// The folder or bucket of shared sessions failed.
+    #[error("the shared sessions cannot be read or written: {0}")]
+    Shared(
+        /// Why.
+        String,
+    ),
     /// An object of shared sessions is not what was written.
     #[error("the shared sessions are damaged, or a newer inspan wrote them: {object}: {what}")]
     DamagedObject {

@@ -1,7 +1,7 @@
 //! The shared log as a run store, for all that reads sessions and sends them commands. Nothing here runs a session: that
 //! is what workers do.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -18,7 +18,8 @@ use inspan_store::{
 use parking_lot::Mutex;
 
 use crate::log::{
-    CommandOutcome, LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, rests,
+    CommandOutcome, LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary,
+    rests,
 };
 
 /// How often a reader looks for new events.
@@ -405,9 +406,7 @@ fn refused(error: LogError) -> StoreError {
         LogError::SessionExists(session) => StoreError::SessionExists(session),
         LogError::Damaged { object, what } => StoreError::DamagedObject { object, what },
         LogError::OtherKey { object, what } => StoreError::OtherKey { object, what },
-        LogError::Objects(message) | LogError::Unusable(message) => {
-            StoreError::Io { path: PathBuf::from("of shared sessions"), message }
-        }
+        LogError::Objects(message) | LogError::Unusable(message) => StoreError::Shared(message),
     }
 }
 

@@ -281,7 +281,9 @@ impl Reusable {
     pub(super) fn note_mail(&mut self, run: &Run) {
         for (task, node) in run.facts.tasks() {
             let path = run.facts.path(&run.graph, task);
-            let Some(noted) = self.tasks.get_mut(&path).filter(|noted| noted.output.is_none()) else { continue };
+            let Some(noted) = self.tasks.get_mut(&path).filter(|noted| noted.output.is_none()) else {
+                continue;
+            };
             // That with which the session was resumed, if the agent has not begun since.
             let resume = node.more.as_ref().and_then(|more| more.resume.as_ref());
             let resume = resume.filter(|message| *message != CONTINUE).cloned();

@@ -8,8 +8,8 @@ use std::{
 };
 
 use inspan_flow_core::{
-    AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run, SessionRecord,
-    TaskRef, Todo,
+    AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run, SessionRecord, TaskRef,
+    Todo,
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,

@@ -121,8 +121,12 @@ impl TestCluster {
         let session = SessionId::from(format!("{old}-next"));
         let seq = self.events(old).await.len() as u64;
         let parent = Parent { session: old.clone(), seq, kind, again: None };
-        let record =
-            SessionRecord::new(session.clone(), (*graph.source).clone(), Default::default(), SystemClock.now());
+        let record = SessionRecord::new(
+            session.clone(),
+            (*graph.source).clone(),
+            Default::default(),
+            SystemClock.now(),
+        );
         let record = SessionRecord { parent: Some(parent), ..record };
         self.store.add(&record).await.expect("the session is stored");
         self.graphs.lock().unwrap().insert(session.clone(), graph);
