@@ -75,6 +75,17 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         sandbox.run(&[command, state])?.expect_code(0)?;
         same("the state", &cluster.show(state)?["state"], &json!(state))?;
     }
+    // Nobody sends the notifications of what runs without a command that shows it.
+    let silent = sandbox.run(&["doctor", "--offline"])?;
+    ensure!(!silent.stdout.contains("workers send nothing"), "{silent}");
+    let channel = "[channels.script]\ntype = \"command\"\nargv = [\"true\"]\n";
+    fs::write(sandbox.path("inspan.toml"), channel)?;
+    let detached = sandbox.run(&["run", &flow, "--session-id", "unsent", "--detach"])?;
+    detached.expect_code(0)?;
+    ensure!(detached.stderr.contains("keep `inspan notify deliver` or `inspan serve` running"), "{detached}");
+    let doctor = sandbox.run(&["doctor", "--offline"])?;
+    ensure!(doctor.stdout.contains("workers send nothing"), "{doctor}");
+    sandbox.run(&["stop", "unsent"])?.expect_code(0)?;
     cluster.kill_server()?;
     let problem = engine(cluster.sandbox)?["problem"].to_string();
     ensure!(problem.contains("does not answer"), "the problem is {problem}");
