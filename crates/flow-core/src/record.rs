@@ -98,9 +98,9 @@ impl Parent {
         before: Option<Arc<Reusable>>,
     ) -> Reusable {
         let mut reusable = self.reusable_at_first(record, graph, log, before);
-        // That session may still have continued in the conversations of what it has not finished.
+        // That session may have been resumed at the moment when this one was made.
         if self.kind == ParentKind::Resume {
-            reusable.forget_unfinished();
+            reusable.forget_continued();
         }
         reusable
     }

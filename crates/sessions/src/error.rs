@@ -98,6 +98,9 @@ impl From<StoreError> for SessionError {
             StoreError::UnknownSession(_) => plain.with_hint("`inspan ps --all` lists the sessions"),
             StoreError::SessionExists(id) => plain
                 .with_hint(format!("`inspan resume {id}` continues it; a new session needs another ID")),
+            StoreError::IdTaken { .. } => plain.with_hint(
+                "a new session needs another ID, or an address with another namespace: sessions of one namespace share their ids",
+            ),
             StoreError::Continued { session, by } => plain.with_hint(format!(
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),
@@ -117,6 +120,9 @@ impl From<StoreError> for SessionError {
             )),
             StoreError::Damaged { .. } => plain.with_hint(
                 "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
+            ),
+            StoreError::Shared(_) => plain.with_hint(
+                "`sessions` in the engine's address names their folder or bucket: it must be there, have space, and allow reading and writing",
             ),
             StoreError::DamagedObject { .. } => {
                 plain.with_hint("put the object back from a copy of the folder or bucket; other sessions do not need it")
@@ -141,7 +147,7 @@ impl From<StoreError> for SessionError {
 fn code(error: &StoreError) -> SessionErrorCode {
     match error {
         StoreError::UnknownSession(_) => SessionErrorCode::UnknownSession,
-        StoreError::SessionExists(_) => SessionErrorCode::SessionExists,
+        StoreError::SessionExists(_) | StoreError::IdTaken { .. } => SessionErrorCode::SessionExists,
         StoreError::Continued { .. } => SessionErrorCode::SessionContinued,
         StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
@@ -153,6 +159,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         | StoreError::Unreadable { .. }
         | StoreError::NewerFormat { .. }
         | StoreError::Unreachable(_)
+        | StoreError::Shared(_)
         | StoreError::OtherKey { .. }
         | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,
         StoreError::Damaged { .. } | StoreError::DamagedObject { .. } => SessionErrorCode::StoreDamaged,

@@ -446,6 +446,16 @@ pub enum StoreError {
         /// What it takes as JSON.
         bytes: usize,
     },
+    /// The engine runs another session under the id.
+    #[error("the id `{session}` is in use on {engine}: {by} runs under it; nothing was stored")]
+    IdTaken {
+        /// The id.
+        session: SessionId,
+        /// The engine.
+        engine: String,
+        /// Which session that is.
+        by: String,
+    },
     /// Another process holds the store's lock for too long.
     #[error("the store {path} is locked by another process")]
     Locked {
@@ -494,6 +504,12 @@ pub enum StoreError {
         /// Where, and how.
         what: String,
     },
+    /// The folder or bucket of shared sessions failed.
+    #[error("the shared sessions cannot be read or written: {0}")]
+    Shared(
+        /// Why.
+        String,
+    ),
     /// An object of shared sessions is not what was written.
     #[error("the shared sessions are damaged, or a newer inspan wrote them: {object}: {what}")]
     DamagedObject {

@@ -446,8 +446,11 @@ impl Cluster {
                 let info = answer.workflow_execution_info.unwrap_or_default();
                 let pending = answer.pending_activities.iter();
                 let waiting = pending.filter(|activity| activity.state() == PendingActivityState::Scheduled);
+                let runs = info.status() == WorkflowExecutionStatus::Running;
+                let is_own = info.task_queue == self.queue;
                 Ok(WorkflowStatus {
-                    runs: info.status() == WorkflowExecutionStatus::Running,
+                    runs: runs && is_own,
+                    other_queue: (runs && !is_own).then_some(info.task_queue),
                     waiting_for_worker: waiting
                         .filter_map(|activity| AttemptKey::path_in(&activity.activity_id))
                         .collect(),
@@ -505,11 +508,6 @@ impl ClusterWaker {
 
 #[async_trait]
 impl SessionWaker for ClusterWaker {
-    async fn check(&self) -> Result<(), String> {
-        let check = async { self.cluster.check_namespace(self.client().await?).await };
-        check.map_err(|error| error.to_string()).await
-    }
-
     async fn status(&self, session: &SessionId) -> Result<WorkflowStatus, String> {
         let status = async { self.cluster.status(self.client().await?, session).await };
         status.map_err(|error| error.to_string()).await

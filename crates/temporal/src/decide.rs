@@ -5,13 +5,16 @@ mod live;
 mod mail;
 mod waits;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, ProviderRegistry};
 use inspan_flow::{AttemptContext, NodeRegistry};
-use inspan_flow_core::{Graph, Reusable, SessionRecord};
-use inspan_protocol::{AgentError, SessionId, Timestamp};
+use inspan_flow_core::{AttemptSpec, Graph, Reusable, SessionRecord};
+use inspan_protocol::{AgentError, Event, ProviderSessionId, SessionId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +125,35 @@ pub enum DecideError {
     },
 }
 
+/// What a session takes over from the one that it comes from.
+#[derive(Clone, Default)]
+struct Before {
+    reusable: Option<Arc<Reusable>>,
+    machines: Machines,
+}
+
+/// The machine that has each conversation.
+#[derive(Clone, Default)]
+struct Machines(BTreeMap<ProviderSessionId, String>);
+
+impl Machines {
+    /// Takes the names of the conversations in a segment; one of an attempt comes from a machine.
+    fn note(&mut self, segment: &Segment) {
+        let Some(machine) = &segment.header.machine else { return };
+        for event in &segment.events {
+            if let Event::AgentSession { session_id, .. } = &event.event {
+                self.0.insert(session_id.clone(), machine.clone());
+            }
+        }
+    }
+
+    /// The machine on which an attempt has to run: its agent continues or branches a conversation there.
+    fn of(&self, spec: &AttemptSpec) -> Option<String> {
+        let known = spec.conversation.as_ref().or(spec.branches.as_ref())?;
+        self.0.get(&known.session_id).cloned()
+    }
+}
+
 /// Decides for sessions, one decision of a session at a time.
 pub struct Decider {
     log: SharedLog,
@@ -199,16 +231,16 @@ impl Decider {
 
     async fn open(&self, session: &SessionId) -> Result<Live, DecideError> {
         let record = self.log.record(session).await?;
-        let reusable = self.reusable(&record).await?;
+        let before = self.before(&record).await?;
         let host = |error| DecideError::Host { session: session.clone(), error };
         let hosted = self.host.session(&record).map_err(host)?;
-        Live::new(record, hosted, reusable).map_err(host)
+        Live::new(record, hosted, before).map_err(host)
     }
 
     /// The same session from the facts that it has read.
     fn reopen(&self, live: Live) -> Result<Live, DecideError> {
         let host = |error| DecideError::Host { session: live.record.session.clone(), error };
-        let mut again = Live::new(live.record.clone(), live.hosted, live.reusable).map_err(host)?;
+        let mut again = Live::new(live.record.clone(), live.hosted, live.before).map_err(host)?;
         for segment in live.read {
             again.apply(segment);
         }
@@ -217,28 +249,26 @@ impl Decider {
         Ok(again)
     }
 
-    /// What a session that continues another one may reuse of it.
-    fn reusable<'a>(
-        &'a self,
-        record: &'a SessionRecord,
-    ) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, DecideError>> {
-        self.reusable_of_parent(record).boxed()
+    /// What a session that continues another one takes over from it.
+    fn before<'a>(&'a self, record: &'a SessionRecord) -> BoxFuture<'a, Result<Before, DecideError>> {
+        self.before_of_parent(record).boxed()
     }
 
-    async fn reusable_of_parent(&self, record: &SessionRecord) -> Result<Option<Arc<Reusable>>, DecideError> {
-        let Some(parent) = &record.parent else { return Ok(None) };
+    async fn before_of_parent(&self, record: &SessionRecord) -> Result<Before, DecideError> {
+        let Some(parent) = &record.parent else { return Ok(Before::default()) };
         let of = match self.log.record(&parent.session).await {
             Ok(of) => of,
             // It was deleted meanwhile: what was not reused by then is done again.
-            Err(LogError::UnknownSession(_)) => return Ok(None),
+            Err(LogError::UnknownSession(_)) => return Ok(Before::default()),
             Err(error) => return Err(error.into()),
         };
         let host = |error| DecideError::Host { session: record.session.clone(), error };
         let graph = self.host.session(&of).map_err(host)?.graph;
         let segments = self.log.segments(&parent.session, 1).await?;
+        let Before { reusable: older, mut machines } = self.before(&of).await?;
+        segments.iter().for_each(|segment| machines.note(segment));
         let log: Vec<_> = segments.into_iter().flat_map(|segment| segment.events).collect();
-        let older = self.reusable(&of).await?;
-        Ok(Some(Arc::new(parent.reusable(&of, &graph, &log, older))))
+        Ok(Before { reusable: Some(Arc::new(parent.reusable(&of, &graph, &log, older))), machines })
     }
 
     /// Appends what was decided.

@@ -35,6 +35,7 @@ pub use workflow::{recorded_history, replay_history};
 #[cfg(test)]
 mod tests {
     mod cluster;
+    mod continued;
     mod encryption;
     mod messages;
     mod requests;

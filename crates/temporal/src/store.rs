@@ -1,7 +1,7 @@
 //! The shared log as a run store, for all that reads sessions and sends them commands. Nothing here runs a session: that
 //! is what workers do.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -18,7 +18,8 @@ use inspan_store::{
 use parking_lot::Mutex;
 
 use crate::log::{
-    LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, rests,
+    CommandOutcome, LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary,
+    rests,
 };
 
 /// How often a reader looks for new events.
@@ -58,6 +59,8 @@ struct Known {
 pub struct WorkflowStatus {
     /// Whether the session is one that the workers run, or wait in.
     pub runs: bool,
+    /// The task queue of another session that runs under its id: that of an address with another queue.
+    pub other_queue: Option<String>,
     /// The nodes that have begun and that no worker has taken.
     pub waiting_for_worker: Vec<NodePath>,
 }
@@ -65,11 +68,8 @@ pub struct WorkflowStatus {
 /// What tells the workers of a session that something is stored for them.
 #[async_trait]
 pub trait SessionWaker: Send + Sync {
-    /// Whether it can tell them now. It is asked before something is stored: what is reported as failed must not take effect
-    /// later.
-    async fn check(&self) -> Result<(), String>;
-
-    /// Whether and how the workers run the session. An error means that this is not known.
+    /// Whether and how the workers run the session. An error means that this is not known, and that they cannot be told now. It
+    /// is asked before something is stored: what is reported as failed must not take effect later.
     async fn status(&self, session: &SessionId) -> Result<WorkflowStatus, String>;
 
     /// Tells them. An error means that they may not know yet.
@@ -103,15 +103,15 @@ impl SharedStore {
 
     /// Stores a new session, and has it started. If that fails the session counts as interrupted until it is resumed.
     pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
-        self.check().await?;
+        self.check_id(&record.session).await?;
         self.log.check_keys().await.map_err(refused)?;
         if let Some(old) = record.continues() {
             if let Some(by) = self.continuation(old).await? {
                 return Err(StoreError::Continued { session: old.clone(), by });
             }
             let status = self.summary(old).await?.facts.status;
-            // The workers still run it, or wait in it.
-            if !rests(status) {
+            // The workers still run it, or wait in it, or are about to.
+            if !rests(status) || self.is_resumed(old).await? {
                 return self.held(old);
             }
             self.claim(old, &record.session).await?;
@@ -146,9 +146,34 @@ impl SharedStore {
         self.log.claimed(session).await.map_err(refused)
     }
 
-    async fn check(&self) -> Result<(), StoreError> {
-        let Some(waker) = &self.waker else { return Ok(()) };
-        waker.check().await.map_err(StoreError::Unreachable)
+    /// Fails if the workers of a session cannot be told now. Gives whether it runs.
+    async fn check(&self, session: &SessionId) -> Result<bool, StoreError> {
+        let Some(waker) = &self.waker else { return Ok(false) };
+        let said = waker.status(session).await.map_err(StoreError::Unreachable)?;
+        match said.other_queue {
+            None => Ok(said.runs),
+            Some(queue) => {
+                let whose = format!("a session whose address has `queue={queue}`");
+                Err(self.taken(session, &whose))
+            }
+        }
+    }
+
+    /// The same for a new session, whose id must not be that of one that runs and is stored elsewhere: the workers of that one
+    /// would be told, and this one would wait without an end.
+    async fn check_id(&self, session: &SessionId) -> Result<(), StoreError> {
+        let runs = self.check(session).await?;
+        match self.log.record(session).await {
+            Err(LogError::UnknownSession(_)) if runs => {
+                Err(self.taken(session, "a session that is stored in another folder or bucket"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn taken(&self, session: &SessionId, by: &str) -> StoreError {
+        let engine = self.engine.clone();
+        StoreError::IdTaken { session: session.clone(), engine, by: by.to_owned() }
     }
 
     /// Whether the server says that it does not run a session that has begun and has not ended.
@@ -217,7 +242,7 @@ impl SharedStore {
         if status.has_ended() {
             return Err(StoreError::SessionEnded(session.clone()));
         }
-        self.check().await?;
+        self.check(session).await?;
         // Only a paused session is continued by another, and to look for that one may take a reading of all records.
         if status == SessionStatus::Paused
             && let Some(by) = self.continuation(session).await?
@@ -237,6 +262,24 @@ impl SharedStore {
             let _ = self.log.put_summary(session, &Summary::default()).await;
         }
         Ok(number)
+    }
+
+    /// Whether a paused session was asked to continue, and no worker has taken that yet.
+    async fn is_resumed(&self, session: &SessionId) -> Result<bool, StoreError> {
+        let Summary { facts, answers, .. } = self.summary(session).await?;
+        if facts.status != SessionStatus::Paused {
+            return Ok(false);
+        }
+        let answered = newest(&answers);
+        for number in self.log.requests(session).await.map_err(refused)? {
+            if number > answered
+                && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
+                && matches!(posted.request, SessionRequest::Resume(_))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// What the log says now.
@@ -274,9 +317,10 @@ impl SharedStore {
             // It may have ended since its log was read.
             summary = self.summary(&session).await?;
         }
-        let is_open = summary.is_open();
+        // A command that comes now is taken after the request to continue.
+        let is_open = summary.is_open() || self.is_resumed(&session).await?;
         let Summary { facts, answers, .. } = summary;
-        let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let answered = newest(&answers);
         let posted = self.log.requests(&session).await.map_err(refused)?;
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
@@ -351,6 +395,11 @@ impl SharedStore {
     }
 }
 
+/// The number of the newest request that was answered.
+fn newest(answers: &[(u64, CommandOutcome)]) -> u64 {
+    answers.iter().map(|(number, _)| *number).max().unwrap_or_default()
+}
+
 /// The log's error as a store's.
 fn refused(error: LogError) -> StoreError {
     match error {
@@ -358,9 +407,7 @@ fn refused(error: LogError) -> StoreError {
         LogError::SessionExists(session) => StoreError::SessionExists(session),
         LogError::Damaged { object, what } => StoreError::DamagedObject { object, what },
         LogError::OtherKey { object, what } => StoreError::OtherKey { object, what },
-        LogError::Objects(message) | LogError::Unusable(message) => {
-            StoreError::Io { path: PathBuf::from("of shared sessions"), message }
-        }
+        LogError::Objects(message) | LogError::Unusable(message) => StoreError::Shared(message),
     }
 }
 
@@ -500,7 +547,7 @@ impl RunStore for SharedStore {
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
         let summary = self.summary(session).await?;
-        let answered = summary.answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let answered = newest(&summary.answers);
         let mut open = Vec::new();
         for number in self.log.requests(session).await.map_err(refused)? {
             if number > answered

@@ -126,11 +126,18 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub(crate) slots: u16,
     /// Name of this machine; machines that share the home folders of agents may share one
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = machine)]
     pub(crate) machine: Option<String>,
     /// Pool whose nodes to run (repeatable); `default` is that of nodes without `pool`, and the only one if absent
     #[arg(long = "pool", value_name = "NAME", value_parser = pool)]
     pub(crate) pools: Vec<String>,
+}
+
+fn machine(name: &str) -> Result<String, String> {
+    match name.trim() {
+        "" => Err("the name of a machine cannot be empty".to_owned()),
+        _ => Ok(name.to_owned()),
+    }
 }
 
 fn pool(name: &str) -> Result<String, String> {

@@ -216,6 +216,10 @@ impl Findings {
             }
         }
         channels::print(&self.channels, &page);
+        if self.engine.is_some() && !self.channels.is_empty() {
+            page.row(Tone::Warning, "!", "delivery", "workers send nothing; `inspan run` does until it ends");
+            page.help("keep `inspan notify deliver` or `inspan serve` running on one machine");
+        }
         self.print_engine(&page);
         print_places(&page, invocation);
         print_terminal(&page, invocation);

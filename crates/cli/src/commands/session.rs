@@ -316,6 +316,12 @@ impl Session {
                 let settings = self.settings.whole(invocation).to_map();
                 let begun = Remote::begin(engine, self.begin, &self.graph, settings).await?;
                 if wait.0 == WaitMode::Nowhere {
+                    if !self.defaults.channels().is_empty() {
+                        terminal::progress(
+                            "note: workers send no notifications: keep `inspan notify deliver` or `inspan serve` running on \
+                             one machine\n",
+                        );
+                    }
                     return begun.report(invocation);
                 }
                 begun.runner(host.clone(), seen, wait.1).await

@@ -167,18 +167,20 @@ impl Engine {
             Failure::new(Exit::Configuration, "there is no folder for the locks of running attempts")
                 .with_hint("set `HOME` or `INSPAN_HOME`")
         })?;
-        let mut pools = args.pools.clone();
-        if pools.is_empty() {
-            pools.push(DEFAULT_POOL.to_owned());
-        }
         let settings = WorkerSettings {
             slots: usize::from(args.slots),
             machine: args.machine.clone().unwrap_or_else(|| Owner::of_process().host),
-            pools,
+            pools: pools_of(args),
             locks: state.join("locks"),
         };
         Ok(run_worker(&self.cluster, self.log.clone(), host, Arc::new(SystemClock), settings, stop).await?)
     }
+}
+
+/// The pools that a worker takes nodes of, each once.
+fn pools_of(args: &WorkerArgs) -> Vec<String> {
+    let named: BTreeSet<_> = args.pools.iter().cloned().collect();
+    if named.is_empty() { vec![DEFAULT_POOL.to_owned()] } else { named.into_iter().collect() }
 }
 
 /// The pools of machines that a flow needs; absent is that of nodes without one.

@@ -88,7 +88,7 @@ impl Filter {
 
     /// Whether the subscriber waits for messages: it asks for `session:message`, and only for `session:` events.
     /// A subscriber that also asks for other events only watches. Messages carry no task.
-    pub(crate) fn listens_for_messages(&self) -> bool {
+    pub fn listens_for_messages(&self) -> bool {
         let session = |pattern: &Pattern| match pattern {
             Pattern::Exact(name) | Pattern::Prefix(name) => name.starts_with("session:"),
         };

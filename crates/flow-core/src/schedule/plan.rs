@@ -367,6 +367,9 @@ impl Run {
         if start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some()) {
             return ReuseDecision::Resumes;
         }
+        if start.interrupted.as_ref().is_some_and(|cut| cut.reply.is_some()) {
+            return ReuseDecision::Answered;
+        }
         let before = self.before(start.node);
         let task = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
         let Some(task) = task else {

@@ -131,15 +131,28 @@ impl Run {
         let Some(more) = &node.more else {
             return Interrupted { since: node.since, message: None, asked: None, reply: None, before: None };
         };
-        let mail: Vec<_> = more.undelivered().collect();
-        // Messages that were acknowledged and that no finished turn has answered come with the word to go on.
-        let message = more.resume.as_ref().map(|message| match (message.as_str(), mail.as_slice()) {
-            (_, []) => message.clone(),
-            (CONTINUE, mail) => mail.join("\n\n"),
-            (message, mail) => format!("{message}\n\n{}", mail.join("\n\n")),
-        });
+        let mail = self.unanswered_mail(task);
+        let message = more.resume.as_ref().map(|message| with_mail(message, &mail));
         let (asked, reply) = (more.asked.clone(), more.reply.clone());
         Interrupted { since: node.since, message, asked, reply, before: None }
+    }
+
+    /// The messages to an agent that no finished turn has answered, those first that the session before this one left.
+    fn unanswered_mail(&self, task: TaskRef) -> Vec<String> {
+        let more = self.facts.node(task).more.as_ref();
+        let own = more.into_iter().flat_map(|more| more.undelivered()).map(str::to_owned);
+        self.older_mail(task).iter().cloned().chain(own).collect()
+    }
+
+    /// The messages of the session before to an agent that goes on in its conversation, and has finished no turn since.
+    fn older_mail(&self, task: TaskRef) -> &[String] {
+        let found = || {
+            let known = self.facts.node(task).conversation.as_ref().filter(|known| known.turns == 0)?;
+            let (reusable, path) = self.before(task)?;
+            let left = reusable.task(&path).filter(|left| left.output.is_none())?;
+            (left.conversation.as_ref() == Some(&known.session_id)).then_some(left.mail.as_slice())
+        };
+        found().unwrap_or_default()
     }
 
     /// If a node may have had an external effect before it was interrupted, a person is asked: returns the
@@ -264,8 +277,36 @@ impl Run {
 }
 
 impl Reusable {
-    /// Notes what a person has said is to be done about nodes that were cut short, and nobody has done yet.
+    /// Notes the messages to agents that no finished turn has answered.
+    pub(super) fn note_mail(&mut self, run: &Run) {
+        for (task, node) in run.facts.tasks() {
+            let path = run.facts.path(&run.graph, task);
+            let Some(noted) = self.tasks.get_mut(&path).filter(|noted| noted.output.is_none()) else {
+                continue;
+            };
+            // That with which the session was resumed, if the agent has not begun since.
+            let resume = node.more.as_ref().and_then(|more| more.resume.as_ref());
+            let resume = resume.filter(|message| *message != CONTINUE).cloned();
+            let mail: Vec<_> = resume.into_iter().chain(run.unanswered_mail(task)).collect();
+            if node.attempts > 0 {
+                noted.mail = mail;
+            }
+        }
+    }
+
+    /// Notes what people have answered, and nobody has taken yet: to the questions of nodes, and to what is to be done about
+    /// nodes that were cut short.
     pub(super) fn note_answers(&mut self, run: &Run) {
+        for (task, node) in run.facts.tasks() {
+            let is_external = run.facts.spec(&run.graph, task).effects == Effects::External;
+            let more = node.more.as_ref().filter(|_| !is_external);
+            let answered = more.and_then(|more| more.asked.clone().zip(more.reply.clone()));
+            if let Some(noted) = self.tasks.get_mut(&run.facts.path(&run.graph, task))
+                && answered.is_some()
+            {
+                noted.answered = answered;
+            }
+        }
         let waiting = run.facts.tasks().filter(|(_, node)| node.status == NodeStatus::Pending);
         for (task, node) in waiting {
             let is_external = run.facts.spec(&run.graph, task).effects == Effects::External;
@@ -275,6 +316,16 @@ impl Reusable {
                 noted.rerun = answer;
             }
         }
+    }
+}
+
+/// The message to an agent that goes on. Messages that were acknowledged and that no finished turn has answered come with the
+/// word to go on.
+pub(super) fn with_mail(message: &str, mail: &[String]) -> String {
+    match (message, mail) {
+        (_, []) => message.to_owned(),
+        (CONTINUE, mail) => mail.join("\n\n"),
+        (message, mail) => format!("{message}\n\n{}", mail.join("\n\n")),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, Event, NodeId, NodePath, ProviderSessionId, Timestamp, TurnId};
+use inspan_protocol::{
+    AgentError, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, Timestamp, TurnId,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,6 +62,12 @@ pub(super) struct ReusableTask {
     /// Whether its newest attempt asked a person.
     #[serde(default)]
     pub(super) asked: bool,
+    /// Its question, if it is answered and nobody has taken the answer.
+    #[serde(default)]
+    pub(super) answered: Option<(Prompt, Reply)>,
+    /// Messages to its agent that no finished turn has answered.
+    #[serde(default)]
+    pub(super) mail: Vec<String>,
 }
 
 /// A turn of an agent, in the order of the turns.
@@ -97,6 +105,8 @@ impl ReusableTask {
             never_began: false,
             since: None,
             asked: false,
+            answered: None,
+            mail: Vec::new(),
         }
     }
 
@@ -139,6 +149,17 @@ impl ReusableTask {
     /// Whether an agent did something for it.
     pub(super) fn has_worked(&self) -> bool {
         self.worked || self.cost_usd.is_some_and(|cost| cost > 0.0)
+    }
+
+    /// Drops the conversation of an interrupted attempt, and the messages to its agent.
+    pub(super) fn forget_unfinished(&mut self) {
+        if self.output.is_some() {
+            return;
+        }
+        self.worked = false;
+        self.mail.clear();
+        // A failure that was handled is taken over with its conversation.
+        self.conversation.take_if(|_| self.error.is_none());
     }
 
     /// Its last failure, unless it was to be tried again.

@@ -15,6 +15,7 @@ use super::{
     ReuseReason, Run, StartNode,
     inherit::Begun,
     items::ItemMatch,
+    resume::with_mail,
     reusable_task::{ReusableTask, TurnInConversation},
     select::Selected,
 };
@@ -175,6 +176,7 @@ impl Reusable {
         if log.last().is_none_or(|last| last.seq <= until) {
             run.end_unseen();
         }
+        found.note_mail(&run);
         found.note_answers(&run);
         if run.facts.session.outcome.is_some() {
             found.withdraw_questions();
@@ -335,11 +337,18 @@ impl Reusable {
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
     /// the old one may still continue them.
     pub(crate) fn forget_unfinished(&mut self) {
-        for task in self.tasks.values_mut().filter(|task| task.output.is_none()) {
-            task.worked = false;
-            // A failure that was handled is taken over with its conversation.
-            task.conversation.take_if(|_| task.error.is_none());
-        }
+        self.tasks.values_mut().for_each(ReusableTask::forget_unfinished);
+    }
+
+    /// The same for those conversations alone that the session has continued since. The others are continued by the session
+    /// that replaces it: what their agents did is paid.
+    pub(crate) fn forget_continued(&mut self) {
+        let went_on = &self.went_on;
+        let is_used = |known: &ProviderSessionId| went_on.contains_key(known);
+        let tasks = self.tasks.values_mut();
+        tasks
+            .filter(|task| task.conversation.as_ref().is_some_and(is_used))
+            .for_each(ReusableTask::forget_unfinished);
     }
 }
 
@@ -420,6 +429,13 @@ impl Run {
         if let Some(since) = task.since.filter(|_| self.only_waits(at)) {
             attempt.interrupted.get_or_insert_default().since.get_or_insert(since);
         }
+        let asks_itself = attempt.interrupted.as_ref().is_some_and(|cut| cut.asked.is_some());
+        let answered = task.answered.clone().filter(|_| !asks_itself && self.facts.node(at).failures == 0);
+        let (asked, reply) = answered.unzip();
+        if reply.is_some() {
+            let cut = attempt.interrupted.get_or_insert_default();
+            (cut.asked, cut.reply) = (asked.clone(), reply.clone());
+        }
         let goes_on = task.error.as_ref().is_none_or(|error| task.worked && error.code.leaves_conversation());
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
@@ -428,10 +444,13 @@ impl Run {
             let session_id = session_id.clone();
             attempt.conversation = Some(crate::state::Conversation::new(session_id));
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
-            let message = Some(CONTINUE.to_owned());
+            let message = Some(with_mail(CONTINUE, &task.mail));
             let before = Some((reusable.session.clone(), before));
-            let cut = super::Interrupted { since, message, asked: None, reply: None, before };
+            let cut = super::Interrupted { since, message, asked, reply, before };
             attempt.interrupted = Some(Box::new(cut));
+        } else if fresh && !own && task.error.is_none() {
+            // It was cut short before it had a conversation: they follow its first turn.
+            attempt.mail.splice(..0, task.mail.iter().cloned());
         }
         None
     }

@@ -8,16 +8,16 @@ use std::{
 };
 
 use inspan_flow_core::{
-    AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Reusable, Run, SessionRecord,
-    TaskRef, Todo,
+    AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run, SessionRecord, TaskRef,
+    Todo,
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
-    PromptId, PromptKind, ProviderSessionId, Rejection, Reply, RunId, SessionStatus, Timestamp,
+    PromptId, PromptKind, Rejection, Reply, RunId, SessionStatus, Timestamp,
 };
 
 use super::{
-    Decision, HostedSession, LostAttempt, RunningAttempt,
+    Before, Decision, HostedSession, LostAttempt, Machines, RunningAttempt,
     mail::{Outbox, ends_node, tells_of},
     waits::{AttemptWait, Due, only_waits},
 };
@@ -31,7 +31,7 @@ const BATCH: usize = 1_000;
 pub(super) struct Live {
     pub(super) record: SessionRecord,
     pub(super) hosted: HostedSession,
-    pub(super) reusable: Option<Arc<Reusable>>,
+    pub(super) before: Before,
     pilot: Pilot,
     /// Where the log continues.
     pub(super) position: LogPosition,
@@ -53,8 +53,7 @@ pub(super) struct Live {
     outbox: Outbox,
     /// The places whose agents have ended, and whose attempts have not.
     silent: BTreeSet<NodePath>,
-    /// The machine that has each conversation.
-    machines: BTreeMap<ProviderSessionId, String>,
+    machines: Machines,
     /// Ends of attempts that are not used yet.
     done: VecDeque<AttemptDone>,
     /// Whether the log may name running attempts that no worker runs, because this process has just
@@ -69,14 +68,14 @@ impl Live {
     pub(super) fn new(
         record: SessionRecord,
         hosted: HostedSession,
-        reusable: Option<Arc<Reusable>>,
+        before: Before,
     ) -> Result<Self, AgentError> {
         let mut run =
             Run::new(hosted.graph.clone(), &record.session, record.input.clone(), hosted.max_concurrency);
         if let Some(base) = &record.base {
             run.restore(base);
         }
-        if let Some(reusable) = &reusable {
+        if let Some(reusable) = &before.reusable {
             run = run.reusing(Arc::clone(reusable));
         }
         if let Some(folder) = hosted.context.artifacts() {
@@ -87,7 +86,8 @@ impl Live {
         Ok(Self {
             record,
             hosted,
-            reusable,
+            machines: before.machines.clone(),
+            before,
             pilot,
             position: LogPosition::default(),
             last_at: Timestamp::default(),
@@ -99,7 +99,6 @@ impl Live {
             waits: BTreeMap::new(),
             outbox: Outbox::default(),
             silent: BTreeSet::new(),
-            machines: BTreeMap::new(),
             done: VecDeque::new(),
             is_new: true,
             summary: Summary::default(),
@@ -124,8 +123,9 @@ impl Live {
     pub(super) fn apply(&mut self, mut segment: Arc<Segment>) {
         self.position = segment.next();
         self.summary.apply(&segment);
+        self.machines.note(&segment);
         for event in &segment.events {
-            self.receive(event, segment.header.machine.as_deref());
+            self.receive(event);
             if let Writer::Attempt(key) = &segment.header.by {
                 self.outbox.note(&key.path, &event.event, self.hosted.context.redactor());
             }
@@ -150,8 +150,8 @@ impl Live {
         self.read.push(segment);
     }
 
-    /// Takes an event of the log; that of an attempt comes from a machine.
-    fn receive(&mut self, event: &Envelope, machine: Option<&str>) {
+    /// Takes an event of the log.
+    fn receive(&mut self, event: &Envelope) {
         self.last_at = self.last_at.max(event.timestamp);
         self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
         self.waits.values_mut().for_each(|wait| wait.apply(event));
@@ -169,15 +169,9 @@ impl Live {
                 _ => {}
             }
         }
-        match (&event.event, machine) {
-            (Event::AgentSession { session_id, .. }, Some(machine)) => {
-                self.machines.insert(session_id.clone(), machine.to_owned());
-            }
-            (Event::FlowResumed { .. }, _) => {
-                self.resumed = event.seq;
-                self.silent.clear();
-            }
-            _ => {}
+        if let Event::FlowResumed { .. } = &event.event {
+            self.resumed = event.seq;
+            self.silent.clear();
         }
     }
 
@@ -200,11 +194,10 @@ impl Live {
     /// Takes what a segment says beside its events.
     pub(super) fn begun(&mut self, segment: &Segment) {
         for spec in &segment.header.begin {
-            let conversation = spec.conversation.as_ref().map(|known| &known.session_id);
             let attempt = RunningAttempt {
                 key: AttemptKey::of(spec),
                 begun: segment.position,
-                machine: conversation.and_then(|id| self.machines.get(id).cloned()),
+                machine: self.machines.of(spec),
                 pool: spec.pool.clone(),
                 only_waits: only_waits(&spec.node_type),
             };
@@ -510,7 +503,7 @@ impl Live {
         let phase = (!is_of_session).then(|| Arc::from(self.pilot.run().graph().phase.as_str()));
         let context = EventContext { session_id: self.record.session.clone(), phase, task, agent };
         let envelope = Envelope::new(context, seq, now, event);
-        self.receive(&envelope, None);
+        self.receive(&envelope);
         step.events.push(Arc::new(envelope));
     }
 

@@ -93,7 +93,7 @@ impl AttemptWait {
 
     /// Whether it waits for a message to the session.
     pub(super) fn listens(&self) -> bool {
-        matches!(&self.on, WaitsOn::Event { until, found: None, .. } if until == "session:message")
+        matches!(&self.on, WaitsOn::Event { filter, found: None, .. } if filter.listens_for_messages())
     }
 
     /// What is to be done at this time, if anything is.

@@ -22,6 +22,8 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 /// The largest object that is read.
 const LARGEST: u64 = 1 << 30;
+/// What the errors of a folder begin with, which says nothing to people.
+const LOCAL: &str = "Generic LocalFileSystem error: ";
 /// How many characters of a server's message are shown.
 const MESSAGE: usize = 300;
 
@@ -168,6 +170,7 @@ pub(super) fn plain(error: &Error) -> String {
 /// What a store says, without what a server has sent: that may repeat the request, with its token.
 fn without_answer(error: &Error) -> String {
     let text = error.to_string();
+    let text = text.strip_prefix(LOCAL).unwrap_or(&text).to_owned();
     for marker in ["status code: ", "error response: "] {
         let Some((before, answer)) = text.split_once(marker) else { continue };
         let (status, body) = match marker {

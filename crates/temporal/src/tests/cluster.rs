@@ -8,9 +8,9 @@ use std::{
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
-use inspan_flow_core::{Graph, Loaded, SessionRecord, check_input, compile};
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, SessionId};
-use inspan_providers::EchoProvider;
+use inspan_flow_core::{Graph, Loaded, Parent, ParentKind, SessionRecord, check_input, compile};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, IntoProvider, SessionId};
+use inspan_providers::{EchoProvider, ScriptedProvider};
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
 use tokio::task::JoinSet;
@@ -59,7 +59,7 @@ fn nodes() -> NodeRegistry {
 }
 
 fn providers() -> ProviderRegistry {
-    [EchoProvider].into_iter().collect()
+    [EchoProvider.into_provider(), ScriptedProvider.into_provider()].into_iter().collect()
 }
 
 /// A log and the machines that share it.
@@ -86,6 +86,11 @@ impl TestCluster {
         self.add_to(&self.store, session, flow).await.expect("the session is stored")
     }
 
+    /// The sessions in another process.
+    pub(super) fn another_store(&self) -> SharedStore {
+        SharedStore::new(self.log.clone(), "a test")
+    }
+
     /// The sessions, with what tells the workers.
     pub(super) fn store_with(&self, waker: impl SessionWaker + 'static) -> SharedStore {
         SharedStore::new(self.log.clone(), "a test").with_waker(waker)
@@ -107,6 +112,25 @@ impl TestCluster {
         store.add(&record).await?;
         self.graphs.lock().unwrap().insert(session.clone(), graph);
         Ok(session)
+    }
+
+    /// Stores a session that takes over from a paused or ended one, perhaps with an edited flow.
+    pub(super) async fn follow(&self, old: &SessionId, kind: ParentKind, flow: &str) -> SessionId {
+        let loaded = Loaded::from_text("flow.yaml", flow, BTreeMap::new());
+        let graph = Arc::new(compile(&loaded, &nodes()).expect("the flow compiles").graph);
+        let session = SessionId::from(format!("{old}-next"));
+        let seq = self.events(old).await.len() as u64;
+        let parent = Parent { session: old.clone(), seq, kind, again: None };
+        let record = SessionRecord::new(
+            session.clone(),
+            (*graph.source).clone(),
+            Default::default(),
+            SystemClock.now(),
+        );
+        let record = SessionRecord { parent: Some(parent), ..record };
+        self.store.add(&record).await.expect("the session is stored");
+        self.graphs.lock().unwrap().insert(session.clone(), graph);
+        session
     }
 
     /// Another worker: it remembers nothing.

@@ -114,3 +114,29 @@ nodes:
     assert_eq!(ended_by, Some("together".into()));
     assert_eq!((said(&events, "alone"), said(&events, "together")), (1, 1));
 }
+
+#[tokio::test]
+async fn a_wait_for_events_of_the_session_takes_a_message_as_on_one_machine() {
+    let rows = [
+        ("session:message", true),
+        ("session:*", true),
+        ("session:message, session:abort", true),
+        ("session:abort", false),
+        // It only watches.
+        ("session:message, agent:*", false),
+    ];
+    for (until, takes) in rows {
+        let flow = format!(
+            "flow: {{ name: wait }}\nnodes:\n  - {{ id: wait, type: control.wait, input: {{ until: '{until}' }} }}\n"
+        );
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", &flow).await;
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let message = Command::Send { content: "hear".to_owned() };
+        let number = cluster.store.post(&session, &message, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let accepted = cluster.store.answer(&session, number).await.unwrap() == Some(Verdict::Accepted);
+        let ended = has(&cluster.events(&session).await, "task:complete", 1);
+        assert_eq!((accepted, ended), (takes, takes), "{until}");
+    }
+}

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use inspan_flow::{Resume, RunStore};
 use inspan_flow_core::{Parent, ParentKind, SessionRecord};
 use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, Timestamp};
-use inspan_store::{StoreError, Verdict};
+use inspan_store::{Liveness, StoreError, Verdict, async_trait};
 
 use super::{cluster::TestCluster, sessions::Server};
-use crate::log::{PostedRequest, SessionRequest};
+use crate::{
+    SessionWaker, WorkflowStatus,
+    log::{PostedRequest, SessionRequest},
+};
 
 const LONG: &str = "
 flow: { name: long }
@@ -89,7 +92,7 @@ async fn a_session_is_continued_by_one_however_many_try_at_once() {
     let old = ended(&cluster, "old").await;
     let tries = (0..8).map(async |number| {
         let record = continuation(&cluster, &old, &format!("new-{number}")).await;
-        cluster.store_with(Server { answers: true, wakes: true }).add(&record).await
+        cluster.another_store().add(&record).await
     });
     let tries = futures::future::join_all(tries).await;
     let by = cluster.store.entry(&old).await.unwrap().continued_by.unwrap();
@@ -126,6 +129,42 @@ async fn a_session_that_was_continued_without_a_claim_is_continued() {
     assert_eq!(refused, Err(StoreError::Continued { session: old, by: "first".into() }));
 }
 
+/// A server on which a session of another task queue runs.
+struct OtherQueue;
+
+#[async_trait]
+impl SessionWaker for OtherQueue {
+    async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
+        Ok(WorkflowStatus { other_queue: Some("theirs".to_owned()), ..WorkflowStatus::default() })
+    }
+
+    async fn wake(&self, _: &SessionId) -> Result<(), String> {
+        panic!("it would tell the other session")
+    }
+}
+
+#[tokio::test]
+async fn an_id_under_which_a_session_from_elsewhere_runs_is_refused() {
+    let cluster = TestCluster::new();
+    let other_folder = cluster.store_with(Server { answers: true, wakes: true });
+    let other_queue = cluster.store_with(OtherQueue);
+    let rows = [
+        (&other_folder, "a session that is stored in another folder or bucket"),
+        (&other_queue, "a session whose address has `queue=theirs`"),
+    ];
+    for (store, by) in rows {
+        let refused = cluster.add_to(store, "nightly", LONG).await.unwrap_err().to_string();
+        let expected =
+            format!("the id `nightly` is in use on a test: {by} runs under it; nothing was stored");
+        assert_eq!(refused, expected);
+    }
+    assert_eq!(cluster.store.entries("", 9).await.unwrap(), []);
+    // It was stored before the other one began.
+    let session = cluster.add("nightly", LONG).await;
+    let refused = other_queue.post(&session, &PAUSE, Timestamp::default()).await;
+    assert!(matches!(refused, Err(StoreError::IdTaken { .. })), "{refused:?}");
+}
+
 #[tokio::test]
 async fn a_request_that_two_servers_have_stored_is_carried_out_once() {
     let cluster = TestCluster::new();
@@ -153,6 +192,42 @@ async fn a_request_that_two_servers_have_stored_is_carried_out_once() {
     let events = cluster.events(&session).await;
     let pauses = events.iter().filter(|event| matches!(event.event, Event::SessionPause { .. }));
     assert_eq!((pauses.count(), has(&events, "session:abort")), (1, false));
+}
+
+#[tokio::test]
+async fn what_comes_right_after_a_resume_is_taken_after_it() {
+    let flow = "
+flow: { name: talk }
+nodes:
+  - { id: one, type: echo.agent, input: { prompt: hello, options: { multiTurn: true } } }
+";
+    let commands = [PAUSE, Command::Abort { reason: None }, Command::Send { content: "hear".to_owned() }];
+    for command in commands {
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", flow).await;
+        let is_driven = async || {
+            let entry = cluster.store.entry(&session).await.unwrap();
+            entry.owner.is_some() && entry.liveness == Liveness::Alive
+        };
+        let pause = async {
+            while count(&cluster, &session, "agent:usage").await == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            cluster.store.post(&session, &PAUSE, Timestamp::default()).await.unwrap();
+        };
+        tokio::join!(cluster.run(&session, &[], |events| has(events, "flow:paused")), pause);
+        assert!(!is_driven().await);
+        cluster.store.resume(&session, Resume::default(), Timestamp::default()).await.unwrap();
+        assert!(is_driven().await, "no worker has taken it yet");
+        let beside = cluster.store.add(&continuation(&cluster, &session, "beside").await).await;
+        assert!(matches!(beside, Err(StoreError::Held { .. })), "{beside:?}");
+        let number = cluster.store.post(&session, &command, Timestamp::default()).await.unwrap();
+        cluster.decider().decide(&session, &[], None).await.unwrap();
+        let answer = cluster.store.answer(&session, number).await.unwrap();
+        assert_eq!(answer, Some(Verdict::Accepted), "{command:?}");
+        assert_eq!(count(&cluster, &session, "flow:resumed").await, 1);
+        assert_eq!(is_driven().await, matches!(command, Command::Send { .. }), "{command:?}");
+    }
 }
 
 #[tokio::test]

@@ -416,11 +416,8 @@ impl Server {
 impl SessionWaker for Server {
     async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
         let waiting_for_worker = vec![NodePath::new("a")];
-        Self::answer(self.answers).map(|()| WorkflowStatus { runs: self.wakes, waiting_for_worker })
-    }
-
-    async fn check(&self) -> Result<(), String> {
-        Self::answer(self.answers)
+        let status = WorkflowStatus { runs: self.wakes, waiting_for_worker, ..WorkflowStatus::default() };
+        Self::answer(self.answers).map(|()| status)
     }
 
     async fn wake(&self, _: &SessionId) -> Result<(), String> {

@@ -35,6 +35,23 @@ pub(in super::super) fn no_server(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let elsewhere = cluster.engine.replace("/default?", "/nowhere?");
     let refused = sandbox.run(&["run", &flow, "--json", "--engine", &elsewhere])?;
     failed(refused, 4, "has no namespace `nowhere`; nothing was stored")?;
+    // Nothing can be stored where a file is in the place of the folder.
+    let unusable = sandbox.artefacts().join("unusable");
+    fs::create_dir(&unusable)?;
+    fs::write(unusable.join("sessions"), "")?;
+    let elsewhere = format!("{}&queue=other", cluster.engine.replace("/shared", "/unusable"));
+    let refused = sandbox.run(&["run", &flow, "--json", "--engine", &elsewhere])?;
+    let refused = failed(refused, 4, "the shared sessions cannot be read or written: ")?;
+    let hint = refused["error"]["hint"].as_str().unwrap_or_default();
+    ensure!(hint.contains("it must be there, have space"), "the help is {hint}");
+    // The id is that of a session which runs and is stored elsewhere.
+    for (more, by) in
+        [("", "a session that is stored in another folder or bucket"), ("&queue=other", "`queue=inspan`")]
+    {
+        let elsewhere = format!("{}{more}", cluster.engine.replace("/shared", "/other"));
+        let taken = sandbox.run(&["run", &flow, "--json", "--session-id", "one", "--engine", &elsewhere])?;
+        failed(taken, 2, by)?;
+    }
     cluster.kill_server()?;
     for more in [&[][..], &["--detach"]] {
         let refused = sandbox.run(&[&["run", &flow, "--json"], more].concat())?;

@@ -28,7 +28,10 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     drawn["pool"] = json!("gpu");
     drawn["dependsOn"] = json!(["plan"]);
     let flow = json!({ "name": "pools", "nodes": [sleeper("plan", "0"), drawn] });
-    let gpu = cluster.worker_with(&["--pool", "gpu", "--machine", "one"])?;
+    let gpu = cluster.worker_with(&["--pool", "gpu", "--pool", "gpu", "--machine", "one"])?;
+    let nameless = sandbox.run(&["worker", "--machine", " "])?;
+    nameless.expect_code(2)?;
+    ensure!(nameless.stderr.contains("the name of a machine cannot be empty"), "{nameless}");
     let is_known = || Ok(engine(sandbox)?["workers"].as_array().is_some_and(|workers| workers.len() == 1));
     eventually(SOON, "the server knows the worker", is_known)?;
     let running = sandbox.start_flow(&flow, &["--session-id", "pools"])?;
@@ -72,6 +75,17 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         sandbox.run(&[command, state])?.expect_code(0)?;
         same("the state", &cluster.show(state)?["state"], &json!(state))?;
     }
+    // Nobody sends the notifications of what runs without a command that shows it.
+    let silent = sandbox.run(&["doctor", "--offline"])?;
+    ensure!(!silent.stdout.contains("workers send nothing"), "{silent}");
+    let channel = "[channels.script]\ntype = \"command\"\nargv = [\"true\"]\n";
+    fs::write(sandbox.path("inspan.toml"), channel)?;
+    let detached = sandbox.run(&["run", &flow, "--session-id", "unsent", "--detach"])?;
+    detached.expect_code(0)?;
+    ensure!(detached.stderr.contains("keep `inspan notify deliver` or `inspan serve` running"), "{detached}");
+    let doctor = sandbox.run(&["doctor", "--offline"])?;
+    ensure!(doctor.stdout.contains("workers send nothing"), "{doctor}");
+    sandbox.run(&["stop", "unsent"])?.expect_code(0)?;
     cluster.kill_server()?;
     let problem = engine(cluster.sandbox)?["problem"].to_string();
     ensure!(problem.contains("does not answer"), "the problem is {problem}");

@@ -7,10 +7,13 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim, story, world};
+use super::{
+    reuse::reusable,
+    sim::{AttemptStep, Sim, story, world},
+};
 use crate::{
     About, SessionRecord, StatementKind, explain,
-    schedule::{AttemptEnd, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::graph,
 };
 
@@ -92,6 +95,40 @@ fn a_retry_goes_on_in_the_conversation_unless_that_is_the_fault_or_nothing_was_d
             .collect();
         assert_eq!(messages, expected, "{code:?}\n{}", story(&sim.log));
     }
+}
+
+#[test]
+fn messages_that_no_turn_has_answered_go_to_the_agent_in_the_next_session() {
+    let graph = graph(ONE);
+    let begins = |left: &Reusable| {
+        let mut next = Sim::reusing(&graph, left.clone());
+        next.until_event("agent:session", talk);
+        next
+    };
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", talk);
+    message(&mut sim, "first");
+    message(&mut sim, "second");
+    let left = reusable(&sim, usize::MAX);
+    let next = begins(&left);
+    assert_eq!(next.starts("a"), ["1 c-a: first\n\nsecond"]);
+    // It is cut short again before it has answered: in this session, or in the next one.
+    let mut again = Sim::reusing_log(&graph, left.clone(), &next.log);
+    again.resume(None, &Default::default());
+    again.until_event("agent:session", talk);
+    assert_eq!(again.starts("a"), ["2 c-a: first\n\nsecond"]);
+    assert_eq!(begins(&reusable(&again, usize::MAX)).starts("a"), ["1 c-a: first\n\nsecond"]);
+    again.until_event("agent:usage", talk);
+    assert_eq!(begins(&reusable(&again, usize::MAX)).starts("a"), ["1 c-a: continue"]);
+    // A fork has an agent of its own.
+    let mut fork = left;
+    fork.branch_off();
+    assert_eq!(begins(&fork).starts("a"), ["1 -: -"]);
+    // They follow the first turn where there is no conversation yet.
+    let mut unnamed = Sim::new(&graph, &[]);
+    unnamed.until_event("agent:start", talk);
+    message(&mut unnamed, "first");
+    assert_eq!(begins(&reusable(&unnamed, usize::MAX)).starts("a"), ["1 -: - +first"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
-    About, Graph, SessionRecord, StatementKind, explain_taking_over,
+    About, Graph, Parent, ParentKind, SessionRecord, StatementKind, explain_taking_over,
     schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, Run, StartNode},
     testing::graph,
 };
@@ -278,6 +278,31 @@ fn what_failed_runs_again_and_what_was_cut_short_continues() {
         planned(&graph, &anew),
         ["a Reused", "b Runs(Failed)", "c Undecided", "side Runs(Unfinished)"]
     );
+}
+
+#[test]
+fn a_session_that_replaces_another_goes_on_in_its_conversations_but_for_those_used_since() {
+    let graph = graph("name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n");
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", talk);
+    let (session, seq) = (SessionId::from("s"), sim.log.len() as u64);
+    // It was resumed after the last event that counts.
+    let mut resumed = Sim::resumed(&graph, &sim.log, None);
+    resumed.until_event("agent:session", talk);
+    let record = SessionRecord::new(
+        session.clone(),
+        (*graph.source).clone(),
+        graph.input.clone(),
+        Timestamp::default(),
+    );
+    let plan = |kind, log: &[Envelope]| {
+        let log: Vec<_> = log.iter().cloned().map(Arc::new).collect();
+        let parent = Parent { session: session.clone(), seq, kind, again: None };
+        planned(&graph, &parent.reusable(&record, &graph, &log, None))
+    };
+    assert_eq!(plan(ParentKind::Resume, &sim.log), ["a Resumes"]);
+    assert_eq!(plan(ParentKind::Resume, &resumed.log), ["a Runs(Unfinished)"]);
+    assert_eq!(plan(ParentKind::Fork, &sim.log), ["a Runs(Unfinished)"]);
 }
 
 #[test]
