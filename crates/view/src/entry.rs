@@ -224,7 +224,7 @@ pub fn json(entry: &SessionEntry) -> Value {
     put("knownUsd", entry.known_part().map(|usd| json!(usd)));
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
-    put("isReplay", entry.is_replay.then(|| json!(true)));
+    put("isReplay", entry.is_replay.then_some(json!(true)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
     // While the session runs, what was used up may end only a part of it.
     let rests = digest.paused_by.is_some() || digest.outcome.is_some();

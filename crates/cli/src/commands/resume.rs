@@ -5,13 +5,13 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
-    FACTS, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan, Planned, Resume,
-    Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError,
-    builtin_nodes, takes_input,
+    FACTS, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan, Resume, Reusable,
+    ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError, builtin_nodes,
+    takes_input,
 };
 use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, SessionId};
 use inspan_sessions::{SessionErrorCode, is_driven};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     flow,
@@ -26,6 +26,10 @@ use crate::{
     store,
     terminal::{self, Interactivity},
 };
+
+mod plan;
+
+pub(super) use plan::show;
 
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mut kept = StoredSession::open(&args.session, invocation)?;
@@ -149,7 +153,7 @@ fn anew(
             show(&plan, &kept, invocation);
         }
         let question = "Continue with this plan? [y/N] ";
-        if let Some(what) = done_again(&plan, &kept.graph)
+        if let Some(what) = plan::done_again(&plan, &kept.graph)
             && !agreed(invocation, args.mode.no_input, question)?
         {
             return Err(Failure::usage(format!("the flow was edited, and {what}"))
@@ -157,40 +161,6 @@ fn anew(
         }
     }
     kept.anew(again, &args.mode, invocation)
-}
-
-/// How many nodes a refusal names.
-const NAMED: usize = 5;
-
-/// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused.
-fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
-    let again: Vec<&Planned> = plan.nodes.iter().filter(|node| node.is_done_again()).collect();
-    let cut: Vec<&Planned> = again.iter().filter(|node| !node.was_finished).copied().collect();
-    let replaced = plan.replaced(before);
-    let mut found = Vec::new();
-    if again.len() > cut.len() {
-        found.push("finished nodes would run again".to_owned());
-    }
-    if !cut.is_empty() {
-        found.push(format!("agents that were interrupted would start anew: {}", named(&cut)));
-    }
-    if !replaced.is_empty() {
-        found.push(format!("new nodes would run, while the work of others is dropped: {}", named(&replaced)));
-    }
-    (!found.is_empty()).then(|| found.join("; "))
-}
-
-/// Nodes with their cost.
-fn named(nodes: &[&Planned]) -> String {
-    let name = |node: &&Planned| {
-        let cost = node.cost_usd.map(|cost| format!(" (cost {cost:.4} USD)"));
-        format!("`{}`{}", node.path, cost.unwrap_or_default())
-    };
-    let mut names: Vec<String> = nodes.iter().take(NAMED).map(name).collect();
-    if nodes.len() > NAMED {
-        names.push("…".to_owned());
-    }
-    names.join(", ")
 }
 
 /// Whether a person at the terminal says yes; without a person the answer is no.
@@ -558,60 +528,4 @@ impl Continuation {
 /// The flow that a session began with, to be run.
 pub(super) fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, Failure> {
     inspan_flow::graph_of(record, nodes).map_err(|error| session::refused(&error))
-}
-
-/// Shows the plan for what takes over from a session.
-pub(super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
-    let session = &kept.record.session;
-    let words = |node: &Planned| match node.decision {
-        // What is at work there has not been cut short.
-        ReuseDecision::Runs(ReuseReason::Unfinished) if kept.owner.is_some() => {
-            ("runs", Some("it still runs in that session"))
-        }
-        ReuseDecision::Asks if kept.owner.is_some() => {
-            ("asks", Some("it still runs in that session, and may take effect there"))
-        }
-        ReuseDecision::Dropped if !node.was_finished => {
-            ("dropped", Some("it was interrupted, and the edited flow does not have it"))
-        }
-        decision => words(decision),
-    };
-    if invocation.form == OutputForm::Json {
-        let nodes = plan.nodes.iter().map(|node| {
-            let (decision, why) = words(node);
-            json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })
-        });
-        invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
-        return;
-    }
-    let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
-    for node in &plan.nodes {
-        let (decision, why) = words(node);
-        let cost = node.cost_usd.map(|cost| match node.decision {
-            ReuseDecision::Reused => format!(", saves {cost:.4} USD"),
-            _ => format!(", cost {cost:.4} USD before"),
-        });
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        terminal::painted_line(&format!(
-            "{:wide$}  {decision}{why}{}",
-            node.path.as_str(),
-            cost.unwrap_or_default()
-        ));
-    }
-}
-
-fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
-    match decision {
-        ReuseDecision::Finished => ("finished", None),
-        ReuseDecision::Reused => ("reused", None),
-        ReuseDecision::Answered => ("answered", Some("its stored answer is taken")),
-        ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
-        ReuseDecision::Skipped => ("skipped", None),
-        ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
-        ReuseDecision::Cancelled => ("cancelled", Some("the session only ends")),
-        ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
-        ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
-        ReuseDecision::Dropped => ("dropped", Some("it had finished, and the edited flow does not have it")),
-        ReuseDecision::Runs(why) => ("runs", Some(why.words())),
-    }
 }

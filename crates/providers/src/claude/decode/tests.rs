@@ -257,8 +257,11 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
     }
 }
 
-/// The tokens and costs of what is decoded, and those of the ends of turns.
-fn counts(lines: &[String]) -> (Vec<(u64, Option<f64>)>, Vec<(u64, Option<f64>)>) {
+/// Tokens and their cost.
+type Count = (u64, Option<f64>);
+
+/// What the decoded events say was taken, and what the ends of turns say.
+fn counts(lines: &[String]) -> (Vec<Count>, Vec<Count>) {
     let (mut decoder, mut usages, mut ends) = (ClaudeDecoder::new(), Vec::new(), Vec::new());
     for decoded in lines.iter().flat_map(|line| decoder.push_line(line)) {
         match decoded {

@@ -1,0 +1,100 @@
+//! The plan of what a session takes over: shown, and in words where it needs consent.
+
+use inspan_flow::{Graph, Plan, Planned, ReuseDecision, ReuseReason};
+use serde_json::json;
+
+use super::StoredSession;
+use crate::{
+    invocation::{Invocation, OutputForm},
+    terminal,
+};
+
+/// How many nodes a refusal names.
+const NAMED: usize = 5;
+
+/// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused.
+pub(super) fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
+    let again: Vec<&Planned> = plan.nodes.iter().filter(|node| node.is_done_again()).collect();
+    let cut: Vec<&Planned> = again.iter().filter(|node| !node.was_finished).copied().collect();
+    let replaced = plan.replaced(before);
+    let mut found = Vec::new();
+    if again.len() > cut.len() {
+        found.push("finished nodes would run again".to_owned());
+    }
+    if !cut.is_empty() {
+        found.push(format!("agents that were interrupted would start anew: {}", named(&cut)));
+    }
+    if !replaced.is_empty() {
+        found.push(format!("new nodes would run, while the work of others is dropped: {}", named(&replaced)));
+    }
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// Nodes with their cost.
+fn named(nodes: &[&Planned]) -> String {
+    let name = |node: &&Planned| {
+        let cost = node.cost_usd.map(|cost| format!(" (cost {cost:.4} USD)"));
+        format!("`{}`{}", node.path, cost.unwrap_or_default())
+    };
+    let mut names: Vec<String> = nodes.iter().take(NAMED).map(name).collect();
+    if nodes.len() > NAMED {
+        names.push("…".to_owned());
+    }
+    names.join(", ")
+}
+
+/// Shows the plan for what takes over from a session.
+pub(in super::super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
+    let session = &kept.record.session;
+    let words = |node: &Planned| match node.decision {
+        // What is at work there has not been cut short.
+        ReuseDecision::Runs(ReuseReason::Unfinished) if kept.owner.is_some() => {
+            ("runs", Some("it still runs in that session"))
+        }
+        ReuseDecision::Asks if kept.owner.is_some() => {
+            ("asks", Some("it still runs in that session, and may take effect there"))
+        }
+        ReuseDecision::Dropped if !node.was_finished => {
+            ("dropped", Some("it was interrupted, and the edited flow does not have it"))
+        }
+        decision => words(decision),
+    };
+    if invocation.form == OutputForm::Json {
+        let nodes = plan.nodes.iter().map(|node| {
+            let (decision, why) = words(node);
+            json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })
+        });
+        invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
+        return;
+    }
+    let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
+    for node in &plan.nodes {
+        let (decision, why) = words(node);
+        let cost = node.cost_usd.map(|cost| match node.decision {
+            ReuseDecision::Reused => format!(", saves {cost:.4} USD"),
+            _ => format!(", cost {cost:.4} USD before"),
+        });
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        terminal::painted_line(&format!(
+            "{:wide$}  {decision}{why}{}",
+            node.path.as_str(),
+            cost.unwrap_or_default()
+        ));
+    }
+}
+
+fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
+    match decision {
+        ReuseDecision::Finished => ("finished", None),
+        ReuseDecision::Reused => ("reused", None),
+        ReuseDecision::Answered => ("answered", Some("its stored answer is taken")),
+        ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
+        ReuseDecision::Skipped => ("skipped", None),
+        ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
+        ReuseDecision::Cancelled => ("cancelled", Some("the session only ends")),
+        ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
+        ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
+        ReuseDecision::Dropped => ("dropped", Some("it had finished, and the edited flow does not have it")),
+        ReuseDecision::Runs(why) => ("runs", Some(why.words())),
+    }
+}
