@@ -17,7 +17,7 @@ export function pause(id, flow) {
   const once = key();
   ask({
     title: `Pause ${flow}?`,
-    what: html`<p>What runs now is cancelled and starts again after the pause; an agent resumes its own conversation. What is complete stays.</p>`,
+    what: html`<p>What runs is cancelled and starts again after the pause; an agent resumes its conversation. What is complete stays.</p>`,
     act: 'Pause',
     run: async () => {
       await send(id, { type: 'pause' }, once);
@@ -26,21 +26,18 @@ export function pause(id, flow) {
   });
 }
 
-/** @param {string} id @param {string} flow @param {string} [limit] the limits of a budget that are used up, with commas */
+/** @param {string} id @param {string} flow @param {string} [limit] what is used up of a budget */
 export function resume(id, flow, limit) {
   const once = key();
-  const limits = limit?.split(',') ?? [];
-  const label = limits.length > 1
-    ? `A budget is used up. Its new limits with spaces between: ${limits.join(' ')}`
-    : `A budget is used up. Its new limit, ${limit}`;
   ask({
     title: `Resume ${flow}?`,
-    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. A session that has ended is continued by a new one.</p>`,
+    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. An ended session is continued by a new one.</p>`,
     act: 'Resume',
-    ...(limit && { field: { label, isNeeded: true } }),
+    ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit.replace(',', ' and ')}`, isNeeded: true } }),
     run: async (text) => {
-      const budget = limit ? { budget: amounts(limits, text) } : {};
-      const { sessionId } = await send(id, { type: 'resume', ...budget }, once);
+      const given = text.trim().split(/\s+/);
+      const budget = limit && Object.fromEntries(limit.split(',').map((key, at) => [key, amount(given[at] ?? '')]));
+      const { sessionId } = await send(id, { type: 'resume', budget }, once);
       note('The session resumes');
       follow(id, sessionId);
     },
@@ -52,7 +49,7 @@ export function stop(id, flow) {
   const once = key();
   ask({
     title: `Stop ${flow} for good?`,
-    what: html`<p>What runs is cancelled and the session ends. It cannot be resumed itself: Resume then continues it in a new session, in which what is complete is reused.</p>`,
+    what: html`<p>What runs is cancelled and the session ends. Resume then continues it in a new session that reuses what is complete.</p>`,
     act: 'Stop for good',
     kind: 'danger',
     field: { label: 'Why (optional, stored in the log)' },
@@ -61,13 +58,6 @@ export function stop(id, flow) {
       note('The session stops');
     },
   });
-}
-
-/** @param {string[]} limits @param {string} text */
-function amounts(limits, text) {
-  const given = text.trim().split(/\s+/);
-  if (given.length !== limits.length) throw new Error(`“${text}” is not one number for each of ${limits.join(' and ')}.`);
-  return Object.fromEntries(limits.map((limit, at) => [limit, amount(given[at])]));
 }
 
 /** @param {string} text */
@@ -94,7 +84,7 @@ export function steer(id, node) {
   const once = key();
   ask({
     title: node ? `Steer ${node}` : 'Send a message',
-    what: html`<p>${node ? 'The message reaches the agent of this node as its program allows: in its turn, or as its next turn.' : 'The message reaches everything in the session that listens for one.'}</p>`,
+    what: html`<p>${node ? 'The message reaches this node’s agent as its program allows: in its turn, or as its next turn.' : 'All in the session that listen for a message get it.'}</p>`,
     act: 'Send',
     field: { label: 'Message', isNeeded: true, hint: 'Ctrl+Enter sends' },
     run: async (content) => {
@@ -109,7 +99,7 @@ export function close(id, node) {
   const once = key();
   ask({
     title: `End the conversation of ${node}?`,
-    what: html`<p>The agent takes no more messages. It ends after its turn, and the flow goes on.</p>`,
+    what: html`<p>The agent takes no more messages. It ends after its turn; the flow goes on.</p>`,
     act: 'End it',
     run: async () => {
       const { run } = await receiver(id, node);
@@ -124,7 +114,7 @@ export function retry(id, node) {
   const once = key();
   ask({
     title: `Retry ${node}?`,
-    what: html`<p>A new session starts. In it this node and all that depends on it run again, and the rest is reused. This session stays as it is.</p>`,
+    what: html`<p>In a new session this node and all that depends on it run again, and the rest is reused. This session stays as it is.</p>`,
     act: 'Retry',
     run: async () => {
       const { sessionId } = await send(id, { type: 'retry', node }, once);

@@ -72,6 +72,7 @@ impl CodexDecoder {
         if self.at_work.is_empty()
             && let Some(ended) = self.turn.ended.take()
         {
+            self.close_tools(out);
             out.push(CodexDecoded::TurnEnd(Box::new(self.end(ended))));
         }
     }

@@ -66,8 +66,16 @@ fn a_turn_that_its_sub_agents_outlive_ends_with_the_last_of_them() {
     // It is interrupted again, by its id.
     let begins = [turn("turn/completed", "third", "v"), turn("turn/started", "first", "w")];
     assert_eq!(decoded(&mut decoder, &begins), [CodexDecoded::SubAgentsLeft]);
-    let end = decoded(&mut decoder, &[turn("turn/completed", "first", "w")]);
-    assert!(matches!(&*end, [CodexDecoded::TurnEnd(end)] if end.status == Status::Completed), "{end:?}");
+    // A tool that the turn itself calls after its end is answered.
+    let late =
+        json!({ "threadId": "ours", "turnId": "t", "item": { "type": "commandExecution", "id": "late" } });
+    let late = json!({ "method": "item/started", "params": late });
+    let end = decoded(&mut decoder, &[late, turn("turn/completed", "first", "w")]);
+    let [.., CodexDecoded::Event(StreamEvent::ToolComplete { .. }), CodexDecoded::TurnEnd(end)] = &*end
+    else {
+        panic!("{end:?}")
+    };
+    assert_eq!(end.status, Status::Completed);
     // One that does not end is ended with the program, and takes nothing from the turn.
     let mut decoder = begun();
     decoded(&mut decoder, &left);
