@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, str::FromStr, sync::Arc, time::Duration};
 
 use futures::TryFutureExt;
 use inspan_engine::create_private_dir_all;
-use inspan_protocol::{Environment, Redactor, SessionId, Timestamp};
+use inspan_protocol::{Environment, NodePath, Redactor, SessionId, Timestamp};
 use inspan_store::async_trait;
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
@@ -29,7 +29,7 @@ use temporalio_common::protos::temporal::api::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    log::{AttemptKey, LogError, LogKeys, SharedLog},
+    log::{LogError, LogKeys, SharedLog},
     store::{SessionWaker, SharedStore, WorkflowStatus},
     worker::AttemptQueue,
     workflow::{SessionInput, SessionWorkflow},
@@ -452,7 +452,8 @@ impl Cluster {
                     runs: runs && is_own,
                     other_queue: (runs && !is_own).then_some(info.task_queue),
                     waiting_for_worker: waiting
-                        .filter_map(|activity| AttemptKey::path_in(&activity.activity_id))
+                        .filter_map(|activity| activity.activity_id.rsplit_once('.'))
+                        .map(|(path, _attempt)| NodePath::new(path))
                         .collect(),
                 })
             }

@@ -127,11 +127,6 @@ impl AttemptKey {
     pub(crate) fn of(spec: &AttemptSpec) -> Self {
         Self { path: spec.path.clone(), attempt: spec.attempt }
     }
-
-    /// The place of the node in the text of a key.
-    pub(crate) fn path_in(text: &str) -> Option<NodePath> {
-        text.rsplit_once('.').map(|(path, _)| NodePath::new(path))
-    }
 }
 
 /// A request to a session, as it is stored.
