@@ -271,7 +271,7 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "document.querySelector('.box[data-path=ox]')?.classList.contains('is-complete')",
     )?;
     browser.press("Pause")?;
-    browser.sees("What runs now is cancelled")?;
+    browser.sees("What runs is cancelled")?;
     browser.press("Pause")?;
     state(&mut browser, "paused")?;
     browser.press("Resume")?;
@@ -279,7 +279,7 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.press("Resume")?;
     state(&mut browser, "running")?;
     browser.press("Stop")?;
-    browser.sees("It cannot be resumed")?;
+    browser.sees("Resume then continues it in a new session")?;
     browser.press("Stop for good")?;
     state(&mut browser, "stopped")?;
     browser.press("Resume")?;
@@ -288,7 +288,7 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.until("another session is shown", &format!("!location.hash.includes({})", json!(id)))?;
     browser.sees("continues ")?;
     browser.press("Stop")?;
-    browser.sees("It cannot be resumed")?;
+    browser.sees("Resume then continues it in a new session")?;
     browser.press("Stop for good")?;
     state(&mut browser, "stopped")?;
     browser.open(&server.view(&format!("/s/{id}/graph")))?;
@@ -359,10 +359,10 @@ fn dialogs(browser: &mut Browser) -> anyhow::Result<()> {
     browser.until("the dialog is closed", "!document.querySelector('dialog')")?;
     let pause = "[...document.querySelectorAll('.acts button')].find((one) => one.innerText === 'Pause')";
     browser.eval(&format!("{pause}.focus(), {pause}.click()"))?;
-    browser.sees("What runs now is cancelled")?;
+    browser.sees("What runs is cancelled")?;
     browser.eval("answer()")?;
     browser.until("the message is accepted", "document.querySelector('.note')")?;
-    browser.sees("What runs now is cancelled")?;
+    browser.sees("What runs is cancelled")?;
     browser.press("Cancel")?;
     browser.until(
         "the focus is where it was",
