@@ -31,7 +31,7 @@ pub struct ProviderCapabilities {
     /// A turn that was cut short is no part of its conversation afterwards, so what it was asked is asked again.
     #[serde(default)]
     pub forgets_cut_turns: bool,
-    /// A message can join a turn in progress without interrupting it: it reads [`ExecutionContext::steering`].
+    /// A message can join a turn in progress without interrupting it: it reads `ExecutionContext::steering`.
     pub native_steer: bool,
 }
 
