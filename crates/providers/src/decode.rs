@@ -49,15 +49,14 @@ impl TurnText {
     /// Appends a text. Gives the event for it: the first piece of a message right behind another one brings the blank
     /// line between them, so that pieces put together read as the whole does.
     pub(crate) fn push(&mut self, mut content: String, chunk: Chunk) -> StreamEvent {
+        let is_apart = self.join == TextJoin::NewBlock && !self.text.is_empty();
         let follows_text = self.text.len() > self.boundary;
-        if self.join == TextJoin::NewBlock && !self.text.is_empty() {
+        if is_apart {
             self.text.push_str("\n\n");
-            self.text.push_str(&content);
-            if follows_text && chunk == Chunk::Delta {
-                content.insert_str(0, "\n\n");
-            }
-        } else {
-            self.text.push_str(&content);
+        }
+        self.text.push_str(&content);
+        if is_apart && follows_text && chunk == Chunk::Delta {
+            content.insert_str(0, "\n\n");
         }
         self.join = TextJoin::Continues;
         if chunk == Chunk::Whole {

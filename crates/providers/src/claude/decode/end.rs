@@ -60,8 +60,7 @@ impl ClaudeDecoder {
             }
             // Sub-agents have worked since the program counted.
             let usage = most(self.turn.usage, ended.end.usage);
-            let since = minus(usage, ended.end.usage);
-            ended.totals.usage += since;
+            ended.totals.usage += usage - ended.end.usage;
             ended.end.usage = usage;
             ended.end.duration_ms = 0;
             self.conclude(ended, out);
@@ -162,7 +161,7 @@ impl ClaudeDecoder {
                 reasoning_tokens: 0,
             };
         }
-        let grown = minus(total, self.totals.usage);
+        let grown = total - self.totals.usage;
         let totals = if line.model_usage.is_empty() { self.totals.usage } else { total };
         let main = Usage::from(line.usage);
         let mut seen = self.turn.usage;
@@ -193,22 +192,12 @@ impl ClaudeDecoder {
 }
 
 /// The larger one of each count.
-fn most(one: Usage, other: Usage) -> Usage {
+pub(super) fn most(one: Usage, other: Usage) -> Usage {
     Usage {
         input_tokens: one.input_tokens.max(other.input_tokens),
         output_tokens: one.output_tokens.max(other.output_tokens),
         cache_read_tokens: one.cache_read_tokens.max(other.cache_read_tokens),
         cache_creation_tokens: one.cache_creation_tokens.max(other.cache_creation_tokens),
-        reasoning_tokens: 0,
-    }
-}
-
-fn minus(total: Usage, before: Usage) -> Usage {
-    Usage {
-        input_tokens: total.input_tokens.saturating_sub(before.input_tokens),
-        output_tokens: total.output_tokens.saturating_sub(before.output_tokens),
-        cache_read_tokens: total.cache_read_tokens.saturating_sub(before.cache_read_tokens),
-        cache_creation_tokens: total.cache_creation_tokens.saturating_sub(before.cache_creation_tokens),
         reasoning_tokens: 0,
     }
 }

@@ -2,7 +2,7 @@
 //! stream is retracted.
 
 use super::super::wire;
-use super::{ClaudeDecoded, ClaudeDecoder};
+use super::{ClaudeDecoded, ClaudeDecoder, end::most};
 use inspan_protocol::{Chunk, StreamEvent, TurnId, Usage};
 
 /// The model that the program names for its own messages.
@@ -145,8 +145,8 @@ impl ClaudeDecoder {
 
     /// A message that went to the model: a prompt, or what the program tells it about a task.
     fn repeated(&mut self, blocks: &[wire::Block<'_>]) {
-        let notification = blocks.iter().filter_map(|block| block.text.as_deref());
-        match notification.into_iter().find(|text| text.starts_with("<task-notification>")) {
+        let mut texts = blocks.iter().filter_map(|block| block.text.as_deref());
+        match texts.find(|text| text.starts_with("<task-notification>")) {
             Some(text) => self.turn.is_cut |= self.tasks.tell(text),
             None => self.turn.has_prompt = true,
         }
@@ -272,11 +272,7 @@ impl ClaudeDecoder {
         // The counts of a message grow while it streams; those at its end replace those at its start.
         let start = std::mem::take(&mut self.turn.message_usage);
         let end = usage.map(Usage::from).unwrap_or_default();
-        let mut message = start;
-        message.output_tokens = end.output_tokens;
-        message.input_tokens = message.input_tokens.max(end.input_tokens);
-        message.cache_read_tokens = message.cache_read_tokens.max(end.cache_read_tokens);
-        message.cache_creation_tokens = message.cache_creation_tokens.max(end.cache_creation_tokens);
+        let message = Usage { output_tokens: end.output_tokens, ..most(start, end) };
         self.turn.usage += message;
         self.turn.context_tokens = message.total();
         self.spent_so_far(out);
