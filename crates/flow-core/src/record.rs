@@ -97,26 +97,11 @@ impl Parent {
         log: &[Arc<Envelope>],
         before: Option<Arc<Reusable>>,
     ) -> Reusable {
-        let mut reusable = self.reusable_at_first(record, graph, log, before);
-        // That session may have been resumed at the moment when this one was made.
-        if self.kind == ParentKind::Resume {
-            reusable.forget_continued();
-        }
-        reusable
-    }
-
-    /// The same as it was when the session began that follows: its agents could go on in the conversations of what was
-    /// interrupted.
-    pub fn reusable_at_first(
-        &self,
-        record: &SessionRecord,
-        graph: &Arc<Graph>,
-        log: &[Arc<Envelope>],
-        before: Option<Arc<Reusable>>,
-    ) -> Reusable {
         let mut reusable = Reusable::of(record.run(graph).reusing(before), log, self.seq);
-        if self.kind == ParentKind::Fork {
-            reusable.branch_off();
+        match self.kind {
+            ParentKind::Fork => reusable.branch_off(),
+            // That session may have been resumed at the moment when this one was made.
+            ParentKind::Resume => reusable.forget_continued(),
         }
         self.again.iter().for_each(|place| reusable.run_again(place.clone()));
         reusable

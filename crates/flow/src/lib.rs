@@ -35,7 +35,7 @@ pub use nodes::builtin_nodes;
 pub use runtime::{
     Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, LocalGround,
     Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, graph_of, lineage,
-    lineage_at_first, run_attempt,
+    run_attempt,
 };
 
 #[cfg(test)]

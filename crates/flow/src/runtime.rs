@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use attempt::{Artifacts, AttemptContext, Ground, LocalGround, Mail, Progress, run_attempt};
 pub use builder::FlowRunnerBuilder;
-pub use origin::{Changed, graph_of, lineage, lineage_at_first};
+pub use origin::{Changed, graph_of, lineage};
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
 use crate::{error::RunError, node::NodeRegistry};

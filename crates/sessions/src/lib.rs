@@ -24,7 +24,7 @@ use follow::ReadLimit;
 use inspan_engine::Clock;
 use inspan_flow::{
     About, Explanation, FACTS, Graph, Liveness, NodeRegistry, RunStore, Select, SessionEntry, SessionRecord,
-    explain_taking_over, lineage_at_first,
+    explain_taking_over, lineage,
 };
 use inspan_flow_test::{Comparison, Trace};
 use inspan_protocol::{Envelope, SessionId};
@@ -253,7 +253,7 @@ impl Sessions {
         // A part of the log says how it was then.
         let is_lost = at.is_none() && self.entry(session).await?.is_lost();
         // Of a session that is not in the store any more it is not known what could be reused.
-        let origin = lineage_at_first(&*self.store, &self.nodes, &record).await.ok().flatten();
+        let origin = lineage(&*self.store, &self.nodes, &record).await.ok().flatten();
         Ok(explain_taking_over(&graph, &record, origin, &log[..until], about, is_lost))
     }
 

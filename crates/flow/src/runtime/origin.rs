@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{DynChannel, Filter};
-use inspan_protocol::{Envelope, NodePath, RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
+use inspan_protocol::{NodePath, RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
 use super::{EventWriter, FlowRunner, FlowRunnerBuilder, event_writer::HeldLease};
@@ -73,51 +73,18 @@ pub fn lineage<'a>(
 ) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, RunError>> {
     async move {
         let Some(parent) = &record.parent else { return Ok(None) };
-        let StoredParent { record, graph, log, older } =
-            StoredParent::of(store, nodes, record, parent).await?;
-        Ok(Some(Arc::new(parent.reusable(&record, &graph, &log, older))))
+        let before = match store.record(&parent.session).await {
+            Err(StoreError::UnknownSession(parent)) => {
+                return Err(RunError::NoParent { session: record.session.clone(), parent });
+            }
+            before => before?,
+        };
+        let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
+        let graph = graph_of(&before, nodes)?;
+        let older = lineage(store, nodes, &before).await?;
+        Ok(Some(Arc::new(parent.reusable(&before, &graph, &log, older))))
     }
     .boxed()
-}
-
-/// As [`lineage`], but as it was when the session began: then its agents could go on in conversations that were interrupted.
-pub async fn lineage_at_first(
-    store: &dyn RunStore,
-    nodes: &NodeRegistry,
-    record: &SessionRecord,
-) -> Result<Option<Arc<Reusable>>, RunError> {
-    let Some(parent) = &record.parent else { return Ok(None) };
-    let StoredParent { record, graph, log, older } = StoredParent::of(store, nodes, record, parent).await?;
-    Ok(Some(Arc::new(parent.reusable_at_first(&record, &graph, &log, older))))
-}
-
-/// The session that another one comes from, as it is stored.
-struct StoredParent {
-    record: SessionRecord,
-    graph: Arc<Graph>,
-    log: Vec<Arc<Envelope>>,
-    /// What it could take over itself.
-    older: Option<Arc<Reusable>>,
-}
-
-impl StoredParent {
-    async fn of(
-        store: &dyn RunStore,
-        nodes: &NodeRegistry,
-        of: &SessionRecord,
-        parent: &Parent,
-    ) -> Result<Self, RunError> {
-        let record = match store.record(&parent.session).await {
-            Err(StoreError::UnknownSession(parent)) => {
-                return Err(RunError::NoParent { session: of.session.clone(), parent });
-            }
-            record => record?,
-        };
-        let log = store.read(&parent.session, record.first_seq(), Select::Names(FACTS)).await?;
-        let graph = graph_of(&record, nodes)?;
-        let older = lineage(store, nodes, &record).await?;
-        Ok(Self { record, graph, log, older })
-    }
 }
 
 impl FlowRunnerBuilder {
