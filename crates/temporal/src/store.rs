@@ -150,6 +150,7 @@ impl SharedStore {
     async fn check(&self, session: &SessionId) -> Result<bool, StoreError> {
         let Some(waker) = &self.waker else { return Ok(false) };
         let said = waker.status(session).await.map_err(StoreError::Unreachable)?;
+        self.remember(session, &said);
         match said.other_queue {
             None => Ok(said.runs),
             Some(queue) => {
@@ -196,16 +197,20 @@ impl SharedStore {
             }
         }
         let said = tokio::time::timeout(SERVER, waker.status(session)).await;
-        let mut known = self.known.lock();
         let Ok(Ok(said)) = said else {
-            known.silent = Some(Instant::now());
+            self.known.lock().silent = Some(Instant::now());
             return None;
         };
+        self.remember(session, &said);
+        Some(said)
+    }
+
+    fn remember(&self, session: &SessionId, said: &WorkflowStatus) {
+        let mut known = self.known.lock();
         if known.runs.len() >= REMEMBERED {
             known.runs.clear();
         }
         known.runs.insert(session.clone(), (Instant::now(), said.clone()));
-        Some(said)
     }
 
     /// Tells the workers; `what` is what they are told of.
