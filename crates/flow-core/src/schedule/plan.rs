@@ -123,6 +123,11 @@ pub enum ReuseReason {
 }
 
 impl Planned {
+    /// A node of which nothing is left.
+    fn new(path: NodePath, decision: ReuseDecision) -> Self {
+        Self { path, decision, was_finished: false, was_cut: false, cost_usd: None, before: None }
+    }
+
     /// Adds what an earlier session has left of a task.
     fn add(&mut self, reusable: &Reusable, path: &NodePath, is_external: bool) {
         let Some(task) = reusable.tasks.get(path) else { return };
@@ -145,14 +150,8 @@ impl Plan {
             let counts = reusable.has_finished(path) || task.was_cut();
             let Some(gone) = now.first_missing(&place).filter(|_| counts) else { continue };
             let is_external = before.find_place(&place).is_ok_and(|node| node.effects == Effects::External);
-            let row = dropped.entry(gone).or_insert_with_key(|gone| Planned {
-                path: gone.clone(),
-                decision: ReuseDecision::Dropped,
-                was_finished: false,
-                was_cut: false,
-                cost_usd: None,
-                before: None,
-            });
+            let row = dropped.entry(gone);
+            let row = row.or_insert_with_key(|gone| Planned::new(gone.clone(), ReuseDecision::Dropped));
             row.add(reusable, path, is_external);
         }
         self.nodes.extend(dropped.into_values());
@@ -187,14 +186,8 @@ impl Run {
                 _ => return None,
             };
             let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned {
-                path: self.facts.path(&self.graph, task),
-                decision,
-                was_finished: true,
-                was_cut: false,
-                cost_usd,
-                before: None,
-            })
+            let path = self.facts.path(&self.graph, task);
+            Some(Planned { was_finished: true, cost_usd, ..Planned::new(path, decision) })
         });
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None) {
@@ -280,12 +273,10 @@ impl Run {
             !planned.contains(*path) && reusable.has_finished(path) && is_begun()
         });
         nodes.extend(later.map(|path| Planned {
-            path: path.clone(),
-            decision: ReuseDecision::Undecided,
             was_finished: true,
-            was_cut: false,
             cost_usd: reusable.tasks[path].cost_usd,
             before: Some(path.clone()),
+            ..Planned::new(path.clone(), ReuseDecision::Undecided)
         }));
     }
 
@@ -325,8 +316,7 @@ impl Run {
 
     fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
         let before = self.facts.find_any_pass(&self.graph, &path).and_then(|task| self.before(task));
-        let mut planned =
-            Planned { path, decision, was_finished: false, was_cut: false, cost_usd: None, before: None };
+        let mut planned = Planned::new(path, decision);
         if let Some((reusable, path)) = before {
             planned.add(reusable, &path, false);
             if decision == ReuseDecision::Undecided {
