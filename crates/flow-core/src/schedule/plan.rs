@@ -59,7 +59,7 @@ pub(crate) struct NotReused {
 }
 
 impl Planned {
-    /// Whether work is done again, or may be: it was finished, or its agent could have gone on with it.
+    /// Whether work is done again, or may be: it was finished, or its agent could have continued it.
     pub fn is_done_again(&self) -> bool {
         match self.decision {
             // It would run again in an unchanged flow too.

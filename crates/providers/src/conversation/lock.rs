@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A conversation that is locked for one turn. The lock ends with this value, and with the process.
 ///
-/// Each holder makes a file of its own in place of the one before. So a process that keeps the file after its turn sees
+/// Each holder makes a new file in place of the one before. So a process that keeps the file after its turn sees
 /// whether another process has had the conversation since.
 #[derive(Debug)]
 pub(crate) struct ConversationLock(File, PathBuf);

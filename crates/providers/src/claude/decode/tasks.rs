@@ -45,7 +45,7 @@ impl BackgroundTasks {
         }
     }
 
-    /// `task_updated`: if the task has ended, the model is told next.
+    /// `task_updated`: if the task has ended, the program tells the model next.
     pub(super) fn update(&mut self, line: &wire::SystemLine<'_>) {
         let status = line.patch.as_ref().and_then(|patch| patch.status.as_deref());
         let has_ended = matches!(status, Some("completed" | "failed" | "killed"));

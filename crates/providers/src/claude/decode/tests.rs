@@ -218,7 +218,7 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
             Some(("a", "a", Some(1.0), false)),
         ),
         (
-            "a sub-agent ended, and the model is told next",
+            "a sub-agent ended, and the program tells the model next",
             vec![vec![init(), echo(), started(), ended()], turn("a", 1.0), vec![told()], by_itself("z", 3.0)],
             Some(("z", "a\n\nz", Some(3.0), false)),
         ),
