@@ -82,9 +82,9 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
     let nodes = body.nodes.iter().zip(0..).map(|(node, ix)| checker.node(node, NodeIx(ix))).collect();
     let conditions = body.links.links.iter().map(|link| checker.edge(link)).collect();
     let (outputs, terms) = (checker.outputs(), checker.frame_terms());
-    checker.conversations();
+    let loops = Loops::find(body.spec, &body.links, checker.sink);
+    checker.conversations(&loops);
     let needs = checker.needs;
-    let loops = Loops::find(body.spec, &body.links, sink);
     exits::check(body, &loops, sink);
     exits::endless_nodes(body, sink);
     contradictions::check(body, sink);

@@ -61,6 +61,12 @@ impl Loops {
         self.all.iter()
     }
 
+    /// Whether an edge begins another pass of both nodes: it does not bring one before the other within a pass.
+    pub(super) fn repeats_both(&self, edge: usize, one: NodeIx, other: NodeIx) -> bool {
+        let place = self.all.binary_search_by_key(&edge, |found| found.edge);
+        place.is_ok_and(|place| [one, other].iter().all(|&node| self.around[at(node)].contains(&place)))
+    }
+
     /// The cycle that an edge closes, and the loop edges that it waits for.
     pub(in crate::compile) fn take(&mut self, edge: usize) -> (Option<Cycle>, Vec<EdgeIx>) {
         let place = self.all.binary_search_by_key(&edge, |found| found.edge).ok();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, iter::successors};
 
-use super::Checker;
+use super::{Checker, Loops};
 use crate::{
     compile::resolve::{Around, FrameKind, Link},
     diagnostic::{Code, Problem},
@@ -18,7 +18,7 @@ type Way = BTreeMap<NodeIx, Option<EdgeOn>>;
 
 impl<'c> Checker<'c> {
     /// Reports two nodes that continue one conversation and may run at the same time: both would write into it.
-    pub(super) fn conversations(&mut self) {
+    pub(super) fn conversations(&mut self, loops: &Loops) {
         let mut users: BTreeMap<&str, Vec<NodeIx>> = BTreeMap::new();
         for (at, node) in self.body.nodes.iter().enumerate() {
             // A session that could not be resolved may still name a node.
@@ -41,7 +41,9 @@ impl<'c> Checker<'c> {
             let ways: Vec<_> = users.iter().take(MAX_USERS).map(|&user| self.way_to(user)).collect();
             for (nth, &second) in users.iter().enumerate().take(MAX_USERS) {
                 let parallel = users[..nth].iter().zip(&ways).find(|&(&first, way)| {
-                    let follows = links.precedes(first, second) || links.precedes(second, first);
+                    let counts = |edge| !loops.repeats_both(edge, first, second);
+                    let follows = links.precedes_over(first, second, counts)
+                        || links.precedes_over(second, first, counts);
                     !follows && !self.may_exclude(way, &ways[nth])
                 });
                 if let Some((&first, _)) = parallel {

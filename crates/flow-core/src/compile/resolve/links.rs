@@ -82,15 +82,26 @@ impl<'a> Links<'a> {
 
     /// Whether one node can have run before another, or before itself on another pass.
     pub(in crate::compile) fn precedes(&self, first: NodeIx, then: NodeIx) -> bool {
+        self.precedes_over(first, then, |_| true)
+    }
+
+    /// Whether one node can have run before another, as far as these edges tell.
+    pub(in crate::compile) fn precedes_over(
+        &self,
+        first: NodeIx,
+        then: NodeIx,
+        counts: impl Fn(usize) -> bool,
+    ) -> bool {
         let mut seen: HashSet<NodeIx> = HashSet::new();
         let mut open = vec![then];
         while let Some(node) = open.pop() {
-            for link in self.leading_to(node) {
-                if link.from == first {
+            for &edge in self.into[node.0 as usize].iter().filter(|&&edge| counts(edge)) {
+                let from = self.links[edge].from;
+                if from == first {
                     return true;
                 }
-                if seen.insert(link.from) {
-                    open.push(link.from);
+                if seen.insert(from) {
+                    open.push(from);
                 }
             }
         }
