@@ -161,7 +161,7 @@ impl AgentRun {
             native_steer: descriptor.capabilities.native_steer,
             cancel: self.cancel,
             deadline: self.deadline.map(|deadline| Instant::now() + deadline),
-            permissions: permissions::broker(self.host.permissions, &hub, &redactor),
+            permissions: permissions::broker(self.host.permissions, self.deadline, &hub, &redactor),
             redactor,
             host: self.host,
         };

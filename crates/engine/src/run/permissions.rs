@@ -9,7 +9,7 @@ use futures::{
 };
 use inspan_protocol::{
     PermissionBroker, PermissionDecision, PermissionPolicy, PermissionRequest, Prompt, PromptKind, Redactor,
-    Reply, flat,
+    Reply, Timestamp, flat,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -21,24 +21,30 @@ const ALLOW: &str = "allow";
 const ALWAYS: &str = "always";
 const DENY: &str = "deny";
 
-/// The broker for an agent run, `None` for one that denies; `hub` carries the run's context.
+/// The broker for an agent run, `None` for one that denies; `hub` carries the run's context. No question stays open for
+/// longer than the run may take.
 pub(super) fn broker(
     policy: PermissionPolicy,
+    run_deadline: Option<Duration>,
     hub: &Hub,
     redactor: &Redactor,
 ) -> Option<Arc<dyn PermissionBroker>> {
     match policy {
         PermissionPolicy::Deny => None,
-        PermissionPolicy::Ask { deadline } => {
-            let allowed = Arc::default();
-            Some(Arc::new(HubBroker { hub: hub.clone(), deadline, redactor: redactor.clone(), allowed }))
-        }
+        PermissionPolicy::Ask { deadline } => Some(Arc::new(HubBroker {
+            hub: hub.clone(),
+            deadline,
+            run_ends: run_deadline.map(|deadline| hub.clock().now() + deadline),
+            redactor: redactor.clone(),
+            allowed: Arc::default(),
+        })),
     }
 }
 
 struct HubBroker {
     hub: Hub,
     deadline: Duration,
+    run_ends: Option<Timestamp>,
     redactor: Redactor,
     /// The tools that were allowed for the rest of the run.
     allowed: Arc<Mutex<BTreeSet<String>>>,
@@ -57,10 +63,11 @@ impl PermissionBroker for HubBroker {
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         // The agent's own words about it are no part of the question.
         detail.extend(request.description.map(|said| ("description".to_owned(), Value::from(said))));
+        let deadline = self.hub.clock().now() + self.deadline;
         let asked = self.hub.ask(Prompt {
             choices: Some(vec![ALLOW.to_owned(), ALWAYS.to_owned(), DENY.to_owned()]),
             detail: Some(self.redactor.value(Value::Object(detail))),
-            deadline: Some(self.hub.clock().now() + self.deadline),
+            deadline: Some(self.run_ends.map_or(deadline, |ends| ends.min(deadline))),
             default: Some(DENY.to_owned()),
             ..self.hub.new_prompt(PromptKind::Permission, self.redactor.text(&question))
         });

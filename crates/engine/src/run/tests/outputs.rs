@@ -113,6 +113,25 @@ async fn permission_is_asked_of_a_person_or_denied() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_question_for_permission_is_open_no_longer_than_the_run() {
+    let ask = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
+    let hub = hub();
+    let mut watch = EventCollector::new(&hub);
+    let script = Script::new([vec![Do::Ask("Bash"), output("x")]]);
+    let run = run(&hub, &script, json!({})).host(asking(ask)).deadline(Duration::from_secs(20));
+    run.execute().await.unwrap();
+    let deadlines: Vec<_> = watch
+        .events()
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::SessionPrompt(prompt) => prompt.deadline,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(deadlines, [crate::testing::NOON + Duration::from_secs(20)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_is_always_allowed_is_asked_for_once_in_a_run() {
     let ask = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
     let hub = hub();
