@@ -510,6 +510,8 @@ declare namespace Api {
     tokens: number;
     /** Its type. */
     type: string;
+    /** What went wrong in its work and was tolerated: the first 20 warnings, each once. */
+    warnings?: Array<string>;
   };
   /** What differs between two states. */
   type PagePatch = {

@@ -52,6 +52,8 @@ pub struct NodeRow {
     pub failed_passes: Vec<(u32, Box<AgentError>)>,
     /// Tool calls that its agents were denied.
     pub denied: Vec<String>,
+    /// What went wrong in its work and was tolerated, each once.
+    pub warnings: Vec<String>,
     /// The last line that its program wrote.
     pub output: String,
     /// How far it is with its frames, or was when it ended.
@@ -99,7 +101,7 @@ pub struct EdgeCounts {
 /// Which frames stay once they have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndedFrames {
-    /// The first that failed; of the others only what they cost and were denied.
+    /// The first that failed; of the others only what they cost, were denied and were warned of.
     #[default]
     Failed,
     /// All, of every pass.
@@ -108,6 +110,9 @@ pub enum EndedFrames {
 
 /// Failed frames of one node that stay.
 const FAILED: usize = 50;
+
+/// Warnings of one node that are kept.
+const WARNINGS: usize = 20;
 
 /// The longest short form of an item, in characters.
 const ITEM: usize = 32;
@@ -195,7 +200,7 @@ impl NodeRow {
         self.status == NodeStatus::Pending && self.error.is_some()
     }
 
-    /// A frame of it has ended: of one that is no longer shown, what was denied in it stays.
+    /// A frame of it has ended: of one that is no longer shown, what was denied in it stays, and its warnings.
     pub(crate) fn end_frame(&mut self, key: (u32, u32), ended: EndedFrames) {
         if ended == EndedFrames::All {
             return;
@@ -204,7 +209,17 @@ impl NodeRow {
         let Some(frame) = self.frames.get(&key) else { return };
         let stays = frame.status == NodeStatus::Failed && failed <= FAILED;
         if !stays && let Some(frame) = self.frames.remove(&key) {
-            self.denied.extend(frame.rows.into_iter().flat_map(|row| row.denied));
+            for row in frame.rows {
+                self.denied.extend(row.denied);
+                row.warnings.into_iter().for_each(|warning| self.warn(warning));
+            }
+        }
+    }
+
+    /// Keeps a warning, of those that are new and up to a number of them.
+    pub(crate) fn warn(&mut self, warning: String) {
+        if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
         }
     }
 

@@ -1,6 +1,9 @@
 //! `inspan show [ID] [NODE]`: the state of a session, node by node, its questions, and what can be done next.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+};
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{FACTS, Facts, Graph, Liveness, ParentKind, Select, SessionEntry, SessionRecord};
@@ -24,6 +27,9 @@ use inspan_view::{
 mod frame;
 mod node;
 mod tree;
+
+/// The facts, and what tells of warnings.
+static SHOWN: LazyLock<Vec<&str>> = LazyLock::new(|| [FACTS, &["agent:warning", "log"]].concat());
 
 /// A session with its log folded.
 pub(super) struct View {
@@ -63,7 +69,7 @@ impl View {
             let record = store.record(&found.session).await?;
             let graph = store::graph_of(&record)?;
             // The entry is read after the log: what it says is at least as new.
-            let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
+            let log = store.read(&found.session, record.first_seq(), Select::Names(&SHOWN)).await?;
             let entry = store.entry(&found.session).await?;
             let mut console = SessionView::of(record.run(&graph)).with_all_frames();
             log.iter().for_each(|envelope| console.apply(envelope));

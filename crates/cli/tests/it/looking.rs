@@ -136,6 +136,22 @@ fn frames_are_shown_folded_and_one_by_one() {
 }
 
 #[test]
+fn warnings_are_shown_with_their_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = "flow: { name: warns }\nnodes:\n  - id: each\n    type: control.foreach\n    input: { items: [1, 2] }\n    \
+                body:\n      nodes:\n        - { id: print, type: exec, input: { argv: [printf, '\\377'] } }\n";
+    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    assert_eq!(inspan(folder.path(), &["run", "--session-id", "warns-1"]).code, Some(0));
+    let warning = "the output of `printf` is not all UTF-8 text";
+    let shown = inspan(folder.path(), &["show", "warns-1"]).stdout;
+    let lines: Vec<&str> = shown.lines().skip_while(|line| !line.contains("each")).collect();
+    assert!(lines[1].starts_with(&format!("  ! {warning}")), "{shown}");
+    assert_eq!(shown.matches(warning).count(), 1, "{shown}");
+    let node = inspan(folder.path(), &["show", "warns-1", "each[1]/print"]).stdout;
+    assert!(node.contains(&format!("  warnings\n    {warning}")), "{node}");
+}
+
+#[test]
 fn sessions_of_every_outcome_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let stored = filled(folder.path());

@@ -52,6 +52,9 @@ pub struct PageNode {
     /// Tool calls that its agents were denied, each in one line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
+    /// What went wrong in its work and was tolerated: the first 20 warnings, each once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Tokens over all attempts, passes and frames.
     pub tokens: u64,
     /// The cost in US dollars, unless the price of some turn is unknown.
@@ -158,6 +161,7 @@ impl PageNode {
             skipped: row.skipped,
             retry_at: row.retry.map(|(due, _)| due),
             denied: row.denied.clone(),
+            warnings: row.warnings.clone(),
             tokens: row.spent.tokens,
             cost_usd: row.spent.known_usd(),
             by: row.by.clone(),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use inspan_flow_core::{FrameIx, Run, StaticValue, TaskRef};
-use inspan_protocol::{DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, Timestamp};
+use inspan_protocol::{
+    DEFAULT_IDLE_TIMEOUT, Envelope, Event, LogLevel, NodeId, NodePath, NodeStatus, Timestamp,
+};
 
 use super::{AgentRunStart, Course, EarlyEnd, ExceededBudget, SessionView};
 use crate::{
@@ -330,7 +332,11 @@ fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration
             row.leave_agent();
             row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
         }
+        Event::Log { level: LogLevel::Warn | LogLevel::Error, message, .. } => row.warn(clean(message)),
         event => {
+            if let Event::AgentWarning { message, .. } = event {
+                row.warn(clean(message));
+            }
             if let Some(agent) = &mut row.agent {
                 agent.apply(event, now);
             }

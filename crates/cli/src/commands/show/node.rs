@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use inspan_flow::Select;
-use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream, PathPart};
+use inspan_protocol::{AgentError, Envelope, Event, LogLevel, NodePath, OutputStream, PathPart};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -39,6 +39,9 @@ struct Attempt {
     /// What its agent said.
     #[serde(skip_serializing_if = "String::is_empty")]
     text: String,
+    /// What went wrong in its work and was tolerated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// The events about a node.
@@ -54,6 +57,8 @@ const NAMES: &[&str] = &[
     "exec:output",
     "agent:text",
     "agent:retract",
+    "agent:warning",
+    "log",
     "frame:complete",
     "frame:failed",
     "frame:cancelled",
@@ -194,6 +199,10 @@ impl Attempt {
                 self.text.push_str(content);
             }
             Event::AgentRetract { .. } => self.text.clear(),
+            Event::AgentWarning { message, .. }
+            | Event::Log { level: LogLevel::Warn | LogLevel::Error, message, .. } => {
+                self.warnings.push(message.clone());
+            }
             _ => {}
         }
     }
@@ -245,6 +254,7 @@ fn lines(attempt: &Attempt) -> Vec<Line> {
             Line::new().with(Tone::Plain, "    ").with(Tone::Plain, &said.replace('\t', "    "))
         }));
     };
+    part("warnings", &attempt.warnings.join("\n"));
     part("stdout", &attempt.stdout);
     part("stderr", &attempt.stderr);
     let output = attempt.output.as_ref();

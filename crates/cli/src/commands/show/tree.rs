@@ -7,6 +7,9 @@ use inspan_protocol::NodeStatus;
 use super::View;
 use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, at_rest, format, inside, look, shown};
 
+/// Warnings that are shown of a node.
+const WARNINGS: usize = 5;
+
 /// Frames of a node up to which each is shown.
 const FRAMES: usize = 10;
 
@@ -33,8 +36,21 @@ struct TreeEntry<'a> {
 enum What<'a> {
     Node(&'a NodeRow),
     Frame(u32, &'a FrameRow),
+    Warning(&'a str),
     /// Frames that are not shown one by one.
     Rest(String),
+}
+
+/// The warnings of a node, each once, with those of frames whose nodes are not shown.
+fn add_warnings<'a>(row: &'a NodeRow, found: &mut Vec<&'a str>) {
+    for warning in &row.warnings {
+        if found.len() < WARNINGS && !found.contains(&warning.as_str()) {
+            found.push(warning);
+        }
+    }
+    let hidden = row.frames.values().filter(|frame| frame.name.is_some());
+    let hidden = hidden.filter(|frame| frame.status != NodeStatus::Running);
+    hidden.flat_map(|frame| &frame.rows).for_each(|row| add_warnings(row, found));
 }
 
 impl View {
@@ -45,12 +61,17 @@ impl View {
         let width = |entry: &TreeEntry<'_>| match entry.what {
             What::Node(row) => entry.indent + row.label.len(),
             What::Frame(index, frame) => entry.indent + frame_label(index, frame).chars().count(),
-            What::Rest(_) => 0,
+            What::Warning(_) | What::Rest(_) => 0,
         };
         let width = entries.iter().map(width).max().unwrap_or(0);
         let line = |entry: TreeEntry<'_>| match entry.what {
             What::Node(row) => self.node(row, entry.indent, width),
             What::Frame(index, frame) => self.frame_line(index, frame, entry.indent, width),
+            What::Warning(text) => {
+                let mut line = Line::new();
+                line.pad_to(entry.indent).push(Tone::Warning, "! ").push(Tone::Plain, text);
+                line
+            }
             What::Rest(text) => {
                 let mut line = Line::new();
                 line.pad_to(entry.indent).push(Tone::Faint, &text);
@@ -69,6 +90,11 @@ impl View {
     ) {
         for row in rows {
             entries.push(TreeEntry { indent, what: What::Node(row) });
+            let mut warnings = Vec::new();
+            add_warnings(row, &mut warnings);
+            entries.extend(
+                warnings.into_iter().map(|text| TreeEntry { indent: indent + 2, what: What::Warning(text) }),
+            );
             let path = format!("{prefix}{}", row.label);
             let newest = row.frames.keys().next_back().map_or(0, |(pass, _)| *pass);
             let frames: Vec<_> = row.frames.iter().filter(|((pass, _), _)| *pass == newest).collect();
