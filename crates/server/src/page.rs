@@ -50,13 +50,14 @@ fn served(name: &str, source: Cow<'static, [u8]>) -> Cow<'static, [u8]> {
         _ => return source,
     };
     match std::str::from_utf8(&source) {
-        Ok(text) => Cow::Owned(without_comments(text, begins).into_bytes()),
+        Ok(text) => Cow::Owned(code_of(text, begins).into_bytes()),
         Err(_) => source,
     }
 }
 
-/// A text without its comments: those between `begins` and `*/`, and lines that begin with `//`.
-fn without_comments(text: &str, begins: &str) -> String {
+/// A text without its comments, those between `begins` and `*/` and lines that begin with `//`, and without the indents of
+/// its lines: no text that the page shows has a line break.
+fn code_of(text: &str, begins: &str) -> String {
     let (mut code, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, comment)) = rest.split_once(begins) {
         code.push_str(before);
@@ -64,7 +65,7 @@ fn without_comments(text: &str, begins: &str) -> String {
     }
     code.push_str(rest);
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
-    code.lines().filter(is_code).flat_map(|line| [line.trim_end(), "\n"]).collect()
+    code.lines().filter(is_code).flat_map(|line| [line.trim(), "\n"]).collect()
 }
 
 /// The value of the `Link` header of the page: its modules, so that a browser asks for all of them at once.

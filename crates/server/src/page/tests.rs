@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{PageFiles, asset, without_comments};
+use super::{PageFiles, asset, code_of};
 use crate::file::resolved;
 
 /// What a browser loads of the page, in bytes, at most.
@@ -62,10 +62,10 @@ fn every_file_is_served_and_every_reference_leads_to_one() {
 }
 
 #[test]
-fn scripts_and_styles_are_served_without_comments() {
-    let script = "// What it is.\n\n/** One. @type {A} */\nconst a = f(/** @type {B} */ (b), 'x // y');\n  // why\n/**\n * @param {C} c\n */\nfunction g(c) {}\n";
-    assert_eq!(without_comments(script, "/**"), "const a = f( (b), 'x // y');\nfunction g(c) {}\n");
-    assert_eq!(without_comments("/* all */\na { b: c }\n", "/*"), "a { b: c }\n");
+fn scripts_and_styles_are_served_code_of() {
+    let script = "// What it is.\n\n/** One. @type {A} */\nconst a = f(/** @type {B} */ (b), 'x // y');\n  // why\n  a();\n/**\n * @param {C} c\n */\nfunction g(c) {}\n";
+    assert_eq!(code_of(script, "/**"), "const a = f( (b), 'x // y');\na();\nfunction g(c) {}\n");
+    assert_eq!(code_of("/* all */\na { b: c }\n", "/*"), "a { b: c }\n");
     for (name, _) in files() {
         let served = String::from_utf8(asset(&name).unwrap().bytes.into_owned()).unwrap();
         assert!(name.starts_with("vendor/") || !served.contains("/*"), "{name}");
