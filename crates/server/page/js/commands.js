@@ -35,7 +35,8 @@ export function resume(id, flow, limit) {
     act: 'Resume',
     ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit.replace(',', ' and ')}`, isNeeded: true } }),
     run: async (text) => {
-      const given = text.trim().split(/\s+/);
+      const [first, ...rest] = text.trim().split(/\s+/);
+      const given = limit?.includes(',') ? [first, rest.join(' ')] : [text];
       const budget = limit && Object.fromEntries(limit.split(',').map((key, at) => [key, amount(given[at] ?? '')]));
       const { sessionId } = await send(id, { type: 'resume', budget }, once);
       note('The session resumes');
