@@ -107,9 +107,10 @@ impl ExceededBudget {
         budgets.push(self);
     }
 
-    /// Whose budget it is, as `--budget` names it: what is before the limits.
+    /// Whose budget it is, as `--budget` names it: what is before the limits, of `write.usd,write.tokens` `write`.
     fn owner(&self) -> Option<&str> {
-        Some(self.to_raise.as_deref()?.rsplit_once('.')?.0)
+        let first = self.to_raise.as_deref()?.split(',').next()?;
+        Some(first.rsplit_once('.')?.0)
     }
 
     /// The sentence about it.
@@ -481,5 +482,31 @@ impl Touched {
         if !self.all && !self.nodes.contains(path) {
             self.nodes.insert(path.to_owned());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_that_is_reported_again_takes_the_place_of_its_former_report() {
+        let report = |place: Option<&str>, to_raise: &str, limit: &str| ExceededBudget {
+            place: place.map(str::to_owned),
+            to_raise: Some(to_raise.to_owned()),
+            limit: limit.to_owned(),
+        };
+        let mut budgets = Vec::new();
+        for (place, to_raise, limit) in [
+            (Some("a"), "a.usd", "first"),
+            (Some("a"), "b.usd", "of b"),
+            (None, "tokens", "of the flow"),
+            (Some("a"), "a.usd,a.tokens", "second"),
+            (None, "usd,tokens", "of the flow, second"),
+        ] {
+            report(place, to_raise, limit).report_in(&mut budgets);
+        }
+        let limits: Vec<&str> = budgets.iter().map(|budget| budget.limit.as_str()).collect();
+        assert_eq!(limits, ["of b", "second", "of the flow, second"]);
     }
 }
