@@ -209,6 +209,8 @@ kinds! {
     SubflowTooDeep "subflowTooDeep";
     /// The folder for the files of a session's nodes cannot be made.
     ArtifactsFolder "artifactsFolder";
+    /// The folder to work in does not exist.
+    WorkingFolder "workingFolder";
 }
 
 impl fmt::Display for ErrorKind {

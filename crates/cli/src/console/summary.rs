@@ -205,7 +205,7 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
             "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"
         }
-        ErrorCode::ConfigInvalid if error.message.contains("there is no folder `") => {
+        ErrorCode::ConfigInvalid if error.is(ErrorKind::WorkingFolder) => {
             "create the folder before the node runs, or name another one in the node's `cwd`"
         }
         // The message says what to do.
@@ -271,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_missing_is_no_matter_of_what_the_node_accepts() {
-        let error = AgentError::new(ErrorCode::ConfigInvalid, "`two`: `e`: there is no folder `/nowhere`");
+        let error = AgentError::new(ErrorCode::ConfigInvalid, "there is no folder `/nowhere`")
+            .with_kind(ErrorKind::WorkingFolder);
         assert!(hint(&error, None).unwrap_or_default().starts_with("create the folder"));
     }
 

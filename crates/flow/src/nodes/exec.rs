@@ -9,7 +9,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
-use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, OutputStream, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Event, LogLevel, OutputStream, Redactor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -296,7 +296,8 @@ fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
             (ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH"))
         }
         io::ErrorKind::NotFound => {
-            (ErrorCode::ConfigInvalid, format!("there is no folder `{}`", folder.display()))
+            let message = format!("there is no folder `{}`", folder.display());
+            return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::WorkingFolder);
         }
         // The system would refuse the same arguments again.
         io::ErrorKind::ArgumentListTooLong => {
