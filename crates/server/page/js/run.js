@@ -63,7 +63,7 @@ function RunHead({ session, state }) {
   return html`<header class="run-head">
     <div class="run-title">
       <${SessionSign} state=${entry.state} />
-      <h1>${entry.flow}</h1>
+      <h1>${entry.flow}${entry.isReplay && ' (replay)'}</h1>
       <span class="mono faint run-id">${session.id}</span>
       ${parent && html`<a class="mono run-parent" href=${href(['s', parent, 'graph'])}>${state.parent.kind === 'resume' ? 'continues' : 'forked from'} ${parent}</a>`}
       ${entry.continuedBy && html`<a class="mono" href=${href(['s', entry.continuedBy, 'graph'])}>continued by ${entry.continuedBy}</a>`}

@@ -27,7 +27,7 @@ function Row({ entry, mark, onMark }) {
   return html`<li class=${cls('session', entry.questions > 0 && 'calls')}>
     <a class="session-main" href=${href(['s', id, 'graph'])}>
       <span class="session-state"><${SessionSign} state=${entry.state} /></span>
-      <span class="session-flow">${entry.flow}</span>
+      <span class="session-flow">${entry.flow}${entry.isReplay && ' (replay)'}</span>
       <span class="session-id mono faint">${id}</span>
       ${waits(entry) && html`<span class="session-waits">${waits(entry)}</span>`}
     </a>
