@@ -39,9 +39,12 @@ type Resource<T> = { data?: T; isLoading: boolean; error?: Error; reload: () => 
 /** What is asked before something changes. */
 type Asking = {
   title: string;
+  session: string;
   what: any;
   act: string;
   kind?: string;
   field?: { label: string; isNeeded?: boolean; hint?: string; value?: string };
-  run: (text: string) => Promise<void>;
+  /** The names of numbers above 0 that are asked for. */
+  numbers?: string[];
+  run: (text: string, numbers: Record<string, number>) => Promise<void>;
 };

@@ -280,6 +280,11 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     state(&mut browser, "running")?;
     browser.press("Stop")?;
     browser.sees("Resume then continues it in a new session")?;
+    browser.eval("location.hash = '#/inbox'")?;
+    browser.until("a dialog ends with its view", "!document.querySelector('dialog')")?;
+    browser.open(&server.view(&format!("/s/{id}/graph")))?;
+    browser.press("Stop")?;
+    browser.sees("Resume then continues it in a new session")?;
     browser.press("Stop for good")?;
     state(&mut browser, "stopped")?;
     browser.press("Resume")?;
@@ -294,6 +299,8 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.open(&server.view(&format!("/s/{id}/graph")))?;
     browser.sees("continued by ")?;
     let first = shipped(&server, &mut browser)?;
+    early_click(&mut browser)?;
+    browser.open(&server.view(&format!("/s/{first}/graph")))?;
     browser.press("wait")?;
     state(&mut browser, "success")?;
     browser.open(&server.view(&format!("/s/{first}/graph?node=ask")))?;
@@ -310,8 +317,8 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.press("Start spends")?;
     state(&mut browser, "paused")?;
     browser.press("Resume")?;
-    browser.sees("Its new limit, tokens")?;
-    browser.fill("dialog textarea", "1000")?;
+    browser.sees("The new limit of")?;
+    browser.fill("dialog input[name=tokens]", "1000")?;
     browser.press("Resume")?;
     state(&mut browser, "success")?;
     browser.open(&server.view(&format!("/compare?a={first}&b={fork}")))?;
@@ -320,6 +327,25 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.no_errors()?;
     browser.close()?;
     server.stop()
+}
+
+/// A click on a question that has just come was meant for what was there before.
+fn early_click(browser: &mut Browser) -> anyhow::Result<()> {
+    browser.eval(
+        "new MutationObserver((_, observer) => {
+            const button = document.querySelector('.card .choices button');
+            if (!button) return;
+            observer.disconnect();
+            button.dispatchEvent(new MouseEvent('click', { bubbles: true, cancelable: true, detail: 1 }));
+            window.clicked = true;
+        }).observe(document.body, { childList: true, subtree: true });
+        location.hash = '#/inbox'",
+    )?;
+    browser.until("the click", "window.clicked")?;
+    pause(Duration::from_millis(500));
+    let is_open = browser.eval("document.querySelector('.card .choices button')?.disabled === false")?;
+    ensure!(is_open == json!(true), "the early click has answered");
+    Ok(())
 }
 
 /// Sends the agent that is shown a message.

@@ -17,6 +17,7 @@ export function pause(id, flow) {
   const once = key();
   ask({
     title: `Pause ${flow}?`,
+    session: id,
     what: html`<p>What runs is cancelled and starts again after the pause; an agent resumes its conversation. What is complete stays.</p>`,
     act: 'Pause',
     run: async () => {
@@ -31,14 +32,14 @@ export function resume(id, flow, limit) {
   const once = key();
   ask({
     title: `Resume ${flow}?`,
-    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. An ended session is continued by a new one.</p>`,
+    session: id,
+    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. An ended session is continued by a new one.</p>
+      ${limit && html`<p>A budget is used up. The new limit of:</p>`}`,
     act: 'Resume',
-    ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit.replace(',', ' and ')}`, isNeeded: true } }),
-    run: async (text) => {
-      const [first, ...rest] = text.trim().split(/\s+/);
-      const given = limit?.includes(',') ? [first, rest.join(' ')] : [text];
-      const budget = limit && Object.fromEntries(limit.split(',').map((key, at) => [key, amount(given[at] ?? '')]));
-      const { sessionId } = await send(id, { type: 'resume', budget }, once);
+    ...(limit && { numbers: limit.split(',') }),
+    run: async (_, budget) => {
+      if (Object.values(budget).includes(0)) throw new Error('A limit is above 0.');
+      const { sessionId } = await send(id, { type: 'resume', ...(limit && { budget }) }, once);
       note('The session resumes');
       follow(id, sessionId);
     },
@@ -50,6 +51,7 @@ export function stop(id, flow) {
   const once = key();
   ask({
     title: `Stop ${flow} for good?`,
+    session: id,
     what: html`<p>What runs is cancelled and the session ends. Resume then continues it in a new session that reuses what is complete.</p>`,
     act: 'Stop for good',
     kind: 'danger',
@@ -59,13 +61,6 @@ export function stop(id, flow) {
       note('The session stops');
     },
   });
-}
-
-/** @param {string} text */
-function amount(text) {
-  const number = Number(text.trim());
-  if (!(number > 0)) throw new Error(`“${text}” is not a number above 0.`);
-  return number;
 }
 
 /** Shows the session in which a command took effect, if it is another one. @param {string} id @param {string} [other] */
@@ -85,6 +80,7 @@ export function steer(id, node) {
   const once = key();
   ask({
     title: node ? `Steer ${node}` : 'Send a message',
+    session: id,
     what: html`<p>${node ? 'The message reaches this node’s agent as its program allows: in its turn, or as its next turn.' : 'All in the session that listen for a message get it.'}</p>`,
     act: 'Send',
     field: { label: 'Message', isNeeded: true, hint: 'Ctrl+Enter sends' },
@@ -100,6 +96,7 @@ export function close(id, node) {
   const once = key();
   ask({
     title: `End the conversation of ${node}?`,
+    session: id,
     what: html`<p>The agent takes no more messages. It ends after its turn; the flow goes on.</p>`,
     act: 'End it',
     run: async () => {
@@ -115,6 +112,7 @@ export function retry(id, node) {
   const once = key();
   ask({
     title: `Retry ${node}?`,
+    session: id,
     what: html`<p>In a new session this node and all that depends on it run again, and the rest is reused. This session stays as it is.</p>`,
     act: 'Retry',
     run: async () => {
@@ -131,6 +129,7 @@ export function fork(id, at, input) {
   const before = JSON.stringify(input ?? {}, null, 2);
   ask({
     title: typeof at === 'number' ? `Fork from event ${at}?` : `Fork from ${at}?`,
+    session: id,
     what: html`<p>A new session starts with everything that was complete ${typeof at === 'number' ? `at event ${at}` : html`before <b>${at}</b>`}, and runs the rest. This session stays as it is.</p>`,
     act: 'Fork',
     field: { label: 'Input of the new session, as JSON', value: before },

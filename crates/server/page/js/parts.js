@@ -1,9 +1,10 @@
 // Small pieces that several views use.
 
-import { cls, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
+import { cls, computed, effect, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
 import { nodeStatus, sessionStatus } from './lists.js';
 import { Problem, file } from './source.js';
 import { count } from './format.js';
+import { route } from './route.js';
 
 /** A status: sign, colour and word. @param {{ of: import("./lists.js").Status, bare: boolean }} _ */
 function Sign({ of, bare }) {
@@ -99,6 +100,11 @@ export const asking = signal(null);
 export const ask = (question) => {
   asking.value = question;
 };
+const shownPath = computed(() => route.value.path.join('/'));
+// What is asked in one view is not answered in another one.
+effect(() => {
+  if (shownPath.value !== undefined) asking.value = null;
+});
 
 /** The dialog of `ask`. */
 export const Asker = () => asking.value && html`<${Dialog} key=${asking.value} question=${asking.value} />`;
@@ -107,6 +113,7 @@ export const Asker = () => asking.value && html`<${Dialog} key=${asking.value} q
 function Dialog({ question }) {
   const ref = useRef((null));
   const [state, setState] = useState({ text: question.field?.value ?? '', busy: false, error: '' });
+  const [numbers] = useState(/** @returns {Record<string, number>} */ () => ({}));
   useLayoutEffect(() => ref.current.showModal(), []);
   // The browser then gives the focus back. Another question may have its own dialog by now.
   const close = () => ref.current?.close();
@@ -116,7 +123,7 @@ function Dialog({ question }) {
     if (question.field?.isNeeded && !state.text.trim()) return setState({ ...state, error: 'Write something first.' });
     setState({ ...state, busy: true, error: '' });
     try {
-      await question.run(state.text);
+      await question.run(state.text, numbers);
       close();
     } catch (error) {
       const { message, hint } = (error);
@@ -131,6 +138,7 @@ function Dialog({ question }) {
   }} aria-labelledby="ask-title">
     <form onSubmit=${submit}>
       <h2 id="ask-title">${question.title}</h2>
+      <p class="mono faint">${question.session}</p>
       <div class="dialog-what">${question.what}</div>
       ${question.field && html`<label class="field"><span>${question.field.label}</span>
         <textarea rows="3" value=${state.text} autofocus
@@ -138,10 +146,14 @@ function Dialog({ question }) {
           onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && submit(event)}></textarea>
         ${question.field.hint && html`<small>${question.field.hint}</small>`}
       </label>`}
+      ${question.numbers?.map((name) => html`<label class="field short" key=${name}><span>${name}</span>
+        <input type="number" name=${name} min="0" step="any" required onInput=${(event) => {
+          numbers[name] = event.target.valueAsNumber;
+        }} /></label>`)}
       ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
       <div class="dialog-acts">
         <${Button} onPress=${close}>Cancel<//>
-        <button type="submit" class=${cls('button', question.kind ?? 'main')} disabled=${state.busy} autofocus=${!question.field}>${question.act}</button>
+        <button type="submit" class=${cls('button', question.kind ?? 'main')} disabled=${state.busy} autofocus=${!question.field && !question.numbers}>${question.act}</button>
       </div>
     </form>
   </dialog>`;

@@ -1,6 +1,6 @@
 // A question to a person: its choices, a free text, or a form; and a permission that an agent asks for.
 
-import { cls, html, useState } from './dom.js';
+import { cls, html, useLayoutEffect, useRef, useState } from './dom.js';
 import { send } from './commands.js';
 import { Form, drafts, empty, useDraft } from './form.js';
 import { now } from './lists.js';
@@ -17,6 +17,21 @@ function Permission({ question }) {
     <p>An agent asks for permission to use <b class="mono">${toolName}</b></p>
     ${input !== undefined && html`<${Folded} value=${text(input)} label="Arguments" />`}
   </div>`;
+}
+
+/** Around questions: when one of them has come or gone, a click counts only after a moment. It was meant for what was there. @param {{ ids: string, children?: any }} _ */
+export function SteadyQuestions({ ids, children }) {
+  const changed = useRef(0);
+  useLayoutEffect(() => {
+    changed.current = performance.now();
+  }, [ids]);
+  return html`<div class="steady" onClickCapture=${(/** @type {MouseEvent} */ event) => {
+    // A click by the keyboard is of the element that has the focus.
+    if (event.detail && performance.now() - changed.current < 500) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  }}>${children}</div>`;
 }
 
 /** @param {{ question: Loose }} _ */

@@ -21,7 +21,7 @@ import * as commands from './commands.js';
 function Facts({ session: shown, state }) {
   const { session, totals } = state;
   const isRunning = session.state === 'running' && !isPast(shown);
-  const ms = isRunning && session.startedAt ? now.value - new Date(session.startedAt).getTime() : state.durationMs;
+  const ms = isRunning && session.startedAt ? Math.max(0, now.value - new Date(session.startedAt).getTime()) : state.durationMs;
   const nodes = totals?.nodes ?? {};
   const all = Object.values(nodes).reduce((sum, n) => sum + n, 0);
   const done = (nodes.complete ?? 0) + (nodes.reused ?? 0) + (nodes.skipped ?? 0);
