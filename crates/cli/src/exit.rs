@@ -50,9 +50,9 @@ exits! {
     /// The flow's time was up.
     TimedOut 124 "timedOut" "timed out";
     /// Stopped by Ctrl-C.
-    Interrupted 130 "stopped" "stopped by SIGINT";
+    Interrupted 130 "stopped" "stopped by SIGINT; the first one pauses a session";
     /// Stopped by SIGTERM.
-    Terminated 143 "terminated" "stopped by SIGTERM";
+    Terminated 143 "terminated" "stopped by SIGTERM; the first one pauses a session";
 }
 
 impl Exit {

@@ -1,5 +1,7 @@
 //! `inspan check FILE…`: every problem of flows, without running anything.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use inspan_flow::{Diagnostics, Loaded, NodeRegistry, check_packs, compile, load_pack, types_of};
@@ -117,12 +119,37 @@ fn flows(path: &Path) -> Vec<PathBuf> {
     if files.is_empty() { vec![path.to_owned()] } else { files }
 }
 
-/// Whether a file looks like a flow, whatever is wrong with it.
+/// Whether a file looks like a flow, whatever is wrong with it. One that cannot be read may be one.
 pub(crate) fn is_flow(path: &Path) -> bool {
-    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-    let has_nodes = |text: String| text.lines().any(|line| line.starts_with("nodes:"));
-    is_yaml && !is_manifest(path) && path.is_file() && std::fs::read_to_string(path).is_ok_and(has_nodes)
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let stem = name.strip_suffix(".yaml").or_else(|| name.strip_suffix(".yml"));
+    let is_named_so =
+        stem.is_some_and(|stem| stem != "pack" && ![".test", ".snap"].iter().any(|end| stem.ends_with(end)));
+    let start = || {
+        let mut start = Vec::new();
+        File::open(path)?.take(FLOW_START).read_to_end(&mut start)?;
+        io::Result::Ok(String::from_utf8_lossy(&start).into_owned())
+    };
+    is_named_so && path.is_file() && start().map_or(true, |start| has_key_of_flow(&start))
 }
+
+/// Whether a text has a key of a flow at its top level, as YAML or as JSON.
+fn has_key_of_flow(text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}');
+    let is_json = text.trim_start().starts_with('{');
+    KEYS_OF_FLOW.iter().any(|key| match is_json {
+        true => text.contains(&format!("\"{key}\"")),
+        false => text.lines().any(|line| {
+            let name = line.split_once(':').map(|(name, _)| name.trim_end().trim_matches(['"', '\'']));
+            name == Some(key)
+        }),
+    })
+}
+
+const KEYS_OF_FLOW: [&str; 3] = ["flow", "nodes", "edges"];
+
+/// So much of a file is read to see whether it is a flow, in bytes.
+const FLOW_START: u64 = 1 << 20;
 
 fn report(file: &Checked, valid: bool) -> serde_json::Value {
     match &file.found {

@@ -69,8 +69,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let shown = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
-        let is_test = name.ends_with(".test.yaml") || name.ends_with(".test.yml");
-        !name.starts_with('.') && !is_test && !SKIPPED.contains(&name)
+        !name.starts_with('.') && !SKIPPED.contains(&name)
     };
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(shown).take(MOST).collect();
     paths.sort();

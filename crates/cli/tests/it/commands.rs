@@ -120,6 +120,21 @@ fn verbs_about_a_flow() {
     check("check-formats", both, &["check", "good.yaml", "--format", "sarif", "--json"]);
     let folder: &[_] = &[("flows/a.yaml", CHAIN), ("flows/b.yml", FAILING), ("flows/other.yaml", "x: 1")];
     check("check-folder", folder, &["check", "flows"]);
+    let odd: &[_] = &[
+        ("flows/a.test.yaml", "flow: a.yaml\ncases: []\n"),
+        (
+            "flows/json.yaml",
+            "{ \"flow\": { \"name\": \"json\" }, \"nodes\": [{ \"id\": \"a\", \"type\": \"nosuch\" }] }",
+        ),
+        ("flows/mark.YML", "\u{feff}nodes:\n  - { id: a, type: echo }\n"),
+        (
+            "flows/quote.yaml",
+            "flow: { name: quote }\nnodes:\n  - { id: a, type: echo, input: { text: 'it's' } }\n",
+        ),
+        ("flows/quoted.yaml", "\"nodes\":\n  - { id: a, type: echo }\n"),
+        ("flows/typing.yaml", "flow: { name: typing }\nnode:\n  - { id: a, type: echo }\n"),
+    ];
+    check("check-folder-of-odd-files", odd, &["check", "flows"]);
     check("graph-mermaid", chain, &["graph", "flow.yaml"]);
     check("graph-text", chain, &["graph", "flow.yaml", "--format", "text"]);
     check("graph-dot", chain, &["graph", "flow.yaml", "--format", "dot"]);

@@ -224,6 +224,9 @@ pub(super) fn advice(key: &str) -> Option<String> {
                 .to_owned(),
         ),
         "steps" | "tasks" | "jobs" | "stages" => Some("write `nodes`".to_owned()),
+        "timeout" | "budget" | "failFast" | "maxConcurrency" | "confirmAbove" => {
+            Some(format!("`{key}` belongs under `flow.policy`"))
+        }
         "on" | "triggers" | "schedule" => Some("a flow is started by `inspan run`".to_owned()),
         _ => None,
     }

@@ -353,6 +353,14 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
     if message.contains("unexpected character") {
         return Some("quote the string: without quotes it cannot begin with this character".to_owned());
     }
+    if message.contains("after single-quoted") {
+        return Some("write `''` for a quote within single quotes, or quote the string with `\"`".to_owned());
+    }
+    if message.contains("after double-quoted") {
+        return Some(
+            "write `\\\"` for a quote within double quotes, or quote the string with `'`".to_owned(),
+        );
+    }
     if message.contains("unknown anchor") {
         return Some("quote a string that begins with `*`; an alias needs its anchor before it".to_owned());
     }

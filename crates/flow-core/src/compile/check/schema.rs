@@ -184,12 +184,15 @@ impl SchemaCheck<'_> {
     fn unknown(&self, name: &str, path: &str, error: &ValidationError<'_>, sink: &mut Sink) {
         let owner = self.input.at(path);
         let span = owner.and_then(|owner| owner.entry(name)).map_or(self.span(path), |entry| entry.key_span);
-        let known: Vec<&str> = self.schema_of(error)["properties"]
-            .as_object()
-            .into_iter()
-            .flat_map(|map| map.keys().map(String::as_str))
-            .collect();
-        let help = did_you_mean(name, known.iter().copied())
+        let keys = &self.schema_of(error)["properties"];
+        let known: Vec<&str> =
+            keys.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+        let holder = known.iter().find(|key| !keys[**key]["properties"][name].is_null());
+        // Without the node that the message names.
+        let without = self.root.rfind('.').map_or(0, |dot| dot + 1);
+        let help = holder
+            .map(|holder| format!("`{name}` belongs under `{}.{holder}`", &self.key(path)[without..]))
+            .or_else(|| did_you_mean(name, known.iter().copied()))
             .or_else(|| (!known.is_empty()).then(|| format!("valid keys: {}", known.join(", "))));
         let message = format!("unknown option `{name}` for {}", self.owner);
         let key = format!("{}.{name}", self.key(path));
