@@ -155,6 +155,8 @@ struct ClaudeTurnState {
     cost_usd: Option<f64>,
     /// How often the program has begun to ask the model: more than once for what ends in the background.
     begins: u32,
+    /// Messages that the model had written when it was asked last.
+    written_before: u32,
     /// Tokens of the last finished message with all that the model read for it.
     context_tokens: u64,
     open_tools: OpenTools,
@@ -232,8 +234,12 @@ impl ClaudeDecoder {
     /// Whether the model was asked as often as it may be in the whole turn, and is asked again. The program counts only since
     /// it began to ask.
     pub(super) fn exhausted(&self, max_turns: u32) -> bool {
-        let turn = &self.turn;
-        turn.begun && turn.begins > 1 && turn.messages >= max_turns
+        self.turn.begins > 1 && self.turn.written_before >= max_turns
+    }
+
+    /// The model is asked. The answer of a tool is not a sign of it: after a structured output the program asks no more.
+    fn begin_request(&mut self) {
+        self.turn.written_before = self.turn.messages;
     }
 
     /// The program's ids of the commands in the background.

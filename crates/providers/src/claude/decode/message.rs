@@ -57,6 +57,7 @@ impl ClaudeDecoder {
             "message_start" => {
                 let Some(message) = &event.message else { return };
                 self.retract_if_broken(&message.id, out);
+                self.begin_request();
                 self.begin_message(&message.id, message.model.as_deref());
                 self.turn.message_usage = message.usage.map(Usage::from).unwrap_or_default();
                 self.turn.streamed = Some(Streamed {
