@@ -162,7 +162,7 @@ struct ClaudeTurnState {
     open_tools: OpenTools,
     /// The last message of each sub-agent, by the tool that started it.
     sub_messages: BTreeMap<String, String>,
-    /// Whether a request of a sub-agent was cut, which the program's cost does not include.
+    /// Whether a request of a sub-agent was cut or came after the last result, so that the program's cost does not include it.
     is_cut: bool,
     /// The end of the turn, if only sub-agents are in progress.
     ended: Option<EndedTurn>,
