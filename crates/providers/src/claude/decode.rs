@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
+    AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -313,12 +313,6 @@ impl ClaudeDecoder {
         for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
             out.push(ClaudeDecoded::Event(event));
-        }
-    }
-
-    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
-        if !content.is_empty() {
-            out.push(ClaudeDecoded::Event(self.turn.text.push(content, chunk)));
         }
     }
 
