@@ -46,9 +46,12 @@ enum TextJoin {
 }
 
 impl TurnText {
-    /// Appends a text. Gives the event for it: the first piece of a message right behind another one brings the blank
-    /// line between them, so that pieces put together read as the whole does.
-    pub(crate) fn push(&mut self, mut content: String, chunk: Chunk) -> StreamEvent {
+    /// Appends a text. Gives the event for it, unless it is empty: the first piece of a message right behind another one
+    /// brings the blank line between them, so that pieces put together read as the whole does.
+    pub(crate) fn push(&mut self, mut content: String, chunk: Chunk) -> Option<StreamEvent> {
+        if content.is_empty() {
+            return None;
+        }
         let is_apart = self.join == TextJoin::NewBlock && !self.text.is_empty();
         let follows_text = self.text.len() > self.boundary;
         if is_apart {
@@ -62,7 +65,7 @@ impl TurnText {
         if chunk == Chunk::Whole {
             self.boundary();
         }
-        StreamEvent::Text { content, chunk }
+        Some(StreamEvent::Text { content, chunk })
     }
 
     /// A new message begins. One that continues an answer cut at the token limit begins where that stopped.
@@ -78,14 +81,14 @@ impl TurnText {
         self.join = TextJoin::NewBlock;
     }
 
-    /// Voids the message in progress. What of the voided stretch belongs to earlier messages is returned, to be
+    /// Voids the message in progress. Gives the events for it: what of the voided stretch belongs to earlier messages is
     /// sent again.
-    pub(crate) fn retract(&mut self) -> Option<String> {
+    pub(crate) fn retract(&mut self) -> impl Iterator<Item = StreamEvent> + use<> {
         self.text.truncate(self.message.max(self.boundary));
-        let stored = self.text[self.boundary..].trim_start().to_owned();
-        self.boundary = self.text.len();
-        self.join = TextJoin::NewBlock;
-        (!stored.is_empty()).then_some(stored)
+        let content = self.text[self.boundary..].trim_start().to_owned();
+        self.boundary();
+        let again = (!content.is_empty()).then_some(StreamEvent::Text { content, chunk: Chunk::Whole });
+        std::iter::once(StreamEvent::Retract).chain(again)
     }
 
     /// All of it.
@@ -171,7 +174,7 @@ mod tests {
     /// Appends a piece, and gives what its event says.
     fn piece(text: &mut TurnText, piece: &str) -> String {
         match text.push(piece.to_owned(), Chunk::Delta) {
-            StreamEvent::Text { content, .. } => content,
+            Some(StreamEvent::Text { content, .. }) => content,
             other => panic!("{other:?}"),
         }
     }
@@ -200,7 +203,8 @@ mod tests {
         assert_eq!(piece(&mut text, "kept"), "kept", "the tool is between");
         text.begin_message(Some("max_tokens"));
         piece(&mut text, " broken");
-        assert_eq!(text.retract().as_deref(), Some("kept"));
+        let again = StreamEvent::Text { content: "kept".to_owned(), chunk: Chunk::Whole };
+        assert!(text.retract().eq([StreamEvent::Retract, again]));
         assert_eq!(piece(&mut text, "anew"), "anew", "what is sent again is whole");
         assert_eq!(text.into_text(), "before the tool\n\nkept\n\nanew");
     }

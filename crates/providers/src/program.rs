@@ -73,7 +73,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
         launch: &Self::Launch,
         conversation: &ProcessConversation,
         context: &ExecutionContext,
-    ) -> Result<Self, AgentError>;
+    ) -> impl Future<Output = Result<Self, AgentError>> + Send;
 
     /// Waits until the program answers, and checks its login where it reports one. Sends nothing to a model.
     fn greet(&mut self, launch: &Self::Launch) -> impl Future<Output = Result<(), AgentError>> + Send;

@@ -113,7 +113,7 @@ impl Agent for AcpAgent {
     /// Some agents need twelve seconds for their greeting alone.
     const OPENING: Duration = Duration::from_secs(90);
 
-    fn start(
+    async fn start(
         launch: &AcpLaunch,
         conversation: &ProcessConversation,
         context: &ExecutionContext,

@@ -1,8 +1,8 @@
 //! A running Claude Code: one process that has one conversation, driven by lines of JSON.
 
 use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -115,21 +115,19 @@ impl Agent for ClaudeAgent {
         uuid::Uuid::try_parse(id.as_str()).map(drop).map_err(|_| not_our_id(id))
     }
 
-    fn start(
+    async fn start(
         launch: &ClaudeLaunch,
         conversation: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let mut arguments = launch.arguments.clone();
-        let beginning = launch.beginning(conversation);
-        let beginning =
-            beginning.map(|transcript| PrivateFile::new(&transcript, "jsonl", context)).transpose()?;
+        let beginning = copy_beginning(launch, conversation, context).await?;
         let path = beginning.as_ref().map(|file| file.0.as_path());
         arguments.extend(launch.conversation_arguments(conversation, path));
         let mcp_config = launch
             .mcp_config
             .as_deref()
-            .map(|config| PrivateFile::new(config, "json", context))
+            .map(|config| PrivateFile::new(config.as_bytes(), "json", &temporary(context)))
             .transpose()?;
         if let Some(file) = &mcp_config {
             arguments.push(format!("--mcp-config={}", file.0.display()));
@@ -305,21 +303,42 @@ fn write(stdin: &Stdin, line: &Value) -> Result<(), AgentError> {
     stdin.send(bytes)
 }
 
+/// Copies the beginning of a conversation that is branched, off the threads that must not block.
+async fn copy_beginning(
+    launch: &ClaudeLaunch,
+    conversation: &ProcessConversation,
+    context: &ExecutionContext,
+) -> Result<Option<PrivateFile>, AgentError> {
+    let (launch, conversation, folder) = (launch.clone(), conversation.clone(), temporary(context));
+    let copying = tokio::task::spawn_blocking(move || {
+        let beginning = launch.beginning(&conversation);
+        beginning.map(|transcript| PrivateFile::new(transcript, "jsonl", &folder)).transpose()
+    });
+    copying.await.map_err(|error| {
+        let message = format!("the beginning of the conversation was not copied: {error}");
+        AgentError::new(ErrorCode::Process, message)
+    })?
+}
+
+/// The folder for temporary files.
+fn temporary(context: &ExecutionContext) -> PathBuf {
+    PathBuf::from(context.host.env.get("TMPDIR").unwrap_or("/tmp"))
+}
+
 /// A file that only this user can read. It is deleted when it is dropped.
 #[derive(Debug)]
 struct PrivateFile(PathBuf);
 
 impl PrivateFile {
-    fn new(content: &str, extension: &str, context: &ExecutionContext) -> Result<Self, AgentError> {
-        let folder = PathBuf::from(context.host.env.get("TMPDIR").unwrap_or("/tmp"));
+    fn new(mut content: impl Read, extension: &str, folder: &Path) -> Result<Self, AgentError> {
         let path = folder.join(format!("inspan-{}.{extension}", crate::conversation::fresh_id()));
         let mut options = fs::OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let written = options.open(&path).and_then(|mut file| file.write_all(content.as_bytes()));
+        let written = options.open(&path).and_then(|mut file| io::copy(&mut content, &mut file));
         let file = Self(path);
-        written.map(|()| file).map_err(|error| {
+        written.map(|_| file).map_err(|error| {
             let message = format!("cannot write a file for the program in {}: {error}", folder.display());
             AgentError::new(ErrorCode::Process, message)
         })

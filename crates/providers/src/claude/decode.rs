@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
+    AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -155,12 +155,14 @@ struct ClaudeTurnState {
     cost_usd: Option<f64>,
     /// How often the program has begun to ask the model: more than once for what ends in the background.
     begins: u32,
+    /// Messages that the model had written when it was asked last.
+    written_before: u32,
     /// Tokens of the last finished message with all that the model read for it.
     context_tokens: u64,
     open_tools: OpenTools,
     /// The last message of each sub-agent, by the tool that started it.
     sub_messages: BTreeMap<String, String>,
-    /// Whether a request of a sub-agent was cut, which the program's cost does not include.
+    /// Whether a request of a sub-agent was cut or came after the last result, so that the program's cost does not include it.
     is_cut: bool,
     /// The end of the turn, if only sub-agents are in progress.
     ended: Option<EndedTurn>,
@@ -232,8 +234,12 @@ impl ClaudeDecoder {
     /// Whether the model was asked as often as it may be in the whole turn, and is asked again. The program counts only since
     /// it began to ask.
     pub(super) fn exhausted(&self, max_turns: u32) -> bool {
-        let turn = &self.turn;
-        turn.begun && turn.begins > 1 && turn.messages >= max_turns
+        self.turn.begins > 1 && self.turn.written_before >= max_turns
+    }
+
+    /// The model is asked. The answer of a tool is not a sign of it: after a structured output the program asks no more.
+    fn begin_request(&mut self) {
+        self.turn.written_before = self.turn.messages;
     }
 
     /// The program's ids of the commands in the background.
@@ -307,12 +313,6 @@ impl ClaudeDecoder {
         for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
             out.push(ClaudeDecoded::Event(event));
-        }
-    }
-
-    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
-        if !content.is_empty() {
-            out.push(ClaudeDecoded::Event(self.turn.text.push(content, chunk)));
         }
     }
 

@@ -1,5 +1,7 @@
 //! From options to a command line: the program, its arguments, its environment and its first request.
 
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{
@@ -20,8 +22,8 @@ use inspan_transport::directory;
 /// Tools that would start agents beside ours, or turns that nobody asked for.
 const UNASKED: [&str; 3] = ["Workflow", "CronCreate", "ScheduleWakeup"];
 
-/// The longest transcript that is read, in bytes.
-const TRANSCRIPT_LIMIT: u64 = 512 * 1024 * 1024;
+/// The longest beginning of a transcript that is copied, in bytes.
+const BEGINNING_LIMIT: u64 = 512 * 1024 * 1024;
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
@@ -82,17 +84,23 @@ impl ClaudeLaunch {
     }
 
     /// The beginning of the transcript of a conversation, to where a branch of it begins. In the whole transcript the program
-    /// does not find what it has replaced by a summary since, or replaces at this moment.
-    pub(super) fn beginning(&self, conversation: &ProcessConversation) -> Option<String> {
+    /// does not find what it has replaced by a summary since, or replaces at this moment. Reads line by line, since transcripts
+    /// can be large; nothing is returned beyond a limit.
+    pub(super) fn beginning(&self, conversation: &ProcessConversation) -> Option<io::Take<File>> {
         let ProcessConversation::Forked { from, at: Some(at), .. } = conversation else { return None };
-        let path = self
-            .transcript(from)
-            .filter(|path| path.metadata().is_ok_and(|m| m.len() <= TRANSCRIPT_LIMIT))?;
-        let mut transcript = std::fs::read_to_string(path).ok()?;
-        let found = transcript.find(&format!("\"uuid\":\"{at}\""))?;
-        let end = found + transcript[found..].find('\n')? + 1;
-        transcript.truncate(end);
-        Some(transcript)
+        let last = format!("\"uuid\":\"{at}\"");
+        let mut lines = BufReader::new(File::open(self.transcript(from)?).ok()?.take(BEGINNING_LIMIT));
+        let (mut line, mut end) = (String::new(), 0);
+        while !line.contains(&last) {
+            line.clear();
+            end += lines.read_line(&mut line).ok()?;
+            if !line.ends_with('\n') {
+                return None;
+            }
+        }
+        let mut transcript = lines.into_inner().into_inner();
+        transcript.rewind().ok()?;
+        Some(transcript.take(end as u64))
     }
 
     /// The transcript of a conversation, if there is one where the program stores them.

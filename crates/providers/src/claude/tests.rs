@@ -46,6 +46,7 @@ fn recorded_transcripts_give_their_golden_events() {
 /// Programs in place of Claude Code that misbehave, and how the provider handles each.
 #[cfg(target_os = "linux")]
 mod faults {
+    use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -56,12 +57,14 @@ mod faults {
     use inspan_testkit::is_running;
     use serde_json::{Value, json};
 
+    use super::super::agent::ClaudeAgent;
+    use super::super::launch::ClaudeLaunch;
     use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
     use crate::output::TurnOutput;
-    use crate::program::ProgramProvider;
     use crate::program::pool::Limits;
     use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until};
     use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
+    use crate::program::{Agent as _, Ending, ProcessConversation, ProgramProvider};
 
     /// Answers the greeting, then reads the prompt.
     const GREET: &str = r#"
@@ -270,12 +273,38 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         assert_eq!(result.unwrap_err().code, ErrorCode::Aborted);
     }
 
+    #[tokio::test]
+    async fn a_long_conversation_is_branched_beside_other_work() {
+        let fake = fake(&format!(
+            "for argument; do case $argument in --resume=*) cp \"${{argument#--resume=}}\" beginning;; esac; done; {GREET} cat"
+        ));
+        let context = context_with(&fake, "HOME", fake.folder());
+        let launch = ClaudeLaunch::new(&ClaudeOptions::default(), &context).unwrap();
+        let (from, id) = ("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab", "6f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
+        let folder = fake.folder().join(".claude/projects/-work");
+        std::fs::create_dir_all(&folder).unwrap();
+        let beginning = format!("{}\n{{\"uuid\":\"a\"}}\n", "x".repeat(16 << 20));
+        std::fs::write(folder.join(format!("{from}.jsonl")), format!("{beginning}{{\"uuid\":\"b\"}}\n"))
+            .unwrap();
+        let branch = ProcessConversation::Forked { from: from.into(), at: Some("a".into()), id: id.into() };
+        let mut starting = Box::pin(ClaudeAgent::start(&launch, &branch, &context));
+        assert!(futures::poll!(&mut starting).is_pending(), "it is read elsewhere");
+        let mut agent = starting.await.unwrap();
+        agent.greet(&launch).await.unwrap();
+        assert!(fake.read("beginning") == beginning);
+        agent.end(Ending::Close).await;
+    }
+
+    /// A context with a variable that names a folder.
+    fn context_with(fake: &Fake, variable: &str, folder: &Path) -> ExecutionContext {
+        let host = fake.context().host;
+        let env = host.env.with(variable, folder.display().to_string());
+        ExecutionContext::new(Host { env, cwd: host.cwd.clone(), ..Host::default() })
+    }
+
     /// A context in which conversations are locked, by files in a folder.
     fn context_with_locks(fake: &Fake) -> ExecutionContext {
-        let home = fake.folder().join("home").display().to_string();
-        let host = fake.context().host;
-        let env = host.env.with("INSPAN_HOME", home);
-        ExecutionContext::new(Host { env, cwd: host.cwd.clone(), ..Host::default() })
+        context_with(fake, "INSPAN_HOME", &fake.folder().join("home"))
     }
 
     #[tokio::test]

@@ -200,7 +200,7 @@ impl Agent for CodexAgent {
     const OPENING: Duration = Duration::from_secs(60);
     const REPEATED_WARNING: Option<&str> = Some("configWarning");
 
-    fn start(
+    async fn start(
         launch: &CodexLaunch,
         _: &ProcessConversation,
         context: &ExecutionContext,

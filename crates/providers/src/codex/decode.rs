@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
+    AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
 use serde_json::Value;
 
@@ -317,16 +317,7 @@ impl CodexDecoder {
     /// The message in progress will not be finished, and another takes its place.
     fn retract(&mut self, out: &mut Vec<CodexDecoded>) {
         let Some((_, Streamed::Some)) = self.turn.open_message.take() else { return };
-        out.push(CodexDecoded::Event(StreamEvent::Retract));
-        if let Some(content) = self.turn.text.retract() {
-            self.text(content, Chunk::Whole, out);
-        }
-    }
-
-    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<CodexDecoded>) {
-        if !content.is_empty() {
-            out.push(CodexDecoded::Event(self.turn.text.push(content, chunk)));
-        }
+        out.extend(self.turn.text.retract().map(CodexDecoded::Event));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.

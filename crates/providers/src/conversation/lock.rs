@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct ConversationLock(File, PathBuf);
 
 impl ConversationLock {
-    /// Waits until no other process uses the conversation. Nothing is locked where no file can be written, and for an id that
-    /// cannot be the name of a file.
+    /// Waits until no other process uses the conversation. Nothing is locked where no file can be written, where one was left
+    /// that cannot be opened, and for an id that cannot be the name of a file.
     ///
     /// # Errors
     /// It is in use until then (`INVALID_REQUEST`, kind `sessionBusy`).
@@ -38,7 +38,7 @@ impl ConversationLock {
             match try_lock(&path) {
                 Ok(file) => return Ok(Some(Self(file, path))),
                 Err(TryLockError::Error(error)) => {
-                    tracing::debug!(%error, path = %path.display(), "the conversation cannot be locked");
+                    tracing::warn!(%error, path = %path.display(), "the conversation cannot be locked");
                     return Ok(None);
                 }
                 Err(TryLockError::WouldBlock) if Instant::now() >= until => return Err(busy(session)),
@@ -79,12 +79,16 @@ fn path(session: &ProviderSessionId, environment: &Environment) -> Option<PathBu
 
 fn try_lock(path: &Path) -> Result<File, TryLockError> {
     path.parent().map_or(Ok(()), create_private).map_err(TryLockError::Error)?;
-    if let Ok(left) = File::options().write(true).open(path) {
-        // A process that is idle, or gone, has left it.
-        left.try_lock()?;
-        if is_at(&left, path).map_err(TryLockError::Error)? {
-            let _another_process_was_first = fs::remove_file(path);
+    match File::options().write(true).open(path) {
+        Ok(left) => {
+            // A process that is idle, or gone, has left it.
+            left.try_lock()?;
+            if is_at(&left, path).map_err(TryLockError::Error)? {
+                let _another_process_was_first = fs::remove_file(path);
+            }
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(TryLockError::Error(error)),
     }
     let file = match private().create_new(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(TryLockError::WouldBlock),
@@ -109,4 +113,32 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_opened_locks_nothing_and_one_that_was_left_is_replaced() {
+        let home = tempfile::tempdir().unwrap();
+        let environment =
+            [("INSPAN_HOME".to_owned(), home.path().display().to_string())].into_iter().collect();
+        let session = ProviderSessionId::from("s");
+        let path = path(&session, &environment).unwrap();
+        let take = || ConversationLock::take(&session, &environment, Instant::now());
+        create_private(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        let lock = take().await.unwrap().unwrap();
+        assert_eq!(
+            take().await.unwrap_err().code,
+            inspan_protocol::ErrorCode::InvalidRequest,
+            "it is in use"
+        );
+        drop(lock);
+        // Not even the administrator, as whom tests may run, can open a folder to write.
+        fs::create_dir(&path).unwrap();
+        assert!(take().await.unwrap().is_none());
+        assert!(path.is_dir());
+    }
 }

@@ -132,7 +132,7 @@ impl Agent for OpenCodeAgent {
         if is_id(id.as_str()) { Ok(()) } else { Err(not_found(id)) }
     }
 
-    fn start(
+    async fn start(
         launch: &OpenCodeLaunch,
         conversation: &ProcessConversation,
         context: &ExecutionContext,

@@ -56,7 +56,7 @@ impl<A: Agent> Session<A> {
         context: &ExecutionContext,
         began: Instant,
     ) -> Result<Self, NotReady> {
-        let mut agent = A::start(&call.launch, conversation, context)?;
+        let mut agent = A::start(&call.launch, conversation, context).await?;
         let opening = async {
             agent.greet(&call.launch).await?;
             agent.open(call, conversation).await
@@ -90,7 +90,7 @@ impl<A: Agent> Session<A> {
     /// Starts the program, exchanges greetings and ends it.
     pub(super) async fn greet(launch: &A::Launch, context: &ExecutionContext) -> Result<(), AgentError> {
         let conversation = ProcessConversation::New(ProviderSessionId::from(crate::conversation::fresh_id()));
-        let mut agent = A::start(launch, &conversation, context)?;
+        let mut agent = A::start(launch, &conversation, context).await?;
         let greeted = bounded::<A, _>(agent.greet(launch), context, Instant::now()).await;
         match greeted {
             Ok(()) => {

@@ -58,8 +58,9 @@ impl ClaudeDecoder {
                 ended.end.is_error = true;
                 ended.end.terminal_reason = Some("aborted_tools".to_owned());
             }
-            // Sub-agents have worked since the program counted.
+            // Sub-agents have worked since the program counted, and named the cost.
             let usage = most(self.turn.usage, ended.end.usage);
+            self.turn.is_cut |= usage != ended.end.usage;
             ended.totals.usage += usage - ended.end.usage;
             ended.end.usage = usage;
             ended.end.duration_ms = 0;

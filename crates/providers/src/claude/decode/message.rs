@@ -43,7 +43,8 @@ impl ClaudeDecoder {
                 let Some(delta) = event.delta else { return };
                 if let Some(text) = delta.text {
                     self.streams();
-                    self.text(text.into_string(), Chunk::Delta, out);
+                    let event = self.turn.text.push(text.into_string(), Chunk::Delta);
+                    out.extend(event.map(ClaudeDecoded::Event));
                 } else if let Some(thinking) = delta.thinking {
                     self.streams();
                     thinking_event(thinking.into_string(), Chunk::Delta, out);
@@ -57,6 +58,7 @@ impl ClaudeDecoder {
             "message_start" => {
                 let Some(message) = &event.message else { return };
                 self.retract_if_broken(&message.id, out);
+                self.begin_request();
                 self.begin_message(&message.id, message.model.as_deref());
                 self.turn.message_usage = message.usage.map(Usage::from).unwrap_or_default();
                 self.turn.streamed = Some(Streamed {
@@ -166,7 +168,10 @@ impl ClaudeDecoder {
                 "tool_use" => self.tool_start(block, out),
                 _ if origin == BlockOrigin::SubAgent => {}
                 "text" | "thinking" if origin == BlockOrigin::Streamed && self.finish_block() => {}
-                "text" => self.text(owned(block.text), Chunk::Whole, out),
+                "text" => {
+                    let event = self.turn.text.push(owned(block.text), Chunk::Whole);
+                    out.extend(event.map(ClaudeDecoded::Event));
+                }
                 "thinking" => thinking_event(owned(block.thinking), Chunk::Whole, out),
                 "redacted_thinking" => {}
                 // Tools that run on the vendor's side come and go within the message.
@@ -247,10 +252,7 @@ impl ClaudeDecoder {
     }
 
     fn retract(&mut self, out: &mut Vec<ClaudeDecoded>) {
-        out.push(ClaudeDecoded::Event(StreamEvent::Retract));
-        if let Some(content) = self.turn.text.retract() {
-            out.push(ClaudeDecoded::Event(StreamEvent::Text { content, chunk: Chunk::Whole }));
-        }
+        out.extend(self.turn.text.retract().map(ClaudeDecoded::Event));
     }
 
     /// The counts of a sub-agent's message come with each of its blocks, and are those at its start.

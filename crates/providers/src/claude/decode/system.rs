@@ -11,6 +11,7 @@ impl ClaudeDecoder {
             "init" => {
                 self.turn.begun = true;
                 self.turn.begins += 1;
+                self.begin_request();
                 self.turn.model = line.model.as_deref().map(str::to_owned);
                 if let Some(id) = line.session_id.as_deref()
                     && self.session.as_ref().is_none_or(|known| *known != *id)
@@ -40,6 +41,7 @@ impl ClaudeDecoder {
                     "the program replaced the older part of the conversation by a summary",
                 ));
             }
+            "status" if line.status.as_deref() == Some("requesting") => self.begin_request(),
             "task_started" => self.tasks.begin(line),
             "task_notification" => {
                 let is_stopped = self.tasks.end(line);

@@ -299,6 +299,29 @@ fn what_sub_agents_take_after_a_result_counts_once() {
 }
 
 #[test]
+fn what_sub_agents_take_after_the_last_result_has_no_known_price() {
+    let sub = json!({
+        "type": "assistant", "parent_tool_use_id": "t", "message": { "id": "s", "content": [], "usage": { "input_tokens": 50 } },
+    });
+    let known = Some(1.0);
+    for status in ["completed", "failed", "killed"] {
+        let patch = json!({ "status": status });
+        let ended =
+            json!({ "type": "system", "subtype": "task_updated", "task_id": "local_agent", "patch": patch });
+        let first = [system("init"), task("task_started", "local_agent", ""), result("a", 1.0)];
+        let last = [ended.to_string(), system("session_state_changed")];
+        let (usages, ends) = counts(&[&first[..], &[sub.to_string()], &last].concat());
+        assert_eq!(usages, [(100, known), (150, known), (150, known), (150, None)], "{status}");
+        assert_eq!(ends, [(150, None)], "{status}");
+        assert_eq!(
+            counts(&[first.as_slice(), &last].concat()).1,
+            [(100, known)],
+            "{status}, without a request"
+        );
+    }
+}
+
+#[test]
 fn a_failed_turn_with_a_sub_agent_at_work_has_no_known_price() {
     let failed = result("no", 1.0).replace("false", "true");
     let lines = [system("init"), task("task_started", "local_agent", ""), failed];
@@ -308,9 +331,8 @@ fn a_failed_turn_with_a_sub_agent_at_work_has_no_known_price() {
 #[test]
 fn the_model_is_asked_no_more_than_its_turns_for_what_ends_in_the_background() {
     let said = |id: &str| assistant(id, &json!([{ "type": "text", "text": id }]));
-    let mut decoder = ClaudeDecoder::new();
-    let mut seen = Vec::new();
-    for line in [
+    let asked = || json!({ "type": "system", "subtype": "status", "status": "requesting" }).to_string();
+    let ended_in_background = [
         system("init"),
         task("task_started", "local_agent", ""),
         said("a"),
@@ -318,12 +340,35 @@ fn the_model_is_asked_no_more_than_its_turns_for_what_ends_in_the_background() {
         result("b", 1.0),
         task("task_notification", "local_agent", "completed"),
         system("init"),
-    ] {
-        decoder.push_line(&line);
-        seen.push([2, 3].map(|max| decoder.exhausted(max)));
+    ];
+    let tool = json!([{ "type": "tool_use", "id": "t", "name": "StructuredOutput", "input": {} }]);
+    let answered = json!([{ "type": "tool_result", "tool_use_id": "t", "content": "provided" }]);
+    let called =
+        [assistant("c", &tool), json!({ "type": "user", "message": { "content": answered } }).to_string()];
+    // The whole turns after whose last line it is too much, of a model that may write 2, 3 and 4 messages.
+    let rows: [(&str, Vec<String>, [bool; 3]); 6] = [
+        ("the model is told", vec![], [true, false, false]),
+        ("the answer is the last message", vec![asked(), said("c")], [true, false, false]),
+        ("a tool has answered", called.to_vec(), [true, false, false]),
+        ("the model is asked again", vec![said("c"), asked()], [true, true, false]),
+        ("by a program that only streams", vec![said("c"), start("d")], [true, true, false]),
+        (
+            "a broken message",
+            vec![start("c"), delta("c"), stop("tool_use")[0].clone(), start("d")],
+            [true, false, false],
+        ),
+    ];
+    for (name, more, expected) in rows {
+        let mut decoder = ClaudeDecoder::new();
+        for line in &ended_in_background {
+            assert!(!decoder.exhausted(2), "{name}: the program counts in its own turn");
+            decoder.push_line(line);
+        }
+        for line in more {
+            decoder.push_line(&line);
+        }
+        assert_eq!([2, 3, 4].map(|max| decoder.exhausted(max)), expected, "{name}");
     }
-    assert_eq!(seen.pop(), Some([true, false]));
-    assert!(seen.iter().all(|seen| *seen == [false, false]), "the program counts in its own turn");
 }
 
 #[test]

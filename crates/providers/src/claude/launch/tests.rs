@@ -148,11 +148,9 @@ fn a_conversation_is_found_by_its_transcript() {
     std::fs::write(&transcript, lines.concat()).unwrap();
     let beginning = |at: Option<&str>| {
         let branch = ProviderSessionId::from("branch");
-        launch.beginning(&ProcessConversation::Forked {
-            from: id.clone(),
-            at: at.map(TurnId::from),
-            id: branch,
-        })
+        let at = at.map(TurnId::from);
+        let beginning = launch.beginning(&ProcessConversation::Forked { from: id.clone(), at, id: branch });
+        beginning.map(|transcript| io::read_to_string(transcript).unwrap())
     };
     assert_eq!(
         beginning(Some("a")),
@@ -161,6 +159,9 @@ fn a_conversation_is_found_by_its_transcript() {
     );
     assert_eq!(beginning(Some("c")), Some(lines.concat()));
     assert_eq!(beginning(Some("none")), None);
+    // What follows may be of any size, and no text.
+    File::options().append(true).open(&transcript).unwrap().set_len(BEGINNING_LIMIT + 1).unwrap();
+    assert_eq!(beginning(Some("a")), Some(lines[..2].concat()));
     assert_eq!(beginning(None), None);
     let branch = ProcessConversation::Forked { from: id, at: Some("a".into()), id: "branch".into() };
     assert_eq!(launch.conversation_arguments(&branch, Some(Path::new("/b")))[0], "--resume=/b");

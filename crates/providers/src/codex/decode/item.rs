@@ -16,7 +16,7 @@ impl CodexDecoder {
         self.open_message(&line.item_id, out);
         self.turn.open_message = Some((line.item_id.to_string(), Streamed::Some));
         self.turn.streamed.insert(line.item_id.to_string());
-        self.text(line.delta.to_string(), Chunk::Delta, out);
+        out.extend(self.turn.text.push(line.delta.to_string(), Chunk::Delta).map(CodexDecoded::Event));
     }
 
     /// A message begins. One that was in progress until now was cut off.
@@ -91,7 +91,7 @@ impl CodexDecoder {
         let streamed = self.turn.streamed.remove(&*item.id);
         if !streamed {
             self.open_message(&item.id, out);
-            self.text(text.clone(), Chunk::Whole, out);
+            out.extend(self.turn.text.push(text.clone(), Chunk::Whole).map(CodexDecoded::Event));
         }
         self.turn.open_message = None;
         self.turn.answer = text;

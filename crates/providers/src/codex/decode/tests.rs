@@ -1,5 +1,6 @@
 //! Tests of the decoder beyond what the cases show.
 
+use inspan_protocol::Chunk;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -48,6 +49,31 @@ fn decoded(decoder: &mut CodexDecoder, lines: &[Value]) -> Vec<CodexDecoded> {
         Codec::default().push(format!("{line}\n").as_bytes(), |message| out.extend(decoder.push(message)));
     }
     out
+}
+
+#[test]
+fn text_that_is_sent_again_after_a_message_was_cut_is_in_the_turn_once() {
+    let tell = |method: &str, rest: Value| {
+        let mut params = json!({ "threadId": "ours", "turnId": "t" });
+        params.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        json!({ "method": method, "params": params })
+    };
+    let delta = |id: &str| tell("item/agentMessage/delta", json!({ "itemId": id, "delta": id }));
+    let message = |method: &str, id: &str| {
+        tell(method, json!({ "item": { "type": "agentMessage", "id": id, "text": id } }))
+    };
+    let lines = [
+        delta("kept"),
+        message("item/completed", "kept"),
+        delta("cut"),
+        message("item/started", "next"),
+        delta("next"),
+    ];
+    let mut decoder = begun();
+    let out = decoded(&mut decoder, &lines);
+    let again = StreamEvent::Text { content: "kept".to_owned(), chunk: Chunk::Whole };
+    assert_eq!(out[2..4], [StreamEvent::Retract, again].map(CodexDecoded::Event));
+    assert_eq!(decoder.abandon().1.full_text, "kept\n\nnext");
 }
 
 #[test]
