@@ -211,7 +211,7 @@ impl Run {
 
     /// What a person has said is to be done about a node that was cut short and may have taken effect: in this session, or
     /// before it if it was cut short there.
-    fn rerun_answer(&self, task: TaskRef) -> Option<String> {
+    pub(super) fn rerun_answer(&self, task: TaskRef) -> Option<String> {
         let node = self.facts.node(task);
         let reply = node.more.as_ref().and_then(|more| more.reply.as_ref());
         let before = || {
