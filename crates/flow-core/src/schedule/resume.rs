@@ -8,7 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::{Action, Interrupted, Reusable, Run, emit, ready::named};
+use super::{Action, Interrupted, Reusable, Run, emit, items::ItemMatch, ready::named};
 use crate::{
     graph::{Effects, TaskRef},
     node::NodeKind,
@@ -215,7 +215,8 @@ impl Run {
         let node = self.facts.node(task);
         let reply = node.more.as_ref().and_then(|more| more.reply.as_ref());
         let before = || {
-            let (reusable, path) = self.before(task).filter(|_| node.attempts == 0)?;
+            let (reusable, path) =
+                self.before_as(task, ItemMatch::Same).filter(|_| node.attempts == 0)?;
             reusable.task(&path)?.rerun.clone()
         };
         reply.and_then(|reply| reply.choice.clone()).or_else(before)

@@ -43,7 +43,7 @@ pub struct Reusable {
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
     pub(super) keys: BTreeMap<NodePath, Vec<String>>,
-    /// The items of each node that gave them no keys.
+    /// The items of each node.
     #[serde(default)]
     pub(super) items: BTreeMap<NodePath, Arc<Value>>,
     /// What counts against its budgets: in all, and by its nodes.
@@ -102,9 +102,8 @@ impl Reusable {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
                 (Event::FrameItems { keys: named, items: all, .. }, Some(path)) => {
-                    if named.is_empty() {
-                        found.items.insert(path.clone(), all.clone());
-                    } else {
+                    found.items.insert(path.clone(), all.clone());
+                    if !named.is_empty() {
                         found.keys.insert(path.clone(), named.clone());
                     }
                 }
@@ -430,7 +429,10 @@ impl Run {
             attempt.interrupted.get_or_insert_default().since.get_or_insert(since);
         }
         let asks_itself = attempt.interrupted.as_ref().is_some_and(|cut| cut.asked.is_some());
-        let answered = task.answered.clone().filter(|_| !asks_itself && self.facts.node(at).failures == 0);
+        let is_for_it = !asks_itself
+            && self.facts.node(at).failures == 0
+            && self.before_as(at, ItemMatch::Same).is_some();
+        let answered = task.answered.clone().filter(|_| is_for_it);
         let (asked, reply) = answered.unzip();
         if reply.is_some() {
             let cut = attempt.interrupted.get_or_insert_default();
@@ -504,12 +506,6 @@ impl Run {
         }
         let prefix = self.prefix_before(reusable, owner, index, ItemMatch::Same)?;
         reusable.spent_in.get(&prefix).cloned()
-    }
-
-    /// What the earlier session has left, and the place of a task in it.
-    pub(super) fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
-        let reusable = self.reusable.as_ref()?;
-        Some((reusable, self.path_before(reusable, task, ItemMatch::SameOrReplaced)?))
     }
 
     /// Whether the earlier session began with a task and did not end it.

@@ -6,11 +6,11 @@ use inspan_protocol::{Event, NodeId, NodePath, NodeStatus, Outcome, PromptKind, 
 use serde_json::json;
 
 use super::{
-    reuse::reusable,
+    reuse::{reusable, reusable_after},
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    schedule::{AttemptEnd, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::graph,
 };
 
@@ -311,4 +311,52 @@ nodes:
     let mut after = Sim::reusing(&edited(6), reusable(&first, usize::MAX));
     until_all_wait(&mut after, hours(6));
     assert_eq!(since(&after), [None, Some(hours(1))], "{}", story(&after.log));
+}
+
+/// What a session that takes over from another one would do, if its flow has these items.
+fn plan_of_items(flow: &str, items: &str, left: &Reusable) -> Vec<String> {
+    let edited = graph(&(flow.replace("[A, B]", items) + "# edited\n"));
+    let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
+    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+#[test]
+fn what_a_person_said_of_an_item_is_not_said_of_the_one_that_replaces_it() {
+    let flow = |node: &str| {
+        format!(
+            "
+flow: {{ name: items }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [A, B], maxConcurrency: 1 }}
+    body: {{ nodes: [{{ {node} }}] }}
+"
+        )
+    };
+    // The question does not name the item.
+    let asks = flow("id: human, type: human.input, input: { prompt: Deploy? }");
+    let left = reusable(&Sim::new(&graph(&asks), &[]).driven(world), usize::MAX);
+    let [first, second] = ["each[0]/human Runs(New)", "each[1]/human Reused"];
+    assert_eq!(plan_of_items(&asks, "[C, B]", &left), [first, second]);
+    assert_eq!(plan_of_items(&asks, "[B, A]", &left), ["each[0]/human Reused", second]);
+    let keyed = asks.replace("maxConcurrency", "key: '{{ item }}', maxConcurrency");
+    assert_eq!(plan_of_items(&keyed, "[C, B]", &left), [first, second]);
+    // Nor by way of a session between the two, which has not come to the question.
+    for event in ["frame:items", "frame:start"] {
+        let edited = graph(&asks.replace("[A, B]", "[C, B]"));
+        let between = Sim::reusing(&edited, left.clone()).driven_to(event, world);
+        let left = reusable_after(&between, &left);
+        assert_eq!(plan_of_items(&asks, "[C, B]", &left), [first, second], "{event}");
+    }
+
+    let pays = flow("id: pay, type: control.noop, effects: external");
+    let mut paid = Sim::new(&graph(&pays), &[]);
+    while paid.started.is_empty() {
+        paid.step(&world);
+    }
+    let answered = Sim::resumed(paid.run.graph(), &paid.log, None).driven_to("session:reply", world);
+    let left = reusable(&answered, usize::MAX);
+    assert_eq!(plan_of_items(&pays, "[A, B]", &left)[0], "each[0]/pay Runs(Unfinished)");
+    assert_eq!(plan_of_items(&pays, "[C, B]", &left)[0], "each[0]/pay Asks");
 }
