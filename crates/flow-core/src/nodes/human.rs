@@ -122,6 +122,9 @@ pub struct HumanInput;
 impl HumanInput {
     /// The name of the node type.
     pub const NAME: &str = "human.input";
+
+    /// The fields of its input that count only until a person answers: they are no part of what is asked.
+    pub const UNTIL_ANSWERED: [&str; 2] = ["timeout", "default"];
 }
 
 impl DescribeNode for HumanInput {

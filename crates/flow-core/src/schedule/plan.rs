@@ -21,7 +21,7 @@ pub struct Planned {
     pub path: NodePath,
     /// The decision.
     pub decision: ReuseDecision,
-    /// Whether it was finished before; of one that runs frames, whether anything in them was.
+    /// Whether it was finished before, or its question answered; of one that runs frames, whether anything in them was.
     pub was_finished: bool,
     /// Whether it was interrupted after an agent had worked on it, or after it may have taken effect.
     pub was_cut: bool,
@@ -131,7 +131,7 @@ impl Planned {
     /// Adds what an earlier session has left of a task.
     fn add(&mut self, reusable: &Reusable, path: &NodePath, is_external: bool) {
         let Some(task) = reusable.tasks.get(path) else { return };
-        self.was_finished |= reusable.has_finished(path);
+        self.was_finished |= reusable.has_finished(path) || task.answered.is_some();
         self.was_cut |= task.was_cut() && (is_external || task.has_worked());
         if let Some(cost) = task.cost_usd {
             *self.cost_usd.get_or_insert(0.0) += cost;

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::{Action, Interrupted, Reusable, Run, emit, items::ItemMatch, ready::named};
 use crate::{
+    HumanInput,
     graph::{Effects, TaskRef},
     node::NodeKind,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NodeState, NotRaised, OpenRun, RUN_AGAIN},
@@ -222,6 +223,14 @@ impl Run {
         reply.and_then(|reply| reply.choice.clone()).or_else(before)
     }
 
+    /// Whether a person has answered the question that a task was in the earlier session.
+    pub(super) fn was_answered_before(&self, task: TaskRef) -> bool {
+        let before = self.before(task);
+        before.is_some_and(|(reusable, path)| {
+            reusable.task(&path).is_some_and(|task| task.answered_by_person)
+        })
+    }
+
     /// The open question of this id, if it is the last one of a node that is to begin again: the node takes an answer
     /// that is in the log by then, and does not ask again.
     pub fn asked_before(&self, prompt: &PromptId) -> Option<&Prompt> {
@@ -292,6 +301,15 @@ impl Reusable {
             if node.attempts > 0 {
                 noted.mail = mail;
             }
+        }
+    }
+
+    /// Notes whether a person answered a question, or nobody.
+    pub(super) fn note_who_answered(&mut self, run: &Run, prompt: &PromptId, is_default: bool) {
+        let asked = run.facts.session.prompt(prompt).and_then(|prompt| prompt.task.as_ref());
+        let task = asked.and_then(|path| self.tasks.get_mut(path));
+        if let Some(task) = task.filter(|task| &*task.node_type == HumanInput::NAME) {
+            task.answered_by_person = !is_default;
         }
     }
 

@@ -2,7 +2,7 @@
 //! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
 //! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
@@ -133,6 +133,7 @@ impl Reusable {
                         task.cost_usd = before.cost_usd;
                         task.conversation = before.conversation.filter(|_| cut);
                         task.worked = before.worked && cut;
+                        task.answered_by_person = before.answered_by_person && cut;
                         task.fallbacks = before.fallbacks;
                     }
                     let earlier = run.facts.node(at).since.filter(|_| cut);
@@ -146,9 +147,13 @@ impl Reusable {
                         error: error.clone(),
                         conversation: session_id.clone(),
                         turn_id: turn_id.clone(),
+                        answered_by_person: run.was_answered_before(at),
                         ..ReusableTask::of(&run, at)
                     };
                     found.tasks.insert(path.clone(), task);
+                }
+                (Event::SessionReply { prompt_id, is_default, .. }, _) => {
+                    found.note_who_answered(&run, prompt_id, *is_default);
                 }
                 (Event::TaskAgent { after: Some(_), .. }, Some(path)) => {
                     let at = run.facts.find_any_pass(&graph, path);
@@ -543,10 +548,11 @@ impl Run {
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
         let now = self.any_input(at);
-        let before = task.input.as_ref();
-        let same = attempt.input.as_ref().ok() == before
-            || now.as_ref() == before
-            || before.is_some_and(|before| self.with_own_files(before) == now);
+        let [now, before, given] = [now.as_ref(), task.input.as_ref(), attempt.input.as_ref().ok()]
+            .map(|input| input.map(|input| task.compared(input)));
+        let same = given == before
+            || now == before
+            || before.is_some_and(|before| self.with_own_files(&before).map(Cow::Owned) == now);
         (!same).then_some(ReuseReason::Input)
     }
 

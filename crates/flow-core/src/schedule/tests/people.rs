@@ -360,3 +360,36 @@ nodes:
     assert_eq!(plan_of_items(&pays, "[A, B]", &left)[0], "each[0]/pay Runs(Unfinished)");
     assert_eq!(plan_of_items(&pays, "[C, B]", &left)[0], "each[0]/pay Asks");
 }
+
+#[test]
+fn an_answer_counts_until_the_flow_asks_something_else() {
+    let plan = |flow: &str, left: &Reusable| {
+        let plan = Sim::reusing(&graph(flow), left.clone()).run.plan(Timestamp::default());
+        let node = &plan.nodes[0];
+        (format!("{:?}", node.decision), node.is_done_again())
+    };
+    let edited = |more: &str| ASK.replace("prompt: go", more);
+    let timed = edited("prompt: go, timeout: 2s, default: stop");
+    let other = edited("prompt: come");
+    let stored = Sim::new(&graph(ASK), &[]).driven_to("session:reply", world);
+    let finished = Sim::new(&graph(ASK), &[]).driven(world);
+    for (sim, counts) in [(&stored, "Answered"), (&finished, "Reused")] {
+        let left = reusable(sim, usize::MAX);
+        assert_eq!(plan(&timed, &left), (counts.to_owned(), false));
+        // The answer is lost, and that needs consent.
+        assert_eq!(plan(&other, &left), ("Runs(Input)".to_owned(), true));
+    }
+    // It counts in a session after the next one, too.
+    let left = reusable(&finished, usize::MAX);
+    let next = Sim::reusing(&graph(&timed), left.clone()).driven(world);
+    assert_eq!(plan(ASK, &reusable_after(&next, &left)), ("Reused".to_owned(), false));
+    // Where nobody has answered, the author may change what happens then.
+    let mut default = Sim::new(&graph(&timed), &[]).driven_to("session:prompt", world);
+    let prompt_id = default.run.state().session.prompts[0].prompt_id.clone();
+    let reply =
+        Event::SessionReply { prompt_id, content: "stop".to_owned(), choice: None, is_default: true };
+    default.emit(None, reply);
+    let left = reusable(&default, usize::MAX);
+    assert_eq!(plan(&edited("prompt: go, timeout: 2s, default: wait"), &left).0, "Runs(Input)");
+    assert_eq!(plan(&timed, &left).0, "Answered");
+}
