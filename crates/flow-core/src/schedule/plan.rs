@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
 
-use super::{Action, Agenda, Planning, Reusable, Run, StartNode};
+use super::{Action, Agenda, Planning, Reusable, Run, StartNode, reusable_task::ReusableTask};
 use crate::graph::{Effects, FramesKind, Graph, NodeIx, TaskRef};
 
 /// What happens to each node.
@@ -319,6 +319,10 @@ impl Run {
         let mut planned = Planned::new(path, decision);
         if let Some((reusable, path)) = before {
             planned.add(reusable, &path, false);
+            let is_answer = |task: &ReusableTask| task.output.is_none() && task.answered.is_some();
+            if decision == ReuseDecision::Reused && reusable.tasks.get(&path).is_some_and(is_answer) {
+                planned.decision = ReuseDecision::Answered;
+            }
             if decision == ReuseDecision::Undecided {
                 // What it runs in its frames is not planned: all of it is undecided.
                 reusable.within(&path).for_each(|path| planned.add(reusable, path, false));

@@ -117,7 +117,7 @@ nodes:
         let events = cluster.events(&new).await;
         assert_eq!(has(&events, "session:prompt", 1), asks_again, "{kind:?}");
         let result = events.iter().find_map(|event| match &event.event {
-            Event::TaskComplete { task_id, result, .. } if task_id.as_str() == "ask" => Some(result.clone()),
+            Event::TaskReused { task_id, result, .. } if task_id.as_str() == "ask" => Some(result.clone()),
             _ => None,
         });
         let choice = result.map(|result| result["choice"].clone());

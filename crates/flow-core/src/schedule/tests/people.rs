@@ -10,7 +10,7 @@ use super::{
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    schedule::{AttemptEnd, Reusable, Run, StartNode},
+    schedule::{AttemptEnd, Missing, Reusable, Run, StartNode},
     testing::graph,
 };
 
@@ -378,18 +378,39 @@ fn an_answer_counts_until_the_flow_asks_something_else() {
         assert_eq!(plan(&timed, &left), (counts.to_owned(), false));
         // The answer is lost, and that needs consent.
         assert_eq!(plan(&other, &left), ("Runs(Input)".to_owned(), true));
+        // It counts in a session after the next one, too.
+        let next = Sim::reusing(&graph(&timed), left.clone()).driven(world);
+        assert_eq!(plan(ASK, &reusable_after(&next, &left)), ("Reused".to_owned(), false));
     }
-    // It counts in a session after the next one, too.
-    let left = reusable(&finished, usize::MAX);
-    let next = Sim::reusing(&graph(&timed), left.clone()).driven(world);
-    assert_eq!(plan(ASK, &reusable_after(&next, &left)), ("Reused".to_owned(), false));
     // Where nobody has answered, the author may change what happens then.
     let mut default = Sim::new(&graph(&timed), &[]).driven_to("session:prompt", world);
     let prompt_id = default.run.state().session.prompts[0].prompt_id.clone();
-    let reply =
-        Event::SessionReply { prompt_id, content: "stop".to_owned(), choice: None, is_default: true };
+    let reply = Event::SessionReply { prompt_id, content: "stop".to_owned(), choice: None, is_default: true };
     default.emit(None, reply);
     let left = reusable(&default, usize::MAX);
     assert_eq!(plan(&edited("prompt: go, timeout: 2s, default: wait"), &left).0, "Runs(Input)");
     assert_eq!(plan(&timed, &left).0, "Answered");
+}
+
+#[test]
+fn a_stored_answer_decides_whether_a_part_of_a_flow_runs() {
+    for (wanted, runs) in [("yes", true), ("no", false)] {
+        let graph = graph(&format!(
+            "
+flow: {{ name: asks }}
+nodes:
+  - {{ id: human, type: human.input, input: {{ prompt: Deploy? }} }}
+  - {{ id: wait, type: control.wait, input: {{ ms: 5000 }} }}
+  - {{ id: deploy, type: control.noop, dependsOn: [human], when: \"human.content == '{wanted}'\" }}
+"
+        ));
+        let asked = Sim::new(&graph, &[]).driven_to("session:reply", world);
+        let mut left = reusable(&asked, usize::MAX);
+        let deploy = NodePath::new("deploy");
+        left.run_again(deploy.clone());
+        let plan = Sim::reusing(&graph, left).run.plan(Timestamp::default());
+        let missing = plan.missing_for_from(&graph, &deploy);
+        let itself = Missing { node: deploy.clone(), needs: deploy, cause: None };
+        assert_eq!(missing, (!runs).then_some(itself), "{plan:?}");
+    }
 }
