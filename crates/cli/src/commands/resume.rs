@@ -9,7 +9,7 @@ use inspan_flow::{
     ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError, builtin_nodes,
     takes_input,
 };
-use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, SessionId};
+use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, Reply, SessionId};
 use inspan_sessions::{SessionErrorCode, is_driven};
 use serde_json::{Map, Value};
 
@@ -133,6 +133,8 @@ fn anew(
     }
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
     let mut reusable = kept.reusable(u64::MAX, missing)?;
+    let answers = if args.plan { kept.stored_answers()? } else { Vec::new() };
+    answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
     reusable.forget_raises(&kept.graph, &graph);
     let budgets = budgets(&args.budget, &graph)?;
     reusable.check_raise(&graph, &budgets)?;
@@ -144,8 +146,7 @@ fn anew(
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
-        let run = kept.folded(kept.record.run(&kept.graph))?;
-        show(&kept.with_stored_answers(plan, run.state().prompts())?, &kept, invocation);
+        show(&with_stored_answers(plan, &answers), &kept, invocation);
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
@@ -225,6 +226,7 @@ pub(super) struct StoredSession {
     pub(super) graph: Arc<Graph>,
     pub(super) status: inspan_protocol::SessionStatus,
     pub(super) last_seq: u64,
+    open_prompts: Vec<Prompt>,
     /// The session that continues it.
     pub(super) continued_by: Option<SessionId>,
     /// The process that runs it.
@@ -272,6 +274,7 @@ impl StoredSession {
             graph,
             status,
             last_seq,
+            open_prompts: entry.digest.prompts,
             continued_by,
             owner,
         })
@@ -490,29 +493,44 @@ impl StoredSession {
     fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let taken_over = self.taken_over(Missing::Refused)?;
         let run = self.folded(self.record.run(&self.graph).reusing(taken_over))?;
-        let open = run.state().prompts().to_vec();
-        let plan = self.with_stored_answers(run.plan_to_resume(SystemClock.now()), &open)?;
+        let plan = with_stored_answers(run.plan_to_resume(SystemClock.now()), &self.stored_answers()?);
         show(&plan, self, invocation);
         Ok(Exit::Success)
     }
 
-    /// The plan with the questions whose stored answer is taken: those that are asked as they were.
-    fn with_stored_answers(&self, mut plan: Plan, open: &[Prompt]) -> Result<Plan, Failure> {
-        let posted = super::session::runtime()?.block_on(self.store.unanswered(&self.record.session))?;
-        let answers = posted.iter().filter_map(|posted| match &posted.command {
-            Command::Reply { prompt, .. } => open.iter().find(|open| open.prompt_id == *prompt),
-            _ => None,
-        });
-        let answered: Vec<&NodePath> = answers.filter_map(|prompt| prompt.task.as_ref()).collect();
-        for node in &mut plan.nodes {
-            let asks = node.decision == ReuseDecision::Runs(ReuseReason::Unfinished)
-                || node.decision == ReuseDecision::Asks;
-            if asks && answered.contains(&&node.path) {
-                node.decision = ReuseDecision::Answered;
-            }
-        }
-        Ok(plan)
+    /// Its open questions whose answer is stored and not taken yet, each with it.
+    fn stored_answers(&self) -> Result<Vec<(Prompt, Reply)>, Failure> {
+        let runtime = super::session::runtime()?;
+        Ok(runtime.block_on(stored_answers(&*self.store, &self.record.session, &self.open_prompts))?)
     }
+}
+
+/// The open questions of a session whose answer is stored and not taken yet, each with it.
+pub(super) async fn stored_answers(
+    store: &dyn RunStore,
+    session: &SessionId,
+    open: &[Prompt],
+) -> Result<Vec<(Prompt, Reply)>, StoreError> {
+    let posted = store.unanswered(session).await?;
+    let answers = posted.into_iter().filter_map(|posted| {
+        let Command::Reply { prompt, content, choice } = posted.command else { return None };
+        let open = open.iter().find(|open| open.prompt_id == prompt && !open.is_over(posted.at))?;
+        Some((open.clone(), open.check(content, choice).ok()?))
+    });
+    Ok(answers.collect())
+}
+
+/// The plan with the questions whose stored answer is taken: those that are asked as they were.
+fn with_stored_answers(mut plan: Plan, answers: &[(Prompt, Reply)]) -> Plan {
+    let answered: Vec<&NodePath> = answers.iter().filter_map(|(prompt, _)| prompt.task.as_ref()).collect();
+    for node in &mut plan.nodes {
+        let asks = node.decision == ReuseDecision::Runs(ReuseReason::Unfinished)
+            || node.decision == ReuseDecision::Asks;
+        if asks && answered.contains(&&node.path) {
+            node.decision = ReuseDecision::Answered;
+        }
+    }
+    plan
 }
 
 impl Continuation {

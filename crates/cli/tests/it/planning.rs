@@ -5,7 +5,10 @@ use std::fs;
 use jsonschema::validator_for;
 use serde_json::{Value, json};
 
-use crate::program::{flow_folder, inspan};
+use crate::{
+    processes::until,
+    program::{flow_folder, inspan, program},
+};
 
 const FLOW: &str = "
 flow:
@@ -264,6 +267,62 @@ nodes:
     assert!(refused.stderr.contains("would not run after session `new`"), "{}", refused.stderr);
     run_parts(folder, &["--from", "publish", "--reuse", "old"]);
     assert_eq!(runs(folder), "publish");
+}
+
+#[test]
+fn an_answer_that_is_only_stored_counts_for_a_part_too() {
+    const FLOW: &str = "
+flow: { name: release }
+nodes:
+  - { id: ok, type: human.input, input: { prompt: Publish?, choices: ['yes', 'no'] } }
+  - { id: publish, type: exec, dependsOn: [ok], when: ok.choice == 'yes', input: { argv: [sh, -c, 'echo publish >> runs'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    inspan(folder, &["run", "--session-id", "old"]).expect(3);
+    inspan(folder, &["reply", "old", "--choice", "yes"]).expect(0);
+    assert_eq!(runs(folder), "publish");
+    inspan(folder, &["run", "--session-id", "new"]).expect(3);
+    inspan(folder, &["reply", "new", "--choice", "no", "--no-resume"]).expect(0);
+    let events = || inspan(folder, &["logs", "new"]).expect(0).stdout;
+    let before = events();
+    for more in [&["--plan"][..], &[], &["--reuse", "new"]] {
+        let refused = inspan(folder, &[&["run", "--from", "publish"], more].concat()).expect(2);
+        assert!(refused.stderr.contains("`publish` would not run after session `new`"), "{}", refused.stderr);
+        assert_eq!((runs(folder), events() == before), (String::new(), more == ["--plan"]), "{more:?}");
+    }
+    inspan(folder, &["run", "--session-id", "newest"]).expect(3);
+    inspan(folder, &["reply", "newest", "--choice", "yes", "--no-resume"]).expect(0);
+    let part = run_parts(folder, &["--from", "publish", "--session-id", "part"]);
+    assert_eq!(statuses(&part), json!({ "ok": "reused", "publish": "complete" }));
+    assert_eq!(runs(folder), "publish");
+    assert!(inspan(folder, &["why", "part", "ok"]).stdout.contains("reused from newest/ok"));
+}
+
+#[test]
+fn what_was_cut_short_and_is_not_in_the_part_does_not_run_and_nobody_is_asked() {
+    const FLOW: &str = "
+flow: { name: shop }
+nodes:
+  - { id: pay, type: exec, effects: external, input: { argv: [sh, -c, 'echo pay >> runs; while [ ! -e go ]; do sleep 0.02; done'] } }
+  - { id: ship, type: exec, dependsOn: [pay], input: { argv: [sh, -c, 'echo ship >> runs'] } }
+  - { id: log, type: exec, input: { argv: [sh, -c, 'echo log >> runs'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    let mut child = program(folder, &["run", "--session-id", "cut"]).spawn().unwrap();
+    until("it pays", || fs::read_to_string(folder.join("runs")).is_ok_and(|ran| ran.contains("pay")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::write(folder.join("go"), "").unwrap();
+    runs(folder);
+    let refused = inspan(folder, &["run", "--from", "ship"]).expect(2);
+    for words in ["`ship` needs the output of `pay`", "session `cut`: it was interrupted"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    let part = run_parts(folder, &["--only", "log"]);
+    let expected = json!({ "pay": "skipped", "ship": "skipped", "log": "complete" });
+    assert_eq!((statuses(&part), runs(folder)), (expected, "log".to_owned()));
 }
 
 #[test]

@@ -119,10 +119,18 @@ impl HumanAnswer {
 /// `human.input`.
 pub struct HumanInput;
 
+impl HumanInput {
+    /// The name of the node type.
+    pub const NAME: &str = "human.input";
+
+    /// The fields of its input that count only until a person answers: they are no part of what is asked.
+    pub const UNTIL_ANSWERED: [&str; 2] = ["timeout", "default"];
+}
+
 impl DescribeNode for HumanInput {
     fn describe(&self) -> NodeTypeInfo {
         let help = "Asks a person: a text, one of the choices, or a form.";
-        let info = typed::describe::<HumanQuestion, HumanAnswer>("human.input", "human", help);
+        let info = typed::describe::<HumanQuestion, HumanAnswer>(Self::NAME, "human", help);
         NodeTypeInfo { occupies: Occupies::Nothing, ..info }
     }
 

@@ -8,8 +8,10 @@ use inspan_protocol::NodePath;
 use super::{
     Reusable, Run,
     items::{ItemBefore, ItemMatch},
+    reusable_task::ReusableTask,
 };
 use crate::{
+    HumanInput,
     graph::{FrameIx, FramesKind, TaskRef},
     node::NodeKind,
     state::frame_prefix,
@@ -29,13 +31,17 @@ impl Reusable {
                 continue;
             }
             let path = run.facts.path(&run.graph, task);
+            let items = match run.path_before(from, task, ItemMatch::Same) {
+                Some(_) => ItemMatch::Same,
+                None => ItemMatch::SameOrReplaced,
+            };
             if !self.has(&path) {
                 for pass in before.pass().. {
                     let before = before.with_pass(pass);
                     if !from.has(&before) {
                         break;
                     }
-                    self.copy(from, &before, &path.with_pass(pass));
+                    self.copy(from, &before, &path.with_pass(pass), items);
                 }
             } else if run.facts.spec(&run.graph, task).kind == NodeKind::Frames {
                 copy_entry(&from.keys, &before, &mut self.keys, &path);
@@ -64,10 +70,11 @@ impl Reusable {
         let is_new = |index: &u32| begun.is_none_or(|begun| !begun.contains(index));
         for index in indices.into_iter().filter(is_new) {
             let to = frame_prefix(&path, &frames.kind, index);
-            if let Some(before) = run.prefix_before(from, owner, index, ItemMatch::SameOrReplaced) {
-                self.copy_within(from, &before, &to);
-            }
             let same = run.prefix_before(from, owner, index, ItemMatch::Same);
+            if let Some(before) = run.prefix_before(from, owner, index, ItemMatch::SameOrReplaced) {
+                let items = if same.is_some() { ItemMatch::Same } else { ItemMatch::SameOrReplaced };
+                self.copy_within(from, &before, &to, items);
+            }
             if let Some(spent) = same.and_then(|before| from.spent_in.get(&before)) {
                 self.spent_in.entry(to).or_insert_with(|| spent.clone());
             }
@@ -85,24 +92,37 @@ impl Reusable {
     }
 
     /// What a node has left, and all within its frames.
-    fn copy(&mut self, from: &Reusable, before: &NodePath, to: &NodePath) {
+    fn copy(&mut self, from: &Reusable, before: &NodePath, to: &NodePath, items: ItemMatch) {
         if let Some(task) = from.task(before) {
-            self.tasks.entry(to.clone()).or_insert_with(|| task.clone());
+            self.copy_task(task, to, items);
             copy_entry(&from.keys, before, &mut self.keys, to);
             copy_entry(&from.items, before, &mut self.items, to);
         }
         for next in ["/", "["] {
-            self.copy_within(from, &format!("{before}{next}"), &format!("{to}{next}"));
+            self.copy_within(from, &format!("{before}{next}"), &format!("{to}{next}"), items);
         }
     }
 
+    /// What a task has left; without what a person has said, if its item is another one now.
+    fn copy_task(&mut self, task: &ReusableTask, to: &NodePath, items: ItemMatch) {
+        let is_replaced = items == ItemMatch::SameOrReplaced;
+        if self.has(to) || (is_replaced && &*task.node_type == HumanInput::NAME) {
+            return;
+        }
+        let mut copied = task.clone();
+        if is_replaced {
+            (copied.answered, copied.rerun) = (None, None);
+        }
+        self.tasks.insert(to.clone(), copied);
+    }
+
     /// All whose path begins so.
-    fn copy_within(&mut self, from: &Reusable, before: &str, to: &str) {
+    fn copy_within(&mut self, from: &Reusable, before: &str, to: &str, items: ItemMatch) {
         let moved = |path: &str| path.strip_prefix(before).map(|rest| format!("{to}{rest}"));
         for (path, task) in from.tasks.range(NodePath::new(before)..) {
             let Some(to) = moved(path.as_str()).map(|to| NodePath::new(&to)) else { break };
             if !from.runs_again(path) {
-                self.tasks.entry(to.clone()).or_insert_with(|| task.clone());
+                self.copy_task(task, &to, items);
                 copy_entry(&from.keys, path, &mut self.keys, &to);
                 copy_entry(&from.items, path, &mut self.items, &to);
             }

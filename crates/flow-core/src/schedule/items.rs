@@ -9,12 +9,12 @@ use inspan_protocol::NodePath;
 use serde_json::Value;
 
 use super::{Reusable, Run};
-use crate::{graph::TaskRef, state::frame_prefix};
+use crate::{HumanInput, graph::TaskRef, state::frame_prefix};
 
 /// Which item of an earlier list counts as an item of the list now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ItemMatch {
-    /// An equal one alone: a budget is that of this item.
+    /// An equal one alone: a budget is that of this item, and what a person said was about it.
     Same,
     /// Else the one that it replaced, whose work may be reused if nothing that its nodes see has changed.
     SameOrReplaced,
@@ -47,7 +47,7 @@ impl Run {
         let found =
             match (keys, reusable.keys.get(&around), items, reusable.items.get(&around)) {
                 ([_, ..], Some(before), ..) => found_again(keys, before, |_| ItemBefore::New),
-                ([], None, Some(now), Some(before)) => {
+                (_, _, Some(now), Some(before)) => {
                     let Some(before) = before.as_array() else { return };
                     let kept: HashSet<&Value> = now.iter().collect();
                     let is_replaced = |at: usize| before.get(at).is_some_and(|item| !kept.contains(item));
@@ -58,6 +58,17 @@ impl Run {
                 _ => return,
             };
         self.items_before.insert(owner, found);
+    }
+
+    /// What the earlier session has left, and the place of a task in it.
+    pub(super) fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
+        let is_question = &*self.facts.spec(&self.graph, task).node_type == HumanInput::NAME;
+        self.before_as(task, if is_question { ItemMatch::Same } else { ItemMatch::SameOrReplaced })
+    }
+
+    pub(super) fn before_as(&self, task: TaskRef, items: ItemMatch) -> Option<(&Reusable, NodePath)> {
+        let reusable = self.reusable.as_ref()?;
+        Some((reusable, self.path_before(reusable, task, items)?))
     }
 
     /// The place of a task in the earlier session.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
 
-use super::{Action, Agenda, Planning, Reusable, Run, StartNode};
+use super::{Action, Agenda, Planning, Reusable, Run, StartNode, reusable_task::ReusableTask};
 use crate::graph::{Effects, FramesKind, Graph, NodeIx, TaskRef};
 
 /// What happens to each node.
@@ -21,7 +21,7 @@ pub struct Planned {
     pub path: NodePath,
     /// The decision.
     pub decision: ReuseDecision,
-    /// Whether it was finished before; of one that runs frames, whether anything in them was.
+    /// Whether it was finished before, or its question answered; of one that runs frames, whether anything in them was.
     pub was_finished: bool,
     /// Whether it was interrupted after an agent had worked on it, or after it may have taken effect.
     pub was_cut: bool,
@@ -131,7 +131,7 @@ impl Planned {
     /// Adds what an earlier session has left of a task.
     fn add(&mut self, reusable: &Reusable, path: &NodePath, is_external: bool) {
         let Some(task) = reusable.tasks.get(path) else { return };
-        self.was_finished |= reusable.has_finished(path);
+        self.was_finished |= reusable.has_finished(path) || task.answered.is_some();
         self.was_cut |= task.was_cut() && (is_external || task.has_worked());
         if let Some(cost) = task.cost_usd {
             *self.cost_usd.get_or_insert(0.0) += cost;
@@ -319,6 +319,10 @@ impl Run {
         let mut planned = Planned::new(path, decision);
         if let Some((reusable, path)) = before {
             planned.add(reusable, &path, false);
+            let is_answer = |task: &ReusableTask| task.output.is_none() && task.answered.is_some();
+            if decision == ReuseDecision::Reused && reusable.tasks.get(&path).is_some_and(is_answer) {
+                planned.decision = ReuseDecision::Answered;
+            }
             if decision == ReuseDecision::Undecided {
                 // What it runs in its frames is not planned: all of it is undecided.
                 reusable.within(&path).for_each(|path| planned.add(reusable, path, false));

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     graph::{Join, TaskRef},
     node::{NodeKind, Occupies},
+    state::IT_IS_DONE,
 };
 
 /// How often in a row the process may die while a node is at work before the node is failed; `retry.maxAttempts` if that
@@ -79,6 +80,11 @@ impl Run {
             }
         }
         if self.needs_confirmation(task) {
+            // What does not run in any case is not asked about.
+            let is_done = self.rerun_answer(task).as_deref() == Some(IT_IS_DONE);
+            if !is_done && is_left_out(selected, node.kind, || false) {
+                return actions.push(self.skip(task, SkipReason::NotSelected));
+            }
             match self.confirm_rerun(task, &path, actions) {
                 Some(error) => failure = Some(error),
                 None => return,

@@ -3,13 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Prompt, PromptId, SessionStatus,
-    StopReason, Timestamp,
+    AgentError, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Prompt, PromptId, Reply,
+    SessionStatus, StopReason, Timestamp,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Action, Interrupted, Reusable, Run, emit, ready::named};
+use super::{
+    Action, Interrupted, Reusable, Run, StartNode, emit, items::ItemMatch, ready::named,
+    reusable_task::ReusableTask,
+};
 use crate::{
+    HumanAnswer, HumanInput,
     graph::{Effects, TaskRef},
     node::NodeKind,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NodeState, NotRaised, OpenRun, RUN_AGAIN},
@@ -211,14 +215,35 @@ impl Run {
 
     /// What a person has said is to be done about a node that was cut short and may have taken effect: in this session, or
     /// before it if it was cut short there.
-    fn rerun_answer(&self, task: TaskRef) -> Option<String> {
+    pub(super) fn rerun_answer(&self, task: TaskRef) -> Option<String> {
         let node = self.facts.node(task);
         let reply = node.more.as_ref().and_then(|more| more.reply.as_ref());
         let before = || {
-            let (reusable, path) = self.before(task).filter(|_| node.attempts == 0)?;
+            let (reusable, path) = self.before_as(task, ItemMatch::Same).filter(|_| node.attempts == 0)?;
             reusable.task(&path)?.rerun.clone()
         };
         reply.and_then(|reply| reply.choice.clone()).or_else(before)
+    }
+
+    /// The question that a task asked in the earlier session, with the answer that nobody has taken, unless it has asked again.
+    pub(super) fn stored_answer(&self, attempt: &StartNode, task: &ReusableTask) -> Option<(Prompt, Reply)> {
+        let asks_itself = attempt.interrupted.as_ref().is_some_and(|cut| cut.asked.is_some());
+        let is_first = self.facts.node(attempt.node).failures == 0;
+        let is_same_item = || self.before_as(attempt.node, ItemMatch::Same).is_some();
+        task.answered.clone().filter(|_| !asks_itself && is_first && is_same_item())
+    }
+
+    /// The output of a node that only asks, if this is the answer.
+    pub(super) fn output_of_answer(&self, at: TaskRef, (asked, reply): &(Prompt, Reply)) -> Option<Value> {
+        let only_asks = &*self.facts.spec(&self.graph, at).node_type == HumanInput::NAME;
+        HumanAnswer::of(asked.schema.is_some(), reply.clone()).ok().filter(|_| only_asks)
+    }
+
+    /// Whether a person has answered the question that a task was in the earlier session.
+    pub(super) fn was_answered_before(&self, task: TaskRef) -> bool {
+        let before = self.before(task);
+        before
+            .is_some_and(|(reusable, path)| reusable.task(&path).is_some_and(|task| task.answered_by_person))
     }
 
     /// The open question of this id, if it is the last one of a node that is to begin again: the node takes an answer
@@ -291,6 +316,24 @@ impl Reusable {
             if node.attempts > 0 {
                 noted.mail = mail;
             }
+        }
+    }
+
+    /// Takes the answer to an open question of a `human.input` that is stored and that the session has not taken.
+    pub fn take_answer(&mut self, prompt: &Prompt, reply: &Reply) {
+        let task = prompt.task.as_ref().and_then(|path| self.tasks.get_mut(path));
+        if let Some(task) = task.filter(|task| &*task.node_type == HumanInput::NAME) {
+            task.answered = Some((prompt.clone(), reply.clone()));
+            task.answered_by_person = true;
+        }
+    }
+
+    /// Notes whether a person answered a question, or nobody.
+    pub(super) fn note_who_answered(&mut self, run: &Run, prompt: &PromptId, is_default: bool) {
+        let asked = run.facts.session.prompt(prompt).and_then(|prompt| prompt.task.as_ref());
+        let task = asked.and_then(|path| self.tasks.get_mut(path));
+        if let Some(task) = task.filter(|task| &*task.node_type == HumanInput::NAME) {
+            task.answered_by_person = !is_default;
         }
     }
 

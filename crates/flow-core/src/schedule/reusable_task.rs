@@ -1,6 +1,6 @@
 //! What a session has left of one task.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use inspan_protocol::{
     AgentError, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, Timestamp, TurnId,
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Run;
-use crate::{graph::TaskRef, state::is_work};
+use crate::{HumanInput, graph::TaskRef, state::is_work};
 
 /// One task of the earlier session, by its newest attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +65,9 @@ pub(super) struct ReusableTask {
     /// Its question, if it is answered and nobody has taken the answer.
     #[serde(default)]
     pub(super) answered: Option<(Prompt, Reply)>,
+    /// Whether a person has answered its newest question, and not the default.
+    #[serde(default)]
+    pub(super) answered_by_person: bool,
     /// Messages to its agent that no finished turn has answered.
     #[serde(default)]
     pub(super) mail: Vec<String>,
@@ -106,6 +109,7 @@ impl ReusableTask {
             since: None,
             asked: false,
             answered: None,
+            answered_by_person: false,
             mail: Vec::new(),
         }
     }
@@ -139,6 +143,15 @@ impl ReusableTask {
             Event::AgentUsage { turn_id, .. } => self.turn_id = turn_id.clone(),
             _ => {}
         }
+    }
+
+    /// An input of it as it is compared. What counts only until a person has answered is left out then.
+    pub(super) fn compared<'a>(&self, input: &'a Value) -> Cow<'a, Value> {
+        let Some(question) = input.as_object().filter(|_| self.answered_by_person) else {
+            return Cow::Borrowed(input);
+        };
+        let asked = question.iter().filter(|(key, _)| !HumanInput::UNTIL_ANSWERED.contains(&key.as_str()));
+        Cow::Owned(asked.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     /// Whether it began and did not end.

@@ -2,7 +2,7 @@
 //! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
 //! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
@@ -43,7 +43,7 @@ pub struct Reusable {
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
     pub(super) keys: BTreeMap<NodePath, Vec<String>>,
-    /// The items of each node that gave them no keys.
+    /// The items of each node.
     #[serde(default)]
     pub(super) items: BTreeMap<NodePath, Arc<Value>>,
     /// What counts against its budgets: in all, and by its nodes.
@@ -102,9 +102,8 @@ impl Reusable {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
                 (Event::FrameItems { keys: named, items: all, .. }, Some(path)) => {
-                    if named.is_empty() {
-                        found.items.insert(path.clone(), all.clone());
-                    } else {
+                    found.items.insert(path.clone(), all.clone());
+                    if !named.is_empty() {
                         found.keys.insert(path.clone(), named.clone());
                     }
                 }
@@ -134,6 +133,7 @@ impl Reusable {
                         task.cost_usd = before.cost_usd;
                         task.conversation = before.conversation.filter(|_| cut);
                         task.worked = before.worked && cut;
+                        task.answered_by_person = before.answered_by_person && cut;
                         task.fallbacks = before.fallbacks;
                     }
                     let earlier = run.facts.node(at).since.filter(|_| cut);
@@ -147,9 +147,13 @@ impl Reusable {
                         error: error.clone(),
                         conversation: session_id.clone(),
                         turn_id: turn_id.clone(),
+                        answered_by_person: run.was_answered_before(at),
                         ..ReusableTask::of(&run, at)
                     };
                     found.tasks.insert(path.clone(), task);
+                }
+                (Event::SessionReply { prompt_id, is_default, .. }, _) => {
+                    found.note_who_answered(&run, prompt_id, *is_default);
                 }
                 (Event::TaskAgent { after: Some(_), .. }, Some(path)) => {
                     let at = run.facts.find_any_pass(&graph, path);
@@ -429,8 +433,10 @@ impl Run {
         if let Some(since) = task.since.filter(|_| self.only_waits(at)) {
             attempt.interrupted.get_or_insert_default().since.get_or_insert(since);
         }
-        let asks_itself = attempt.interrupted.as_ref().is_some_and(|cut| cut.asked.is_some());
-        let answered = task.answered.clone().filter(|_| !asks_itself && self.facts.node(at).failures == 0);
+        let answered = self.stored_answer(attempt, task);
+        if let Some(output) = answered.as_ref().and_then(|answered| self.output_of_answer(at, answered)) {
+            return Some(reused(Arc::new(output), None));
+        }
         let (asked, reply) = answered.unzip();
         if reply.is_some() {
             let cut = attempt.interrupted.get_or_insert_default();
@@ -506,12 +512,6 @@ impl Run {
         reusable.spent_in.get(&prefix).cloned()
     }
 
-    /// What the earlier session has left, and the place of a task in it.
-    pub(super) fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
-        let reusable = self.reusable.as_ref()?;
-        Some((reusable, self.path_before(reusable, task, ItemMatch::SameOrReplaced)?))
-    }
-
     /// Whether the earlier session began with a task and did not end it.
     pub(super) fn was_cut_before(&self, task: TaskRef) -> bool {
         self.before(task).is_some_and(|(reusable, path)| reusable.is_cut(&path))
@@ -547,10 +547,11 @@ impl Run {
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
         let now = self.any_input(at);
-        let before = task.input.as_ref();
-        let same = attempt.input.as_ref().ok() == before
-            || now.as_ref() == before
-            || before.is_some_and(|before| self.with_own_files(before) == now);
+        let [now, before, given] = [now.as_ref(), task.input.as_ref(), attempt.input.as_ref().ok()]
+            .map(|input| input.map(|input| task.compared(input)));
+        let same = given == before
+            || now == before
+            || before.is_some_and(|before| self.with_own_files(&before).map(Cow::Owned) == now);
         (!same).then_some(ReuseReason::Input)
     }
 

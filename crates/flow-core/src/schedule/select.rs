@@ -121,9 +121,13 @@ impl Plan {
         let missing = |needs: &NodePath, cause| Missing { node: node.clone(), needs: needs.clone(), cause };
         for planned in &self.nodes {
             let place = planned.path.place();
-            if let ReuseDecision::Runs(why) = planned.decision
-                && before.iter().any(|before| place.is_within(before))
-            {
+            let why = match planned.decision {
+                ReuseDecision::Runs(why) => why,
+                // It runs if a person says so.
+                ReuseDecision::Asks => ReuseReason::Unfinished,
+                _ => continue,
+            };
+            if before.iter().any(|before| place.is_within(before)) {
                 return Some(missing(&place, Some((place.clone(), why))));
             }
         }

@@ -100,6 +100,7 @@ nodes:
     for (kind, edit) in [
         (ParentKind::Resume, ("'30'", "'0'")),
         (ParentKind::Fork, ("'30'", "'0'")),
+        (ParentKind::Resume, ("'no'] }", "'no'], timeout: 1s, default: 'no' }")),
         (ParentKind::Resume, ("Go on?", "Go back?")),
     ] {
         let cluster = TestCluster::new();
@@ -109,13 +110,14 @@ nodes:
         let choice = Some("yes".to_owned());
         post(&cluster, &old, Command::Reply { prompt, content: String::new(), choice }).await;
         cluster.decider().decide(&old, &[], None).await.unwrap();
-        let new = cluster.follow(&old, kind, &flow.replace(edit.0, edit.1)).await;
-        let asks_again = edit.0 != "'30'";
+        let edited = flow.replace(edit.0, edit.1).replace("'30'", "'0'");
+        let new = cluster.follow(&old, kind, &edited).await;
+        let asks_again = edit.0 == "Go on?";
         cluster.run(&new, &[], |events| asks_again && has(events, "session:prompt", 1)).await;
         let events = cluster.events(&new).await;
         assert_eq!(has(&events, "session:prompt", 1), asks_again, "{kind:?}");
         let result = events.iter().find_map(|event| match &event.event {
-            Event::TaskComplete { task_id, result, .. } if task_id.as_str() == "ask" => Some(result.clone()),
+            Event::TaskReused { task_id, result, .. } if task_id.as_str() == "ask" => Some(result.clone()),
             _ => None,
         });
         let choice = result.map(|result| result["choice"].clone());

@@ -16,7 +16,7 @@ use crate::{
     args::RunArgs,
     commands::{
         flow,
-        resume::{LineageError, graph_of, lineage},
+        resume::{LineageError, StoredSession, graph_of, lineage, stored_answers},
     },
     failure::Failure,
     invocation::Invocation,
@@ -53,12 +53,27 @@ impl RunPart {
         for (option, node) in asked.chain(args.from.iter().map(|node| ("--from", node))) {
             graph.find_place(node).map_err(|error| Failure::usage(format!("{option}: {error}")))?;
         }
-        let search = Search { args, graph, nodes, given };
-        store::block_on(async {
-            let store = store::open_reader(invocation)?;
-            search.find(&*store).await
-        })
+        let mut search = Search { args, graph, nodes, given, answered: BTreeSet::new() };
+        loop {
+            let found = store::block_on(async {
+                let store = store::open_reader(invocation)?;
+                search.find(&*store).await
+            })?;
+            let session = match found {
+                Found::Part(part) => return Ok(*part),
+                Found::Answers(session) => session,
+            };
+            StoredSession::open(session.as_str(), invocation)?.with_answers(invocation)?;
+            search.answered.insert(session);
+        }
     }
+}
+
+/// What a search has found.
+enum Found {
+    Part(Box<RunPart>),
+    /// A session whose stored answers are to be put into its log first: the new session is to see them there.
+    Answers(SessionId),
 }
 
 /// Why a session cannot be reused.
@@ -72,12 +87,14 @@ struct Search<'a> {
     graph: &'a Arc<Graph>,
     nodes: &'a NodeRegistry,
     given: &'a Map<String, Value>,
+    /// The sessions whose stored answers were put into their logs, as far as that is done here.
+    answered: BTreeSet<SessionId>,
 }
 
 impl Search<'_> {
     /// The newest session that has all that is needed; none is needed if the nodes need nothing. If they would not run with
     /// its outputs, that is an error.
-    async fn find(&self, store: &dyn RunStore) -> Result<RunPart, Failure> {
+    async fn find(&self, store: &dyn RunStore) -> Result<Found, Failure> {
         let candidates = match &self.args.reuse {
             Some(named) => {
                 let entry = store::find(store, named).await?;
@@ -89,7 +106,7 @@ impl Search<'_> {
         let mut refused = None;
         for (entry, record) in candidates {
             match self.reuse(store, &entry, &record).await {
-                Ok(Ok(part)) => return Ok(part),
+                Ok(Ok(found)) => return Ok(found),
                 Ok(Err(missing)) => {
                     let found = Refused { session: Some(entry.session), missing };
                     // What this session decided, an older one may have decided otherwise.
@@ -107,7 +124,8 @@ impl Search<'_> {
             let (plan, _) = self.plan(self.given, None)?;
             return match self.missing(&plan) {
                 None => {
-                    Ok(RunPart { input: self.given.clone(), reusing: None, not_run: self.not_run(&plan) })
+                    let (input, not_run) = (self.given.clone(), self.not_run(&plan));
+                    Ok(Found::Part(Box::new(RunPart { input, reusing: None, not_run })))
                 }
                 Some(missing) => Err(self.failure(&Refused { session: None, missing })),
             };
@@ -121,8 +139,12 @@ impl Search<'_> {
         store: &dyn RunStore,
         entry: &SessionEntry,
         record: &SessionRecord,
-    ) -> Result<Result<RunPart, Missing>, Failure> {
+    ) -> Result<Result<Found, Missing>, Failure> {
         let before = graph_of(record, self.nodes)?;
+        let answers = stored_answers(store, &entry.session, &entry.digest.prompts).await?;
+        if !answers.is_empty() && !self.args.plan && !self.answered.contains(&entry.session) {
+            return Ok(Ok(Found::Answers(entry.session.clone())));
+        }
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
         let seq = entry.digest.last_seq;
         let parent = Parent {
@@ -137,18 +159,17 @@ impl Search<'_> {
             Err(LineageError::Missing(_)) => None,
             Err(LineageError::Failed(failure)) => return Err(failure),
         };
-        let reusable = parent.reusable(record, &before, &log, older);
+        let mut reusable = parent.reusable(record, &before, &log, older);
+        answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
         let mut input = record.input.clone();
         input.extend(self.given.clone());
         let (plan, reusable) = self.plan(&input, Some(reusable))?;
         if let Some(missing) = self.missing(&plan) {
             return Ok(Err(missing));
         }
-        Ok(Ok(RunPart {
-            input,
-            reusing: reusable.map(|reusable| (reusable, parent)),
-            not_run: self.not_run(&plan),
-        }))
+        let reusing = reusable.map(|reusable| (reusable, parent));
+        let part = RunPart { input, reusing, not_run: self.not_run(&plan) };
+        Ok(Ok(Found::Part(Box::new(part))))
     }
 
     fn plan(
@@ -178,10 +199,11 @@ impl Search<'_> {
         let places = |wanted: &dyn Fn(ReuseDecision) -> bool| -> BTreeSet<NodePath> {
             plan.nodes.iter().filter(|node| wanted(node.decision)).map(|node| node.path.place()).collect()
         };
+        let is_reused = |decision| matches!(decision, ReuseDecision::Reused | ReuseDecision::Answered);
         let runs = places(&|decision| {
-            !matches!(decision, ReuseDecision::Reused | ReuseDecision::Skipped | ReuseDecision::Omitted(_))
+            !is_reused(decision) && !matches!(decision, ReuseDecision::Skipped | ReuseDecision::Omitted(_))
         });
-        let mut reused = places(&|decision| decision == ReuseDecision::Reused);
+        let mut reused = places(&is_reused);
         let mut omitted =
             places(&|decision| matches!(decision, ReuseDecision::Skipped | ReuseDecision::Omitted(_)));
         reused.retain(|place| !runs.contains(place));

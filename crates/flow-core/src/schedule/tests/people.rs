@@ -6,11 +6,11 @@ use inspan_protocol::{Event, NodeId, NodePath, NodeStatus, Outcome, PromptKind, 
 use serde_json::json;
 
 use super::{
-    reuse::reusable,
+    reuse::{reusable, reusable_after},
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    schedule::{AttemptEnd, Run, StartNode},
+    schedule::{AttemptEnd, Missing, Reusable, Run, StartNode},
     testing::graph,
 };
 
@@ -311,4 +311,106 @@ nodes:
     let mut after = Sim::reusing(&edited(6), reusable(&first, usize::MAX));
     until_all_wait(&mut after, hours(6));
     assert_eq!(since(&after), [None, Some(hours(1))], "{}", story(&after.log));
+}
+
+/// What a session that takes over from another one would do, if its flow has these items.
+fn plan_of_items(flow: &str, items: &str, left: &Reusable) -> Vec<String> {
+    let edited = graph(&(flow.replace("[A, B]", items) + "# edited\n"));
+    let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
+    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+#[test]
+fn what_a_person_said_of_an_item_is_not_said_of_the_one_that_replaces_it() {
+    let flow = |node: &str| {
+        format!(
+            "
+flow: {{ name: items }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [A, B], maxConcurrency: 1 }}
+    body: {{ nodes: [{{ {node} }}] }}
+"
+        )
+    };
+    // The question does not name the item.
+    let asks = flow("id: human, type: human.input, input: { prompt: Deploy? }");
+    let left = reusable(&Sim::new(&graph(&asks), &[]).driven(world), usize::MAX);
+    let [first, second] = ["each[0]/human Runs(New)", "each[1]/human Reused"];
+    assert_eq!(plan_of_items(&asks, "[C, B]", &left), [first, second]);
+    assert_eq!(plan_of_items(&asks, "[B, A]", &left), ["each[0]/human Reused", second]);
+    let keyed = asks.replace("maxConcurrency", "key: '{{ item }}', maxConcurrency");
+    assert_eq!(plan_of_items(&keyed, "[C, B]", &left), [first, second]);
+    // Nor by way of a session between the two, which has not come to the question.
+    for event in ["frame:items", "frame:start"] {
+        let edited = graph(&asks.replace("[A, B]", "[C, B]"));
+        let between = Sim::reusing(&edited, left.clone()).driven_to(event, world);
+        let left = reusable_after(&between, &left);
+        assert_eq!(plan_of_items(&asks, "[C, B]", &left), [first, second], "{event}");
+    }
+
+    let pays = flow("id: pay, type: control.noop, effects: external");
+    let mut paid = Sim::new(&graph(&pays), &[]);
+    while paid.started.is_empty() {
+        paid.step(&world);
+    }
+    let answered = Sim::resumed(paid.run.graph(), &paid.log, None).driven_to("session:reply", world);
+    let left = reusable(&answered, usize::MAX);
+    assert_eq!(plan_of_items(&pays, "[A, B]", &left)[0], "each[0]/pay Runs(Unfinished)");
+    assert_eq!(plan_of_items(&pays, "[C, B]", &left)[0], "each[0]/pay Asks");
+}
+
+#[test]
+fn an_answer_counts_until_the_flow_asks_something_else() {
+    let plan = |flow: &str, left: &Reusable| {
+        let plan = Sim::reusing(&graph(flow), left.clone()).run.plan(Timestamp::default());
+        let node = &plan.nodes[0];
+        (format!("{:?}", node.decision), node.is_done_again())
+    };
+    let edited = |more: &str| ASK.replace("prompt: go", more);
+    let timed = edited("prompt: go, timeout: 2s, default: stop");
+    let other = edited("prompt: come");
+    let stored = Sim::new(&graph(ASK), &[]).driven_to("session:reply", world);
+    let finished = Sim::new(&graph(ASK), &[]).driven(world);
+    for (sim, counts) in [(&stored, "Answered"), (&finished, "Reused")] {
+        let left = reusable(sim, usize::MAX);
+        assert_eq!(plan(&timed, &left), (counts.to_owned(), false));
+        // The answer is lost, and that needs consent.
+        assert_eq!(plan(&other, &left), ("Runs(Input)".to_owned(), true));
+        // It counts in a session after the next one, too.
+        let next = Sim::reusing(&graph(&timed), left.clone()).driven(world);
+        assert_eq!(plan(ASK, &reusable_after(&next, &left)), ("Reused".to_owned(), false));
+    }
+    // Where nobody has answered, the author may change what happens then.
+    let mut default = Sim::new(&graph(&timed), &[]).driven_to("session:prompt", world);
+    let prompt_id = default.run.state().session.prompts[0].prompt_id.clone();
+    let reply = Event::SessionReply { prompt_id, content: "stop".to_owned(), choice: None, is_default: true };
+    default.emit(None, reply);
+    let left = reusable(&default, usize::MAX);
+    assert_eq!(plan(&edited("prompt: go, timeout: 2s, default: wait"), &left).0, "Runs(Input)");
+    assert_eq!(plan(&timed, &left).0, "Answered");
+}
+
+#[test]
+fn a_stored_answer_decides_whether_a_part_of_a_flow_runs() {
+    for (wanted, runs) in [("yes", true), ("no", false)] {
+        let graph = graph(&format!(
+            "
+flow: {{ name: asks }}
+nodes:
+  - {{ id: human, type: human.input, input: {{ prompt: Deploy? }} }}
+  - {{ id: wait, type: control.wait, input: {{ ms: 5000 }} }}
+  - {{ id: deploy, type: control.noop, dependsOn: [human], when: \"human.content == '{wanted}'\" }}
+"
+        ));
+        let asked = Sim::new(&graph, &[]).driven_to("session:reply", world);
+        let mut left = reusable(&asked, usize::MAX);
+        let deploy = NodePath::new("deploy");
+        left.run_again(deploy.clone());
+        let plan = Sim::reusing(&graph, left).run.plan(Timestamp::default());
+        let missing = plan.missing_for_from(&graph, &deploy);
+        let itself = Missing { node: deploy.clone(), needs: deploy, cause: None };
+        assert_eq!(missing, (!runs).then_some(itself), "{plan:?}");
+    }
 }

@@ -103,7 +103,7 @@ pub(super) fn ran(text: &str) -> Sim {
 }
 
 /// What a session has left that reuses the work of another one itself.
-fn reusable_after(sim: &Sim, before: &Reusable) -> Reusable {
+pub(super) fn reusable_after(sim: &Sim, before: &Reusable) -> Reusable {
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
     let graph = sim.run.graph();
     let run = Run::new(graph.clone(), &SessionId::from("t"), graph.input.clone(), None);
