@@ -59,13 +59,13 @@ fn a_turn_that_its_sub_agents_outlive_ends_with_the_last_of_them() {
     let spawned = json!({ "method": "item/completed", "params": { "threadId": "ours", "turnId": "t", "item": spawned } });
     let left = [spawned, turn("turn/started", "third", "v"), turn("turn/completed", "ours", "t")];
     let mut decoder = begun();
-    assert_eq!(decoded(&mut decoder, &left).last(), Some(&CodexDecoded::SubAgentsLeft));
+    assert_eq!(decoded(&mut decoder, &left).last(), Some(&CodexDecoded::BackgroundLeft));
     let at_work = BTreeMap::from([("first".to_owned(), None), ("third".to_owned(), Some("v".to_owned()))]);
     assert_eq!(decoder.at_work(), &at_work);
     assert!(!decoder.exhausted(0), "the model is not asked again");
     // It is interrupted again, by its id.
     let begins = [turn("turn/completed", "third", "v"), turn("turn/started", "first", "w")];
-    assert_eq!(decoded(&mut decoder, &begins), [CodexDecoded::SubAgentsLeft]);
+    assert_eq!(decoded(&mut decoder, &begins), [CodexDecoded::BackgroundLeft]);
     // A tool that the turn itself calls after its end is answered.
     let late =
         json!({ "threadId": "ours", "turnId": "t", "item": { "type": "commandExecution", "id": "late" } });
