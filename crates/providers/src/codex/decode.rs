@@ -119,6 +119,8 @@ pub(super) struct CodexDecoder {
     at_work: BTreeMap<String, Option<String>>,
     /// The commands that run, those of sub-agents too: the thread and the id of each.
     commands: BTreeSet<(String, String)>,
+    /// The MCP servers that have begun to start.
+    starting: BTreeSet<String>,
     /// Notices that were shown already; the program repeats them with every turn.
     noticed: BTreeSet<String>,
 }

@@ -56,6 +56,7 @@ impl CodexDecoder {
         }
         if status != Status::Interrupted {
             self.leave_commands(out);
+            self.not_started(out);
         }
         self.close_tools(out);
         if status == Status::Failed {

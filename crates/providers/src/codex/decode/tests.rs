@@ -82,6 +82,20 @@ fn a_turn_that_its_sub_agents_outlive_ends_with_the_last_of_them() {
     assert_eq!(decoder.abandon().1.status, Status::Completed);
 }
 
+#[test]
+fn an_mcp_server_whose_start_does_not_end_is_named_once() {
+    let status = |name: &str, status: &str| json!({ "method": "mcpServer/startupStatus/updated", "params": { "threadId": "ours", "name": name, "status": status } });
+    let end = json!({ "method": "turn/completed", "params": { "threadId": "ours", "turn": { "id": "t", "status": "completed" } } });
+    let lines =
+        [status("slow", "starting"), status("fast", "starting"), status("fast", "ready"), end.clone()];
+    let mut decoder = begun();
+    let said = decoded(&mut decoder, &lines);
+    let warned = warning("mcpServer", "the MCP server slow was still starting when the turn ended");
+    assert!(matches!(&*said, [first, CodexDecoded::TurnEnd(_)] if *first == warned), "{said:?}");
+    decoder.begin(AnswerForm::Text);
+    assert!(matches!(&*decoded(&mut decoder, &[end]), [CodexDecoded::TurnEnd(_)]));
+}
+
 /// Lines that are almost those of the program.
 fn line() -> impl Strategy<Value = String> {
     let method = prop::sample::select(vec![
