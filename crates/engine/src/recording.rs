@@ -134,9 +134,9 @@ impl Recorder {
     }
 
     fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
-        let redactor = Redactor::new(&context.host.env);
-        let request = KeyedRequest::new(provider, input, &context.host.env, &redactor);
-        self.tape_of(request.at(context.place.clone()), redactor)
+        let env = &context.host.env;
+        let request = KeyedRequest::new(provider, input, env, &Redactor::new(env));
+        self.tape_of(request.at(context.place.clone()), Redactor::of_call(env, input))
     }
 
     fn tape_of(&self, request: KeyedRequest, redactor: Redactor) -> Tape {

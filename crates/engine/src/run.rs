@@ -153,7 +153,7 @@ impl AgentRun {
             model: facts.model.clone(),
             multi_turn: facts.multi_turn,
         };
-        let redactor = Redactor::new(&self.host.env);
+        let redactor = Redactor::of_call(&self.host.env, &self.input);
         hub.redact(&redactor);
         let call = ProviderCall {
             provider: self.provider,

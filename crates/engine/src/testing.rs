@@ -120,6 +120,8 @@ pub(crate) struct ScriptOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    mcp_servers: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     secret_sauce: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,

@@ -64,6 +64,27 @@ impl Environment {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// A text with its variables filled in: `${NAME}`, and `${NAME:-otherwise}`.
+    ///
+    /// # Errors
+    /// The name of the first variable that is neither set nor has an otherwise.
+    pub fn fill(&self, text: &str) -> Result<String, String> {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let Some((inside, behind)) = after.split_once('}') else { break };
+            let (name, otherwise) = match inside.split_once(":-") {
+                Some((name, otherwise)) => (name, Some(otherwise)),
+                None => (inside, None),
+            };
+            out.push_str(before);
+            out.push_str(self.get(name).or(otherwise).ok_or_else(|| name.to_owned())?);
+            rest = behind;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+
     /// All variables in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))

@@ -11,6 +11,7 @@ use crate::{AgentError, Environment, Event, Prompt, ProviderSessionId, StreamEve
 
 mod forms;
 mod names;
+mod options;
 mod shapes;
 mod stream;
 mod wrapped;

@@ -144,7 +144,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
         turn: &mut ProgramTurn<Self>,
     ) -> impl Future<Output = Result<(), AgentError>> + Send;
 
-    /// The program ended a turn that it was asked to stop.
+    /// The program ended a turn that it was asked to stop, or whose end closes what is open.
     fn clean_up(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }

@@ -371,6 +371,20 @@ async fn no_secret_is_written_wherever_it_appears() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_options_give_to_an_mcp_server_is_not_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = vec![vec![Do::Say(say("the token own-42-token")), Do::Output(output("own-42-token"))]];
+    let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+    let servers = json!({ "s": { "command": "s", "env": { "MY_TOKEN": "own-42-token" } } });
+    let input = json!({ "prompt": "go", "options": { "mcpServers": servers } });
+    call(&provider, input.clone()).await.unwrap();
+    let all = serde_json::to_string(&files(dir.path())).unwrap();
+    assert!(all.contains("[redacted MY_TOKEN]") && !all.contains("own-42-token"), "{all}");
+    // The key of the request is that of recordings which were made before.
+    call(&replayed(dir.path()).1, input).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_was_not_recorded_shows_how_it_differs() {
     let dir = tempfile::tempdir().unwrap();
     let (_, empty) = replayed(dir.path());

@@ -30,7 +30,7 @@ const SECRET: &[&str] = &[
 /// A word that ends so is one of these, too: `PGPASSWORD`.
 const SECRET_ENDINGS: &[&str] = &["APIKEY", "PASSWD", "PASSWORD", "SECRET", "TOKEN"];
 /// One with these may hold one.
-const PERHAPS: &[&str] = &["AUTH", "COOKIE", "CREDENTIAL", "KEY", "OAUTH"];
+const PERHAPS: &[&str] = &["AUTH", "AUTHORIZATION", "COOKIE", "CREDENTIAL", "KEY", "OAUTH"];
 /// One with these holds lines or pairs of a name and a value.
 const HEADERS: &[&str] = &["HEADER", "HEADERS"];
 /// One with these says how something is done, or which part of the data is meant.

@@ -16,6 +16,7 @@ const SECRETS: &[(&str, &str)] = &[
     ("ANTHROPIC_API_KEY", "planted-secret-1"),
     ("API_KEY_PROD", "apikeyprod-666666"),
     ("AUTH", "auth-aaaaaaaaa"),
+    ("AUTHORIZATION", "authorization-ffffff"),
     ("AWS_ACCESS_KEY_ID", "AKIAABCDEFGHIJKLMNOP"),
     ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
     ("COOKIE", "cookie-88888888"),
@@ -225,6 +226,33 @@ fn what_is_marked_is_a_secret_whatever_it_is_called() {
     );
     // Its owner knows better what it is than its form says.
     assert_eq!(redactor.text(&format!("{hook} 98765432101")), "[redacted HOOK] [redacted PIN]");
+}
+
+#[test]
+fn what_options_give_to_programs_and_servers_is_known_by_its_names() {
+    let env: Environment = [("ELSEWHERE", "value-of-elsewhere")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+        .collect();
+    let servers = json!({
+        "flow": { "command": "s", "args": ["argument-1"], "env": { "A_TOKEN": "planted-a", "MODE_OF_A": "harmless-a", "B_KEY": "${ELSEWHERE}" } },
+        "claude": { "type": "http", "headers": { "Authorization": "Bearer planted-c", "X-Api-Key": "planted-d", "Accept": "application/json" } },
+        "opencode": { "type": "local", "environment": { "E_TOKEN": "planted-e", "F_TOKEN": "{env:ELSEWHERE}", "G_TOKEN": "${UNSET_NAME}" } },
+        "codex": { "url": "u", "http_headers": { "X-Token": "planted-h" }, "env": ["H_TOKEN"] },
+    });
+    let options = json!({ "env": { "I_TOKEN": "planted-i" }, "config": { "mcp_servers": { "s": { "env": { "J_TOKEN": "planted-j" } } } }, "mcpServers": servers });
+    let redactor = Redactor::of_call(
+        &env,
+        &json!({ "prompt": { "env": { "P_TOKEN": "of-the-prompt" } }, "options": options }),
+    );
+    let secrets = "planted-a value-of-elsewhere planted-c planted-d planted-e planted-h planted-i planted-j";
+    let names =
+        ["A_TOKEN", "B_KEY", "Authorization", "X-Api-Key", "E_TOKEN", "X-Token", "I_TOKEN", "J_TOKEN"];
+    let expected = names.map(|name| format!("[redacted {name}]")).join(" ");
+    assert_eq!(redactor.text(secrets), expected);
+    let harmless = "argument-1 harmless-a application/json ${UNSET_NAME} ${ELSEWHERE} of-the-prompt";
+    assert_eq!(redactor.text(harmless), harmless);
+    assert_eq!(Redactor::of_call(&env, &json!("no input")).text(secrets), secrets);
 }
 
 #[test]

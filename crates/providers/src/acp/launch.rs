@@ -114,6 +114,9 @@ fn root(option: Option<&str>, cwd: Option<&Path>) -> Result<PathBuf, AgentError>
     folder.canonicalize().map_err(|_| not_a_directory(&folder))
 }
 
+/// What Claude Code does in the background goes on after its turn, within later nodes, and the protocol says nothing of it.
+const NO_BACKGROUND: (&str, &str) = ("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1");
+
 fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment) -> ProgramEnvironment {
     let mut all = for_program(environment, &preset.variables());
     let passed = options.pass_env.iter().flatten();
@@ -128,6 +131,9 @@ fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment)
     for (name, value) in fixed.chain(named) {
         all.retain(|(known, _)| *known != name);
         all.push((name, value));
+    }
+    if all.iter().all(|(name, _)| name != NO_BACKGROUND.0) {
+        all.push((NO_BACKGROUND.0.to_owned(), NO_BACKGROUND.1.to_owned()));
     }
     all
 }

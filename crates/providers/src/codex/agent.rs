@@ -23,7 +23,7 @@ use crate::program::turn::{Handled, Interruption, ProgramTurn, Received};
 use crate::program::{Agent, Call, Ending, ProcessConversation, TurnDecoder as _};
 use inspan_process::{Exit, Process, Start};
 
-/// How long the program may take to end the commands that an interrupted turn left running.
+/// How long the program may take to end the commands that a turn left running.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
 /// The process and its decoder.
@@ -65,8 +65,8 @@ struct Current {
     steering: Option<BoxFuture<'static, String>>,
     /// The request that sent such a message.
     steered: Option<LocalId>,
-    /// The threads that were interrupted: what their commands left running ends with the turn.
-    interrupted: BTreeSet<String>,
+    /// The threads whose commands end with the turn: those that were interrupted, and those that left one running.
+    ending: BTreeSet<String>,
 }
 
 /// What a turn reads.
@@ -163,20 +163,24 @@ impl CodexAgent {
             // Without an id it holds for the turn that is about to begin.
             let params = json!({ "threadId": thread, "turnId": turn.as_deref().unwrap_or_default() });
             self.peer.request("turn/interrupt", params)?;
-            self.turn.interrupted.insert(thread.clone());
+            self.turn.ending.insert(thread.clone());
         }
         Ok(())
     }
 
-    /// The program is done with the turn, and sub-agents still work: they would go on unseen.
-    fn end_sub_agents(&mut self, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
-        if turn.is_running() {
-            if let Some(message) = background_ended(self.decoder.at_work().len(), 0) {
-                turn.warn("backgroundEnded", message);
-            }
-            turn.close();
+    /// The program is done with the turn, and sub-agents still work or commands still run: they would go on unseen, also
+    /// beside another agent that takes over.
+    fn end_background(&mut self, turn: &mut ProgramTurn<Self>) -> Result<Handled<Self>, AgentError> {
+        let (sub_agents, commands) = (self.decoder.at_work().len(), self.decoder.command_threads().count());
+        self.turn.ending.extend(self.decoder.command_threads().cloned());
+        self.interrupt_sub_agents()?;
+        if !turn.is_running() {
+            return Ok(Handled::Nothing);
         }
-        self.interrupt_sub_agents()
+        turn.close();
+        let code = "backgroundEnded".to_owned();
+        let warning = |message| Handled::Event(StreamEvent::Warning { code, message });
+        Ok(background_ended(sub_agents, commands).map_or(Handled::Nothing, warning))
     }
 
     fn steer(&mut self, message: &str) -> Result<(), AgentError> {
@@ -329,7 +333,7 @@ impl Agent for CodexAgent {
                 let _nothing_happened = self.decoder.abandon();
                 return Ok(Handled::Refused(error));
             }
-            CodexDecoded::SubAgentsLeft => self.end_sub_agents(turn)?,
+            CodexDecoded::BackgroundLeft => return self.end_background(turn),
             CodexDecoded::TurnEnd(end) => return Ok(Handled::End(end)),
             CodexDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
@@ -357,14 +361,14 @@ impl Agent for CodexAgent {
 
     async fn interrupt(&mut self, _: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         self.turn.steering = None;
-        self.turn.interrupted.extend(self.decoder.threads().cloned());
-        self.turn.interrupted.insert(self.session.to_string());
+        self.turn.ending.extend(self.decoder.threads().cloned());
+        self.turn.ending.insert(self.session.to_string());
         self.send_interrupt()
     }
 
-    /// An interrupted command would continue without its turn.
+    /// A command would continue without its turn.
     async fn clean_up(&mut self) {
-        for thread in std::mem::take(&mut self.turn.interrupted) {
+        for thread in std::mem::take(&mut self.turn.ending) {
             let params = json!({ "threadId": thread });
             let store = |_: &_, message| Some(message);
             let cleaned: Result<Value, _> =

@@ -8,6 +8,7 @@
 //!   and its answer. One that never answered is closed when the turn ends, so that tools always pair up.
 //! - A sub-agent's thread is a tool of this one; of that thread's messages only the tokens count, and whether it works.
 //!   The turn ends once its sub-agents have ended too.
+//! - A command that the turn leaves running is no failure: it is answered as one that is stopped with the turn.
 //! - A message that the program starts again, because its stream broke or the user sent a message in between, is
 //!   retracted.
 //! - Usage after each request to the model: the sum over the requests of this turn. The program also reports totals of
@@ -47,8 +48,8 @@ pub(super) enum CodexDecoded {
     TurnStarted { turn_id: String },
     /// The program refused the requested turn.
     NotBegun(AgentError),
-    /// The program is done with the turn, and sub-agents still work.
-    SubAgentsLeft,
+    /// The program is done with the turn, and sub-agents still work or commands still run.
+    BackgroundLeft,
     /// The turn ended.
     TurnEnd(Box<CodexTurnEnd>),
     /// The program broke its protocol; nothing after it can be relied on.
@@ -116,6 +117,10 @@ pub(super) struct CodexDecoder {
     totals: BTreeMap<String, u64>,
     /// The threads of sub-agents that work, each with its turn if that has begun.
     at_work: BTreeMap<String, Option<String>>,
+    /// The commands that run, those of sub-agents too: the thread and the id of each.
+    commands: BTreeSet<(String, String)>,
+    /// The MCP servers that have begun to start.
+    starting: BTreeSet<String>,
     /// Notices that were shown already; the program repeats them with every turn.
     noticed: BTreeSet<String>,
 }
@@ -190,6 +195,7 @@ impl CodexDecoder {
     pub(super) fn begin(&mut self, form: wire::AnswerForm) {
         self.turn = CodexTurnState { phase: CodexPhase::Begun, form, ..CodexTurnState::default() };
         self.resets_at = None;
+        self.commands.clear();
     }
 
     /// The program named the turn.
@@ -213,6 +219,11 @@ impl CodexDecoder {
     /// The threads of sub-agents that work, each with its turn if that has begun.
     pub(super) fn at_work(&self) -> &BTreeMap<String, Option<String>> {
         &self.at_work
+    }
+
+    /// The threads of the commands that run, each as often as it has one. What a sub-agent at work runs is a part of it.
+    pub(super) fn command_threads(&self) -> impl Iterator<Item = &String> {
+        self.commands.iter().map(|(thread, _)| thread).filter(|thread| !self.at_work.contains_key(*thread))
     }
 
     /// The threads that have asked a model, those of sub-agents too.
@@ -252,6 +263,7 @@ impl CodexDecoder {
             | "item/reasoning/textDelta"
             | "item/started"
             | "item/completed" => {
+                self.command(method, params)?;
                 if self.is_ours(params)? {
                     self.item(method, params, out)?;
                 }
@@ -287,6 +299,23 @@ impl CodexDecoder {
         Ok(())
     }
 
+    /// Keeps track of the commands that run, in whatever thread. One that is left in the background is completed when it exits.
+    fn command(&mut self, method: &str, params: &str) -> Result<(), serde_json::Error> {
+        if !matches!(method, "item/started" | "item/completed") || self.turn.phase == CodexPhase::Idle {
+            return Ok(());
+        }
+        let line: wire::ItemPlace<'_> = read(params)?;
+        if line.item.kind == "commandExecution" {
+            let thread = line.thread_id.as_deref().or(self.session.as_ref().map(ProviderSessionId::as_str));
+            let command = (thread.unwrap_or_default().to_owned(), line.item.id.into_owned());
+            match method {
+                "item/started" => self.commands.insert(command),
+                _ => self.commands.remove(&command),
+            };
+        }
+        Ok(())
+    }
+
     /// Whether a notification belongs to the turn in progress of this thread.
     fn is_ours(&self, params: &str) -> Result<bool, serde_json::Error> {
         let place: wire::NotificationPlace<'_> = read(params)?;
@@ -311,6 +340,23 @@ impl CodexDecoder {
         for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
             out.push(CodexDecoded::Event(event));
+        }
+    }
+
+    /// Answers the commands of the turn that still run as it ends.
+    fn leave_commands(&mut self, out: &mut Vec<CodexDecoded>) {
+        for (thread, id) in &self.commands {
+            let is_ours = self.session.as_ref().is_none_or(|ours| ours.as_str() == thread);
+            if is_ours && self.turn.open_tools.answer(id) {
+                self.turn.text.boundary();
+                let result = Value::from("it still ran when the turn ended, and was stopped with it");
+                let tool_use_id = id.clone();
+                out.push(CodexDecoded::Event(StreamEvent::ToolComplete {
+                    tool_use_id,
+                    result,
+                    is_error: false,
+                }));
+            }
         }
     }
 

@@ -67,7 +67,7 @@ fn line(decoded: CodexDecoded, case: &ProcessCase) -> Option<Value> {
         CodexDecoded::Withdrawn { id } => json!({ "withdrawn": { "requestId": id } }),
         // The response to the request has it already.
         CodexDecoded::TurnStarted { .. } => return None,
-        CodexDecoded::SubAgentsLeft => json!({ "subAgentsLeft": true }),
+        CodexDecoded::BackgroundLeft => json!({ "backgroundLeft": true }),
         CodexDecoded::TurnEnd(end) => case.output(*end, |output| json!(CodexOutput::from(output))),
         CodexDecoded::NotBegun(error) => json!({ "error": error }),
         CodexDecoded::Fault(error) => json!({ "fault": error }),

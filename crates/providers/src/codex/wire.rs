@@ -41,6 +41,24 @@ pub(super) struct CodexDelta<'a> {
     pub(super) summary_index: u64,
 }
 
+/// Which item it is, and where it belongs.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ItemPlace<'a> {
+    #[serde(borrow, default)]
+    pub(super) thread_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) item: ItemName<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ItemName<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) id: Cow<'a, str>,
+}
+
 /// `item/started` and `item/completed`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ItemLine<'a> {

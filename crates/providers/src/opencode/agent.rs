@@ -45,6 +45,8 @@ pub(super) struct OpenCodeAgent {
     cwd: Option<PathBuf>,
     /// The last message of the user that a turn here began with.
     last_prompt: Option<String>,
+    /// What the next turn of the conversation warns of: its MCP servers that did not start.
+    warnings: Vec<String>,
     turn: Option<Current>,
 }
 
@@ -159,6 +161,7 @@ impl Agent for OpenCodeAgent {
             rules: launch.rules.clone(),
             cwd: launch.cwd.clone(),
             last_prompt: None,
+            warnings: Vec::new(),
             turn: None,
         })
     }
@@ -186,6 +189,7 @@ impl Agent for OpenCodeAgent {
                 self.fork(from.as_str(), at.as_ref()).await?;
             }
         }
+        self.warnings = self.broken_mcp_servers().await;
         Ok(ProviderSessionId::from(self.session.as_str()))
     }
 
@@ -200,6 +204,9 @@ impl Agent for OpenCodeAgent {
             let message =
                 format!("the conversation stays in the directory in which it was begun, {directory}");
             turn.warn("otherDirectory", message);
+        }
+        for message in self.warnings.drain(..) {
+            turn.warn("mcpServer", message);
         }
         let current = self.connect(turn).await.map_err(|broken| match broken {
             Broken::Cancelled => NotReady::Cancelled,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, TurnId};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, TurnId, beginning};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::agent::OpenCodeAgent;
 use super::error::{explain_exit, refused};
 use super::{request, wire};
+use crate::decode::head;
 use crate::error::{no_turn, not_found};
 use crate::program::{Agent, exit, redacted};
 use inspan_transport::{Answer, Broken, Clocks, Request};
@@ -136,6 +137,25 @@ impl OpenCodeAgent {
         // What is sent is added to what is stored, and the last rule that fits decides.
         let body = json!({ "permission": ours });
         self.ask("take the rules of the call", Method::PATCH, &path, Some(&body)).await.map(drop)
+    }
+
+    /// What there is to say of the MCP servers that did not start. A program that does not tell of them is not asked again.
+    pub(super) async fn broken_mcp_servers(&self) -> Vec<String> {
+        let listed = self.ask("list its MCP servers", Method::GET, "mcp", None).await;
+        let Ok(Value::Object(servers)) = listed else { return Vec::new() };
+        let said = |(name, server): (&String, &Value)| {
+            let name = head(name);
+            let why = match server["status"].as_str()? {
+                "failed" | "needs_client_registration" => {
+                    server["error"].as_str().unwrap_or("it gave no reason").to_owned()
+                }
+                "needs_auth" => format!("it wants a login: run `opencode mcp auth {name}`"),
+                _ => return None,
+            };
+            let why = self.process.redactor().text(&why);
+            Some(format!("the MCP server {name} did not start: {}", beginning(&why, 500)))
+        };
+        servers.iter().filter_map(said).collect()
     }
 
     /// The stream of events.

@@ -197,6 +197,38 @@ mod faults {
     }
 
     #[tokio::test]
+    async fn mcp_servers_that_did_not_start_are_named_once() {
+        let server = server(events(returned() + &ended())).await;
+        let states = json!({
+            "tickets": { "status": "failed", "error": "ENOENT with planted-secret" }, "silent": { "status": "failed" },
+            "web": { "status": "needs_auth" }, "off": { "status": "disabled" }, "well": { "status": "connected" },
+        });
+        mount(&server, "GET", "/mcp", ResponseTemplate::new(200).set_body_json(states)).await;
+        let fake = fake_before(&server);
+        let provider = OpenCodeProvider::new();
+        let mut warned = Vec::new();
+        for resume in [None, Some(SESSION.into())] {
+            let options = OpenCodeOptions { resume, ..OpenCodeOptions::default() };
+            // The second turn has the same message of the user, and takes it for late news.
+            let (events, _) = run(&provider, options, fake.context()).await;
+            warned.extend(events.into_iter().filter_map(|event| match event {
+                StreamEvent::Warning { code, message } => Some(format!("{code}: {message}")),
+                _ => None,
+            }));
+        }
+        provider.shutdown().await;
+        let said = |name: &str, why: &str| format!("mcpServer: the MCP server {name} did not start: {why}");
+        let mut expected = [
+            said("silent", "it gave no reason"),
+            said("tickets", "ENOENT with [redacted MY_TOKEN]"),
+            said("web", "it wants a login: run `opencode mcp auth web`"),
+        ];
+        warned.sort();
+        expected.sort();
+        assert_eq!(warned, expected);
+    }
+
+    #[tokio::test]
     async fn a_missing_program_says_what_to_do() {
         missing::<FakeOpenCode>(&PROGRAM, "opencode-ai", "INSPAN_OPENCODE").await;
     }
@@ -345,13 +377,18 @@ mod faults {
             .iter()
             .map(|request| (request.method.to_string(), request.url.path().to_owned()))
             .collect();
-        let expected = [("POST", "/session"), ("GET", "/event"), ("POST", "/session/ses_1/prompt_async")];
+        let expected = [
+            ("POST", "/session"),
+            ("GET", "/mcp"),
+            ("GET", "/event"),
+            ("POST", "/session/ses_1/prompt_async"),
+        ];
         assert_eq!(asked, expected.map(|(verb, path)| (verb.to_owned(), path.to_owned())));
         let logins: Vec<&[u8]> =
             requests.iter().map(|request| request.headers["authorization"].as_bytes()).collect();
         assert!(logins.iter().all(|login| login.starts_with(b"Basic ") && *login == logins[0]), "{logins:?}");
         assert_eq!(
-            requests[2].body_json::<Value>().unwrap(),
+            requests[3].body_json::<Value>().unwrap(),
             json!({ "parts": [{ "type": "text", "text": "go" }] })
         );
         provider.shutdown().await;
@@ -470,7 +507,7 @@ mod faults {
         // The settings may have changed between the two.
         let asked = server.received_requests().await.unwrap();
         let paths: Vec<&str> = asked.iter().map(|request| request.url.path()).collect();
-        assert_eq!(paths[3..5], ["/instance/dispose", "/session"]);
+        assert_eq!(paths[4..6], ["/instance/dispose", "/session"]);
         // One with other settings needs its own.
         let tools = OpenCodeOptions { tools: Some(Vec::new()), ..options() };
         run(&provider, tools, fake.context()).await.1.unwrap();

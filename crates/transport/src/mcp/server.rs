@@ -111,7 +111,7 @@ impl EntryReader<'_> {
 
     /// A text with its variables filled in.
     fn fill(&self, text: &str) -> Result<String, AgentError> {
-        expand(text, self.environment).map_err(|variable| {
+        self.environment.fill(text).map_err(|variable| {
             let message =
                 format!("the MCP server `{}` needs the variable {variable}, which is not set", self.name);
             self.error(ErrorCode::ConfigMissing, message)
@@ -189,24 +189,6 @@ impl EntryReader<'_> {
         value.set_sensitive(true);
         Ok((name, value))
     }
-}
-
-/// Fills in `${NAME}` and `${NAME:-otherwise}`; the name of the first that is neither set nor has an otherwise.
-fn expand(text: &str, environment: &Environment) -> Result<String, String> {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${") {
-        let Some((inside, behind)) = after.split_once('}') else { break };
-        let (name, otherwise) = match inside.split_once(":-") {
-            Some((name, otherwise)) => (name, Some(otherwise)),
-            None => (inside, None),
-        };
-        out.push_str(before);
-        out.push_str(environment.get(name).or(otherwise).ok_or_else(|| name.to_owned())?);
-        rest = behind;
-    }
-    out.push_str(rest);
-    Ok(out)
 }
 
 #[cfg(test)]

@@ -33,6 +33,27 @@ async fn an_output_that_does_not_fit_gets_one_repair() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_options_give_to_an_mcp_server_is_said_nowhere() {
+    let hub = hub();
+    let mut watch = EventCollector::new(&hub);
+    let call = vec![
+        Do::Say(tool_start("t")),
+        Do::Say(StreamEvent::ToolComplete {
+            tool_use_id: "t".to_owned(),
+            result: json!("401 for planted-42"),
+            is_error: false,
+        }),
+        Do::Say(say("the token planted-42")),
+        Do::Output(json!({ "text": "it is planted-42", "sessionId": "s-1" })),
+    ];
+    let options = json!({ "mcpServers": { "s": { "command": "s", "env": { "MY_TOKEN": "planted-42" } } } });
+    let end = run(&hub, &Script::new([call]), options).execute().await.unwrap();
+    assert_eq!(end.facts.text, "it is [redacted MY_TOKEN]");
+    let said = serde_json::to_string(&watch.envelopes()).unwrap();
+    assert!(said.contains("401 for [redacted MY_TOKEN]") && !said.contains("planted-42"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_output_that_still_does_not_fit_fails() {
     let missing = vec![Do::Output(json!({ "text": "x", "sessionId": "s-1" }))];
     let without_session = vec![Do::Output(json!({ "text": "x" }))];

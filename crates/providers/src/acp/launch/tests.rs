@@ -1,6 +1,7 @@
 //! From options to a command line and a session's parameters.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::super::preset::{ANY, DROID, GEMINI};
 use inspan_protocol::Host;
@@ -38,8 +39,9 @@ fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<Stri
     let seen = launch.environment.iter().map(|(name, _)| name.clone());
     let mut seen: Vec<String> = seen
         .filter(|name| {
-            let mut everyones =
-                ["PATH", "HOME"].into_iter().chain(CLAUDE_CODE_FIXED.iter().map(|(name, _)| *name));
+            let mut everyones = ["PATH", "HOME", NO_BACKGROUND.0]
+                .into_iter()
+                .chain(CLAUDE_CODE_FIXED.iter().map(|(name, _)| *name));
             everyones.all(|known| name != known)
         })
         .collect();
@@ -69,6 +71,29 @@ fn each_agent_gets_its_own_command_line_and_keys() {
     );
     let older = AcpOptions { args: Some(words(&["--experimental-acp"])), ..AcpOptions::default() };
     assert_eq!(line(&GEMINI, &older).1, ["--experimental-acp"]);
+}
+
+#[test]
+fn nothing_works_in_the_background_unless_the_user_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = NO_BACKGROUND.0.to_owned();
+    let seen = |options: &AcpOptions, given: Option<&str>| {
+        let mut context = context(folder.path());
+        if let Some(given) = given {
+            let host = Host::clone(&context.host);
+            context.host = Arc::new(Host { env: host.env.with(&name, given), ..host });
+        }
+        let launch = AcpLaunch::new(&ANY, options, &context).unwrap();
+        let seen = launch.environment.iter().filter(|(known, _)| *known == name);
+        seen.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    let named = AcpOptions { command: Some("other".to_owned()), ..AcpOptions::default() };
+    let passed = AcpOptions { pass_env: Some(vec!["CLAUDE_*".to_owned()]), ..named.clone() };
+    let set = AcpOptions { env: Some(BTreeMap::from([(name.clone(), "0".to_owned())])), ..named.clone() };
+    assert_eq!(
+        [seen(&named, None), seen(&named, Some("0")), seen(&passed, Some("0")), seen(&set, None)],
+        [["1"], ["1"], ["0"], ["0"]]
+    );
 }
 
 #[test]

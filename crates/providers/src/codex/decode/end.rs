@@ -18,7 +18,7 @@ impl CodexDecoder {
         let turn_id = read::<wire::TurnLine<'_>>(params)?.turn.id.into_owned();
         if !self.is_our_thread(&place) {
             self.at_work.insert(place.thread_id.unwrap_or_default().into_owned(), Some(turn_id));
-            out.extend(self.turn.ended.as_ref().map(|_| CodexDecoded::SubAgentsLeft));
+            out.extend(self.turn.ended.as_ref().map(|_| CodexDecoded::BackgroundLeft));
         } else if self.turn.phase == CodexPhase::Begun && self.turn.id.is_none() {
             self.turn.id = Some(turn_id.clone());
             out.push(CodexDecoded::TurnStarted { turn_id });
@@ -54,14 +54,18 @@ impl CodexDecoder {
                 self.turn.answer = text.into_owned();
             }
         }
+        if status != Status::Interrupted {
+            self.leave_commands(out);
+            self.not_started(out);
+        }
         self.close_tools(out);
         if status == Status::Failed {
             self.retract(out);
         }
         let duration_ms = turn.duration_ms.unwrap_or_default();
         self.turn.ended = Some(Ended { status, error: turn.error, duration_ms });
-        if !self.at_work.is_empty() {
-            out.push(CodexDecoded::SubAgentsLeft);
+        if !self.at_work.is_empty() || !self.commands.is_empty() {
+            out.push(CodexDecoded::BackgroundLeft);
         }
         self.settle(out);
         Ok(())

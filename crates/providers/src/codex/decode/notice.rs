@@ -64,8 +64,15 @@ impl CodexDecoder {
             }
             "mcpServer/startupStatus/updated" => {
                 let notice: wire::NoticeLine<'_> = read(params)?;
+                let place: wire::NotificationPlace<'_> = read(params)?;
+                let name = notice.name.as_deref().map_or("unknown".to_owned(), head);
+                if self.is_our_thread(&place) {
+                    match notice.status.as_deref() {
+                        Some("starting") => self.starting.insert(name.clone()),
+                        _ => self.starting.remove(&name),
+                    };
+                }
                 if notice.status.as_deref() == Some("failed") {
-                    let name = notice.name.as_deref().map_or("unknown".to_owned(), head);
                     let why = notice.error.as_deref().unwrap_or("it gave no reason");
                     self.show("mcpServer", &format!("the MCP server {name} did not start: {why}"), out);
                 }
@@ -76,6 +83,14 @@ impl CodexDecoder {
             }
         }
         Ok(())
+    }
+
+    /// Shows the MCP servers whose start has not ended with the turn: the model had none of their tools.
+    pub(super) fn not_started(&mut self, out: &mut Vec<CodexDecoded>) {
+        for name in std::mem::take(&mut self.starting) {
+            let message = format!("the MCP server {name} was still starting when the turn ended");
+            self.show("mcpServer", &message, out);
+        }
     }
 
     /// Shows a notice, once per process.

@@ -85,13 +85,13 @@ fn a_turn_that_its_sub_agents_outlive_ends_with_the_last_of_them() {
     let spawned = json!({ "method": "item/completed", "params": { "threadId": "ours", "turnId": "t", "item": spawned } });
     let left = [spawned, turn("turn/started", "third", "v"), turn("turn/completed", "ours", "t")];
     let mut decoder = begun();
-    assert_eq!(decoded(&mut decoder, &left).last(), Some(&CodexDecoded::SubAgentsLeft));
+    assert_eq!(decoded(&mut decoder, &left).last(), Some(&CodexDecoded::BackgroundLeft));
     let at_work = BTreeMap::from([("first".to_owned(), None), ("third".to_owned(), Some("v".to_owned()))]);
     assert_eq!(decoder.at_work(), &at_work);
     assert!(!decoder.exhausted(0), "the model is not asked again");
     // It is interrupted again, by its id.
     let begins = [turn("turn/completed", "third", "v"), turn("turn/started", "first", "w")];
-    assert_eq!(decoded(&mut decoder, &begins), [CodexDecoded::SubAgentsLeft]);
+    assert_eq!(decoded(&mut decoder, &begins), [CodexDecoded::BackgroundLeft]);
     // A tool that the turn itself calls after its end is answered.
     let late =
         json!({ "threadId": "ours", "turnId": "t", "item": { "type": "commandExecution", "id": "late" } });
@@ -106,6 +106,20 @@ fn a_turn_that_its_sub_agents_outlive_ends_with_the_last_of_them() {
     let mut decoder = begun();
     decoded(&mut decoder, &left);
     assert_eq!(decoder.abandon().1.status, Status::Completed);
+}
+
+#[test]
+fn an_mcp_server_whose_start_does_not_end_is_named_once() {
+    let status = |name: &str, status: &str| json!({ "method": "mcpServer/startupStatus/updated", "params": { "threadId": "ours", "name": name, "status": status } });
+    let end = json!({ "method": "turn/completed", "params": { "threadId": "ours", "turn": { "id": "t", "status": "completed" } } });
+    let lines =
+        [status("slow", "starting"), status("fast", "starting"), status("fast", "ready"), end.clone()];
+    let mut decoder = begun();
+    let said = decoded(&mut decoder, &lines);
+    let warned = warning("mcpServer", "the MCP server slow was still starting when the turn ended");
+    assert!(matches!(&*said, [first, CodexDecoded::TurnEnd(_)] if *first == warned), "{said:?}");
+    decoder.begin(AnswerForm::Text);
+    assert!(matches!(&*decoded(&mut decoder, &[end]), [CodexDecoded::TurnEnd(_)]));
 }
 
 /// Lines that are almost those of the program.

@@ -238,7 +238,7 @@ async fn a_sub_agent_that_the_turn_did_not_wait_for_ends_with_it() {
         message: "stopped in the background at the end of the turn: 1 sub-agent".to_owned(),
     };
     assert!(events.contains(&warning), "{events:?}");
-    // What the turn itself left running was left on purpose.
+    // The turn itself left nothing running.
     let clean = json!(["thread/backgroundTerminals/clean", "s-1", null]);
     let expected = [json!(["turn/interrupt", "s-1", "v"]), clean];
     assert_eq!(asked(&fake, ["interrupted", "cleaned"]), expected);
@@ -246,6 +246,75 @@ async fn a_sub_agent_that_the_turn_did_not_wait_for_ends_with_it() {
     assert_eq!(run(&provider, resume, fake.context()).await.1.unwrap().code, "done");
     assert_eq!(fake.pids().len(), 1);
     provider.shutdown().await;
+}
+
+/// A command of a thread begins, or ends.
+fn command(method: &str, thread: &str, id: &str) -> String {
+    let item = json!({ "type": "commandExecution", "id": id, "command": "serve", "status": "inProgress" });
+    notify(method, json!({ "threadId": thread, "turnId": "u", "item": item }))
+}
+
+/// What a turn that begins so, and ends so, says of its tools, and its warnings; the second turn is as any other.
+async fn leaves_commands(
+    begins: &[String],
+    end: &str,
+    cleaned: &[&str],
+) -> (Vec<(Value, bool)>, Vec<String>) {
+    let mut script = vec![format!("echo $$ >> pids; {OPEN} read -r line; say {BEGUN}")];
+    script.extend_from_slice(begins);
+    script.push(format!("say {end}"));
+    let files: Vec<String> = (0..cleaned.len()).map(|at| format!("cleaned{at}")).collect();
+    script.extend(files.iter().zip(6..).map(|(file, id)| answers(id, file)));
+    let next = 6 + cleaned.len();
+    script.push(format!(
+        "read -r line; say {}; say {DONE}; cat",
+        BEGUN.replace("\"id\":5", &format!("\"id\":{next}"))
+    ));
+    let fake = fake(&script.join("\n"));
+    let provider = CodexProvider::new();
+    let (events, _) = run(&provider, CodexOptions::default(), fake.context()).await;
+    for (file, thread) in files.iter().zip(cleaned) {
+        assert_eq!(asked(&fake, [file]), [json!(["thread/backgroundTerminals/clean", thread, null])]);
+    }
+    let resume = CodexOptions { resume: Some("t-1".into()), ..CodexOptions::default() };
+    assert_eq!(run(&provider, resume, fake.context()).await.1.unwrap().code, "done");
+    assert_eq!(fake.pids().len(), 1);
+    provider.shutdown().await;
+    let (mut tools, mut warnings) = (Vec::new(), Vec::new());
+    for event in events {
+        match event {
+            StreamEvent::ToolComplete { result, is_error, .. } => tools.push((result, is_error)),
+            StreamEvent::Warning { code, message } => warnings.push(format!("{code}: {message}")),
+            _ => {}
+        }
+    }
+    (tools, warnings)
+}
+
+#[tokio::test]
+async fn a_command_that_outlives_its_turn_ends_with_it() {
+    let failed = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":{"id":"u","status":"failed","items":[],"error":{"message":"overloaded"}}}}'"#;
+    let warned =
+        |what: &str| format!("backgroundEnded: stopped in the background at the end of the turn: {what}");
+    let left = (json!("it still ran when the turn ended, and was stopped with it"), false);
+    let begins = [command("item/started", "t-1", "c")];
+    for end in [failed, DONE] {
+        let said = leaves_commands(&begins, end, &["t-1"]).await;
+        assert_eq!(said, (vec![left.clone()], vec![warned("1 command")]), "{end}");
+    }
+    // That of a sub-agent which has ended is no tool of the turn.
+    let of_sub_agent = [
+        sub_agent_begins(),
+        command("item/started", "s-1", "c"),
+        command("item/started", "s-1", "d"),
+        command("item/started", "s-1", "e"),
+        command("item/completed", "s-1", "e"),
+        ended("s-1", "v"),
+    ];
+    assert_eq!(leaves_commands(&of_sub_agent, DONE, &["s-1"]).await, (vec![], vec![warned("2 commands")]));
+    // What has exited before the end is not counted.
+    let exits = [command("item/started", "s-1", "c"), command("item/completed", "s-1", "c")];
+    assert_eq!(leaves_commands(&exits, DONE, &[]).await, (vec![], vec![]));
 }
 
 #[tokio::test]

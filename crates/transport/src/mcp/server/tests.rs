@@ -76,6 +76,6 @@ fn what_cannot_be_is_refused_by_name_and_without_values() {
 #[test]
 fn a_dollar_that_names_nothing_stays() {
     let none = Environment::default();
-    assert_eq!(expand("a $B ${C", &none), Ok("a $B ${C".to_owned()));
-    assert_eq!(expand("${A:-x}${A}", &none), Err("A".to_owned()));
+    assert_eq!(none.fill("a $B ${C"), Ok("a $B ${C".to_owned()));
+    assert_eq!(none.fill("${A:-x}${A}"), Err("A".to_owned()));
 }
