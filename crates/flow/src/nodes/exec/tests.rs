@@ -337,6 +337,28 @@ async fn bytes_that_are_no_text_are_replayed_to_a_file_as_they_were() {
     assert_eq!(live, String::from_utf8_lossy(BYTES).as_ref());
 }
 
+/// A character that is cut where the shown end of a file begins is left out, live and replayed.
+#[tokio::test]
+async fn the_end_of_a_file_is_the_same_from_a_recording() {
+    let (work, tapes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let flow = json!({ "flow": { "name": "f" }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["cat", "text"], "stdoutFile": "copy" } },
+    ] });
+    let run = async |calls: NodeCalls| {
+        let result =
+            runner(&flow, [PATH]).cwd(work.path()).node_calls(calls).build().run(Map::new()).await.unwrap();
+        result.outputs.get("a").unwrap_or_else(|| panic!("{:?}", result.error))["stdout"].clone()
+    };
+    let end = "x".repeat(8 * 1024 - 3);
+    for (begin, tape) in [("".as_bytes(), "text"), (b"\xff".as_slice(), "bytes")] {
+        let parts = [begin, "y".repeat(100_000).as_bytes(), "🐂".as_bytes(), end.as_bytes()].concat();
+        std::fs::write(work.path().join("text"), parts).unwrap();
+        let tapes = tapes.path().join(tape);
+        assert!(run(NodeCalls::Record(Recorder::new(&tapes).unwrap())).await == end, "{tape}, live");
+        assert!(run(NodeCalls::Replay(Replayer::load(&tapes).unwrap())).await == end, "{tape}, replayed");
+    }
+}
+
 #[tokio::test]
 async fn bytes_that_are_no_text_are_not_recorded_with_a_secret() {
     let flow = json!({ "flow": { "name": "f", "secrets": ["MY_SECRET"] }, "nodes": [
