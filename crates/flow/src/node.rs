@@ -214,7 +214,7 @@ impl NodeContext {
                 });
                 if let Some(why) = saved.err().map(|error| error.to_string()).or(formless) {
                     let message = format!("a call of node `{}` is not recorded: {why}", self.node);
-                    self.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
+                    self.warn(message);
                 }
                 ended.map(|ended| (ended, CallSource::Now))
             }
@@ -223,6 +223,15 @@ impl NodeContext {
             Err(error) if error.code == ErrorCode::Aborted => Err(self.aborted()),
             ended => ended.map_err(|error| self.redactor.error(error)),
         }
+    }
+
+    /// Warns that the text of a stream or a body has lost bytes, and what keeps them.
+    pub(crate) fn warn_of_lost_bytes(&self, what: &str, instead: &str) {
+        self.warn(format!("{what} is not all UTF-8 text: other bytes are replaced by U+FFFD. {instead}"));
+    }
+
+    fn warn(&self, message: String) {
+        self.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
     }
 
     /// What a node gives back that ended because it was cancelled.

@@ -153,7 +153,6 @@ fn report_done(what: &str, exported: &Exported, invocation: &Invocation) {
     }
 }
 
-/// Deletes sessions by their ids, also what cannot be read.
 /// A store in which nothing could be deleted.
 fn not_deleted(error: StoreError) -> Failure {
     let is_full = matches!(error, StoreError::Full { .. });
@@ -166,6 +165,7 @@ fn not_deleted(error: StoreError) -> Failure {
     }
 }
 
+/// Deletes sessions by their ids, also what cannot be read.
 async fn delete(
     path: &Path,
     sessions: &[String],

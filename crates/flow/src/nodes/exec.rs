@@ -9,9 +9,9 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Event, LogLevel, OutputStream, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, OutputStream, Redactor};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::node::{CallSource, NodeContext, NodeType};
 use process::{Ended, Process};
@@ -123,9 +123,9 @@ impl StreamFiles {
             Ok(text) => return Ok((text, None)),
             Err(error) => error.into_bytes(),
         };
-        let encoded = BASE64.encode(bytes);
-        // Without the secret it would be another file.
-        if redactor.text(&encoded) != encoded {
+        let (text, encoded) = (String::from_utf8_lossy(&bytes), BASE64.encode(&bytes));
+        // Without the secret it would be another file. In base64 short ones, and those of a known form, look like nothing.
+        if redactor.text(&text) != text || redactor.text(&encoded) != encoded {
             return Err(wrong("it has a secret, and is no UTF-8 text".to_owned()));
         }
         Ok((String::new(), Some(encoded)))
@@ -170,10 +170,10 @@ async fn finished(
             sink.push(bytes.as_deref().unwrap_or(text.as_bytes()))?;
             sink.finish()?;
         }
-        // The output shows the end of a file; a recording has all of it.
         if let Some(bytes) = bytes {
-            *text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]).into_owned();
+            *text = String::from_utf8_lossy(&bytes).into_owned();
         }
+        // The output shows the end of a file; a recording has all of it.
         if file.is_some() {
             *text = tail(text, TAIL).to_owned();
         }
@@ -235,11 +235,8 @@ async fn run(
             OutputStream::Stdout => ("output", "stdoutFile"),
             OutputStream::Stderr => ("error output", "stderrFile"),
         };
-        let message = format!(
-            "the {what} of `{program}` is not all UTF-8 text: other bytes are replaced by U+FFFD. `{file}` writes it to a file as \
-             it is"
-        );
-        context.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
+        let what = format!("the {what} of `{program}`");
+        context.warn_of_lost_bytes(&what, &format!("`{file}` writes it to a file as it is"));
     }
     let signal = status.code().is_none().then(|| status.to_string());
     Ok(Finished {

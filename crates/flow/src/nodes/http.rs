@@ -7,15 +7,13 @@ use inspan_flow_core::{
     DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, pointer_part,
     read_input, write_output,
 };
-use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ErrorKind, Event, InputProblem, LogLevel, beginning, is_too_deep,
-};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, InputProblem, beginning, is_too_deep};
 use inspan_transport::{
     Answer, Broken, Clocks, HeaderMap, HeaderName, HeaderValue, Http, Method, Request, StatusCode, Url,
     retry_after,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::node::{NodeContext, NodeType, secret_not_set};
@@ -140,12 +138,8 @@ async fn send(
         let body = answer.body(BODY_LIMIT).await?;
         let text = String::from_utf8_lossy(&body);
         if let Cow::Owned(_) = text {
-            let message = format!(
-                "{}: the body is not all UTF-8 text: other bytes are replaced by U+FFFD. A program of an `exec` node with \
-                 `stdoutFile` can save it as it is",
-                name(written)
-            );
-            context.hub.emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() });
+            let instead = "A program of an `exec` node with `stdoutFile` can save it as it is";
+            context.warn_of_lost_bytes(&format!("{}: the body", name(written)), instead);
         }
         Ok(ReceivedResponse { status, headers, text: text.into_owned() })
     };

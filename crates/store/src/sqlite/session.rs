@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{SessionId, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_iter};
 
 use super::{
     commands,
@@ -245,21 +245,36 @@ fn continuations(
     connection: &Connection,
     of: Option<&SessionId>,
 ) -> Result<BTreeMap<String, SessionId>, Fault> {
-    let sql = "SELECT json_extract(records.body, '$.parent.session'), sessions.id \
-               FROM records JOIN sessions ON sessions.number = records.session \
-               WHERE instr(records.body, coalesce(?1, '\"parent\"')) > 0 AND json_valid(records.body) \
-               AND json_extract(records.body, '$.parent.kind') = 'resume' \
-               AND json_extract(records.body, '$.parent.session') = \
-                   coalesce(?1, json_extract(records.body, '$.parent.session')) \
-               ORDER BY sessions.number DESC";
-    let mut query = connection.prepare_cached(sql)?;
-    let mut rows = query.query([of.map(SessionId::as_str)])?;
+    let mut query = connection.prepare_cached(&continuations_sql(of.is_some()))?;
+    let mut rows = query.query(params_from_iter(of.map(SessionId::as_str)))?;
     let mut found = BTreeMap::new();
     while let Some(row) = rows.next()? {
         // The oldest comes last and wins.
         found.insert(row.get(0)?, SessionId::from(row.get::<_, String>(1)?));
     }
     Ok(found)
+}
+
+/// Of one session, only the records of later ones are read: they can be long. An import may store the later one first, and a
+/// clock may be put back, but hardly both.
+pub(super) fn continuations_sql(is_of_one: bool) -> String {
+    let (named, of_one) = match is_of_one {
+        false => ("'\"parent\"'", ""),
+        true => (
+            "?1",
+            "AND json_extract(records.body, '$.parent.session') = ?1 \
+             AND (sessions.number > (SELECT number FROM sessions WHERE id = ?1) \
+             OR sessions.created_at >= (SELECT created_at FROM sessions WHERE id = ?1))",
+        ),
+    };
+    // `CROSS JOIN` keeps the order of the tables.
+    format!(
+        "SELECT json_extract(records.body, '$.parent.session'), sessions.id \
+         FROM sessions CROSS JOIN records ON records.session = sessions.number \
+         WHERE instr(records.body, {named}) > 0 AND json_valid(records.body) \
+         AND json_extract(records.body, '$.parent.kind') = 'resume' {of_one} \
+         ORDER BY sessions.number DESC"
+    )
 }
 
 /// The session that continues this one.
@@ -269,13 +284,19 @@ pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Op
 
 /// The sessions that run from a recording: `of`, or any. A damaged record names none.
 fn replays(connection: &Connection, of: Option<&SessionId>) -> Result<BTreeSet<String>, Fault> {
-    // As `SessionRecord::is_replay`.
-    let sql = "SELECT sessions.id FROM records JOIN sessions ON sessions.number = records.session \
-               WHERE sessions.id = coalesce(?1, sessions.id) AND instr(records.body, '\"replay\"') > 0 \
-               AND json_valid(records.body) AND json_type(records.body, '$.settings.replay') IS NOT NULL";
-    let mut query = connection.prepare_cached(sql)?;
-    let found = query.query_map([of.map(SessionId::as_str)], |row| row.get(0))?;
+    let mut query = connection.prepare_cached(&replays_sql(of.is_some()))?;
+    let found = query.query_map(params_from_iter(of.map(SessionId::as_str)), |row| row.get(0))?;
     Ok(found.collect::<Result<_, _>>()?)
+}
+
+/// As `SessionRecord::is_replay`.
+pub(super) fn replays_sql(is_of_one: bool) -> String {
+    let of_one = if is_of_one { "sessions.id = ?1 AND" } else { "" };
+    format!(
+        "SELECT sessions.id FROM records JOIN sessions ON sessions.number = records.session \
+         WHERE {of_one} instr(records.body, '\"replay\"') > 0 AND json_valid(records.body) \
+         AND json_type(records.body, '$.settings.replay') IS NOT NULL"
+    )
 }
 
 /// The sessions whose finished work an open session takes over, directly or through others, each with that session.

@@ -12,6 +12,8 @@ use super::{TAIL, process::READ_SIZE, report::complete};
 
 /// The largest file, in bytes.
 const FILE_LIMIT: u64 = 1 << 30;
+/// How much of its end is kept: what is shown, and the rest of a character that is cut there.
+const END: usize = TAIL + 3;
 
 /// The file, and what is not in it yet.
 pub(super) struct FileSink {
@@ -72,7 +74,7 @@ impl FileSink {
             self.write(&rest)?;
         }
         self.file.flush().map_err(|error| failed(&self.path, &error))?;
-        self.end.drain(..self.end.len().saturating_sub(TAIL));
+        self.end.drain(..self.end.len().saturating_sub(END));
         Ok(self.end)
     }
 
@@ -84,7 +86,7 @@ impl FileSink {
             return Err(AgentError::new(ErrorCode::Process, message));
         }
         if self.end.len() > READ_SIZE {
-            self.end.drain(..self.end.len() - TAIL);
+            self.end.drain(..self.end.len() - END);
         }
         self.end.extend_from_slice(&bytes[bytes.len().saturating_sub(READ_SIZE)..]);
         self.file.write_all(bytes).map_err(|error| failed(&self.path, &error))

@@ -337,6 +337,54 @@ async fn bytes_that_are_no_text_are_replayed_to_a_file_as_they_were() {
     assert_eq!(live, String::from_utf8_lossy(BYTES).as_ref());
 }
 
+/// A character that is cut where the shown end of a file begins is left out, live and replayed.
+#[tokio::test]
+async fn the_end_of_a_file_is_the_same_from_a_recording() {
+    let (work, tapes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let flow = json!({ "flow": { "name": "f" }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["cat", "text"], "stdoutFile": "copy" } },
+    ] });
+    let run = async |calls: NodeCalls| {
+        let result =
+            runner(&flow, [PATH]).cwd(work.path()).node_calls(calls).build().run(Map::new()).await.unwrap();
+        result.outputs.get("a").unwrap_or_else(|| panic!("{:?}", result.error))["stdout"].clone()
+    };
+    let end = "x".repeat(8 * 1024 - 3);
+    for (begin, tape) in [("".as_bytes(), "text"), (b"\xff".as_slice(), "bytes")] {
+        let parts = [begin, "y".repeat(100_000).as_bytes(), "🐂".as_bytes(), end.as_bytes()].concat();
+        std::fs::write(work.path().join("text"), parts).unwrap();
+        let tapes = tapes.path().join(tape);
+        assert!(run(NodeCalls::Record(Recorder::new(&tapes).unwrap())).await == end, "{tape}, live");
+        assert!(run(NodeCalls::Replay(Replayer::load(&tapes).unwrap())).await == end, "{tape}, replayed");
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_not_recorded_with_a_secret() {
+    let flow = json!({ "flow": { "name": "f", "secrets": ["MY_SECRET"] }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["cat", "bytes"], "stdoutFile": "copy" } },
+    ] });
+    let secrets = ["k3y9", "7391-8", "planted-42-x", "ghp_0123456789abcdefghijABCDEFGHIJ012345"];
+    for secret in secrets {
+        // Where it begins in a group of base64 decides how it looks there.
+        for before in [&b"\xff "[..], b"\xff  ", b"\xff   "] {
+            let (work, tapes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            std::fs::write(work.path().join("bytes"), [before, secret.as_bytes()].concat()).unwrap();
+            // That of a known form is one without a variable.
+            let variable = if secret.starts_with("ghp_") { "another-one" } else { secret };
+            let builder = runner(&flow, [PATH, ("MY_SECRET", variable)]).cwd(work.path()).with_events();
+            let calls = NodeCalls::Record(Recorder::new(tapes.path()).unwrap());
+            let result = builder.node_calls(calls).build().run(Map::new()).await.unwrap();
+            assert!(result.error.is_none(), "{:?}", result.error);
+            let why = "it has a secret, and is no UTF-8 text";
+            let file = work.path().join("copy");
+            let said =
+                format!("a call of node `a` is not recorded: `{}` cannot be recorded: {why}", file.display());
+            assert_eq!(warnings(&result.events), [said], "{secret}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_output_that_is_no_text_is_a_warning() {
     let work = tempfile::tempdir().unwrap();

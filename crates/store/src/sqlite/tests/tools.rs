@@ -11,7 +11,7 @@ use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Batch, CommandAnswer, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, Parent, ParentKind,
     RunStore, Select, SessionRecord, StoreError, TransferError, Verdict, VerifyReport,
-    sqlite::session::entries_sql,
+    sqlite::session::{continuations_sql, entries_sql, replays_sql},
     tests::samples::{at, base, end, event, events, note, record},
 };
 
@@ -357,16 +357,7 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
 fn sessions_are_listed_by_an_index() {
     let place = TestFolder::new();
     drop(place.open());
-    let plan = |prefix: &str| {
-        let raw = place.raw();
-        let mut query = raw.prepare(&format!("EXPLAIN QUERY PLAN {}", entries_sql(prefix))).unwrap();
-        let mut steps = query.raw_query();
-        let mut plan = Vec::new();
-        while let Some(step) = steps.next().unwrap() {
-            plan.push(step.get::<_, String>(3).unwrap());
-        }
-        plan.join("; ")
-    };
+    let plan = |prefix: &str| plan(&place, &entries_sql(prefix));
     let counted = "CORRELATED SCALAR SUBQUERY 1; SEARCH commands USING INDEX commands_unanswered (session=?)";
     assert_eq!(plan(""), format!("SCAN sessions USING INDEX sessions_by_age; {counted}"));
     assert_eq!(
@@ -376,4 +367,30 @@ fn sessions_are_listed_by_an_index() {
              USE TEMP B-TREE FOR ORDER BY"
         )
     );
+}
+
+#[test]
+fn of_one_session_the_records_of_all_are_not_read() {
+    let place = TestFolder::new();
+    drop(place.open());
+    let is_replay = plan(&place, &replays_sql(true));
+    assert_eq!(
+        is_replay,
+        "SEARCH sessions USING COVERING INDEX sqlite_autoindex_sessions_1 (id=?); \
+         SEARCH records USING INTEGER PRIMARY KEY (rowid=?)"
+    );
+    let continued = plan(&place, &continuations_sql(true));
+    assert!(!continued.contains("SCAN records") && continued.contains("SEARCH records"), "{continued}");
+}
+
+/// How SQLite carries out a query.
+fn plan(place: &TestFolder, sql: &str) -> String {
+    let raw = place.raw();
+    let mut query = raw.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+    let mut steps = query.raw_query();
+    let mut plan = Vec::new();
+    while let Some(step) = steps.next().unwrap() {
+        plan.push(step.get::<_, String>(3).unwrap());
+    }
+    plan.join("; ")
 }
