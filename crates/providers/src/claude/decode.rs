@@ -18,7 +18,7 @@
 //!   repeats then.
 //! - A turn goes on while sub-agents run, to the result that tells theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{
     AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
@@ -128,7 +128,11 @@ pub struct ClaudeDecoder {
     line: u64,
     totals: Totals,
     session: Option<ProviderSessionId>,
+    /// The MCP servers that the process was given, but for those of which was said that they do not run.
+    mcp_servers: BTreeSet<String>,
     tasks: BackgroundTasks,
+    /// Whether the model may believe that a sub-agent still works which was stopped.
+    misses_end: bool,
     /// Whether the program says that it works. Not every version says so.
     runs: bool,
     turn: ClaudeTurnState,
@@ -181,6 +185,11 @@ impl ClaudeDecoder {
         Self { session: Some(session), ..Self::default() }
     }
 
+    /// Warns if one of these MCP servers does not run.
+    pub(super) fn watch_mcp_servers(&mut self, names: impl IntoIterator<Item = String>) {
+        self.mcp_servers.extend(names);
+    }
+
     /// Takes the bytes of one read, wherever it ended.
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<ClaudeDecoded> {
         // Few lines are shorter than this, and most become one thing.
@@ -224,6 +233,11 @@ impl ClaudeDecoder {
     /// Whether nothing is in progress, and nothing in the background would begin a turn when it ends.
     pub fn is_idle(&self) -> bool {
         !self.turn.begun && !self.runs && self.tasks.is_empty()
+    }
+
+    /// Whether a sub-agent was stopped of whose end the model is not told. Only a new process tells it.
+    pub(super) fn misses_end(&self) -> bool {
+        self.misses_end
     }
 
     /// Whether the model is being asked: in a turn, or by sub-agents.

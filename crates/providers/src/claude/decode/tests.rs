@@ -83,6 +83,33 @@ fn an_abandoned_turn_closes_its_tools_and_keeps_what_was_said() {
     assert!(!decoder.in_turn() && !decoder.in_tool());
 }
 
+#[test]
+fn a_text_stands_apart_from_the_one_before_a_tool_of_a_sub_agent_ended() {
+    let call = json!([{ "type": "tool_use", "id": "t1", "name": "Bash", "input": {} }]);
+    let of_sub_agent = |line: String| line.replacen('{', r#"{"parent_tool_use_id":"t0","#, 1);
+    let ended = |is_error: bool| {
+        let answer =
+            json!([{ "type": "tool_result", "tool_use_id": "t1", "content": "", "is_error": is_error }]);
+        of_sub_agent(json!({ "type": "user", "message": { "content": answer } }).to_string())
+    };
+    for (is_error, last) in [(false, "\n\nall done"), (true, "all done")] {
+        let lines = [
+            of_sub_agent(assistant("s", &call)),
+            start("m1"),
+            delta("started"),
+            ended(is_error),
+            start("m2"),
+            delta("all done"),
+        ];
+        let decoded = decode(&[lines.join("\n").as_bytes()]);
+        let texts = decoded.into_iter().filter_map(|decoded| match decoded {
+            ClaudeDecoded::Event(StreamEvent::Text { content, .. }) => Some(content),
+            _ => None,
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), ["started", last], "a tool that fails is shown");
+    }
+}
+
 /// What the program really printed, one text per recorded case.
 fn transcripts() -> &'static [Vec<u8>] {
     static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =
@@ -257,6 +284,31 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
     }
 }
 
+#[test]
+fn the_model_misses_the_end_of_a_sub_agent_that_was_stopped() {
+    let updated = |id: &str, status: &str| {
+        let patch = json!({ "status": status });
+        json!({ "type": "system", "subtype": "task_updated", "task_id": id, "patch": patch }).to_string()
+    };
+    let agent = "local_agent";
+    let rows = [
+        (task("task_notification", agent, "stopped"), true),
+        (updated(agent, "killed"), true),
+        (task("task_notification", agent, "completed"), false),
+        (task("task_notification", agent, "failed"), false),
+        (updated(agent, "completed"), false),
+        (task("task_notification", "local_bash", "stopped"), false),
+        (updated("local_bash", "killed"), false),
+    ];
+    for (line, expected) in rows {
+        let mut decoder = ClaudeDecoder::new();
+        for line in [&task("task_started", agent, ""), &task("task_started", "local_bash", ""), &line] {
+            decoder.push_line(line);
+        }
+        assert_eq!(decoder.misses_end(), expected, "{line}");
+    }
+}
+
 /// Tokens and their cost.
 type Count = (u64, Option<f64>);
 
@@ -319,6 +371,34 @@ fn what_sub_agents_take_after_the_last_result_has_no_known_price() {
             "{status}, without a request"
         );
     }
+}
+
+#[test]
+fn an_mcp_server_that_does_not_run_is_said_once() {
+    let mut decoder = ClaudeDecoder::new();
+    decoder.watch_mcp_servers(["tickets", "mail", "wiki"].map(str::to_owned));
+    let mut said = |servers: Value| {
+        let line = json!({ "type": "system", "subtype": "init", "model": "m", "mcp_servers": servers });
+        let decoded = events(decoder.push_line(&line.to_string()));
+        decoded
+            .into_iter()
+            .map(|event| format!("{}: {}", event["code"], event["message"]))
+            .collect::<Vec<_>>()
+    };
+    let server = |name: &str, status: &str| json!({ "name": name, "status": status });
+    let first = json!([
+        server("tickets", "failed"),
+        server("mail", "pending"),
+        server("wiki", "needs-auth"),
+        server("of-the-user", "failed"),
+    ]);
+    let expected = [
+        r#""mcpServer": "the MCP server tickets did not start; the program does not say why: check its `command` or `url`""#,
+        r#""mcpServer": "the MCP server wiki wants a login, which Claude Code itself takes by `/mcp`""#,
+    ];
+    assert_eq!(said(first), expected, "one that is pending may start, and one of the user's own is theirs");
+    assert_eq!(said(json!([server("tickets", "failed"), server("mail", "failed")])).len(), 1);
+    assert!(said(json!({ "tickets": "failed" })).is_empty(), "another form breaks nothing");
 }
 
 #[test]
