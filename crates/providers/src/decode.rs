@@ -209,7 +209,11 @@ mod tests {
         text.begin_message(None);
         live += &piece(&mut text, "all done");
         assert_eq!(live, "started\n\nall done");
-        assert_eq!(text.retract(), None, "what came before the boundary stays");
+        assert_eq!(
+            text.retract().collect::<Vec<_>>(),
+            [StreamEvent::Retract],
+            "what came before the boundary stays"
+        );
         text.boundary();
         assert_eq!(piece(&mut text, "next"), "next");
         assert_eq!(text.into_text(), "started\n\nnext");
