@@ -18,7 +18,7 @@ use inspan_store::{
 use parking_lot::Mutex;
 
 use crate::log::{
-    CommandOutcome, LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary,
+    LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, may_be_gone,
     rests,
 };
 
@@ -109,9 +109,14 @@ impl SharedStore {
             if let Some(by) = self.continuation(old).await? {
                 return Err(StoreError::Continued { session: old.clone(), by });
             }
-            let status = self.summary(old).await?.facts.status;
+            let summary = self.summary(old).await?;
             // The workers still run it, or wait in it, or are about to.
-            if !rests(status) || self.is_resumed(old).await? {
+            if !rests(summary.facts.status) {
+                return self.held(old);
+            }
+            let requests = self.log.requests(old).await.map_err(refused)?;
+            let is_resumed = self.is_resumed(old, &summary, &requests).await?;
+            if is_resumed && (self.waker.is_none() || self.check(old).await?) {
                 return self.held(old);
             }
             self.claim(old, &record.session).await?;
@@ -179,15 +184,12 @@ impl SharedStore {
 
     /// Whether the server says that it does not run a session that has begun and has not ended.
     pub(crate) async fn is_gone(&self, session: &SessionId, status: SessionStatus) -> bool {
-        self.workflow_status(session, status).await.is_some_and(|said| !said.runs)
+        may_be_gone(status) && self.workflow_status(session).await.is_some_and(|said| !said.runs)
     }
 
-    /// What the server says of a session that has begun and has not ended.
-    async fn workflow_status(&self, session: &SessionId, status: SessionStatus) -> Option<WorkflowStatus> {
+    /// What the server says of a session.
+    async fn workflow_status(&self, session: &SessionId) -> Option<WorkflowStatus> {
         let waker = self.waker.as_ref()?;
-        if rests(status) || status == SessionStatus::Idle {
-            return None;
-        }
         {
             let known = self.known.lock();
             match known.runs.get(session) {
@@ -269,22 +271,34 @@ impl SharedStore {
         Ok(number)
     }
 
-    /// Whether a paused session was asked to continue, and no worker has taken that yet.
-    async fn is_resumed(&self, session: &SessionId) -> Result<bool, StoreError> {
-        let Summary { facts, answers, .. } = self.summary(session).await?;
-        if facts.status != SessionStatus::Paused {
+    /// Whether a paused session was asked to continue, and no worker has taken that yet. `requests` are all numbers.
+    async fn is_resumed(
+        &self,
+        session: &SessionId,
+        summary: &Summary,
+        requests: &[u64],
+    ) -> Result<bool, StoreError> {
+        if summary.facts.status != SessionStatus::Paused {
             return Ok(false);
         }
-        let answered = newest(&answers);
-        for number in self.log.requests(session).await.map_err(refused)? {
-            if number > answered
-                && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
-                && matches!(posted.request, SessionRequest::Resume(_))
-            {
-                return Ok(true);
-            }
+        let open = self.open_requests(session, summary, requests).await?;
+        Ok(open.iter().any(|(_, posted)| matches!(posted.request, SessionRequest::Resume(_))))
+    }
+
+    /// Those of the requests with these numbers that no worker has answered.
+    async fn open_requests(
+        &self,
+        session: &SessionId,
+        summary: &Summary,
+        requests: &[u64],
+    ) -> Result<Vec<(u64, PostedRequest)>, StoreError> {
+        let answered = summary.answered();
+        let mut open = Vec::new();
+        for &number in requests.iter().filter(|number| **number > answered) {
+            let posted = self.log.request(session, number).await.map_err(refused)?;
+            open.extend(posted.map(|posted| (number, posted)));
         }
-        Ok(false)
+        Ok(open)
     }
 
     /// What the log says now.
@@ -313,8 +327,11 @@ impl SharedStore {
         let record = self.log.record(&session).await.map_err(refused)?;
         self.parents.lock().insert(session.clone(), record.continues().cloned());
         let mut summary = self.summary(&session).await?;
-        let said = match summary.is_open() {
-            true => self.workflow_status(&session, summary.facts.status).await,
+        let requests = self.log.requests(&session).await.map_err(refused)?;
+        // A command that comes now is taken after the request to continue.
+        let is_resumed = self.is_resumed(&session, &summary, &requests).await?;
+        let said = match is_resumed || (summary.is_open() && may_be_gone(summary.facts.status)) {
+            true => self.workflow_status(&session).await,
             false => None,
         };
         let is_gone = said.as_ref().is_some_and(|said| !said.runs);
@@ -322,11 +339,9 @@ impl SharedStore {
             // It may have ended since its log was read.
             summary = self.summary(&session).await?;
         }
-        // A command that comes now is taken after the request to continue.
-        let is_open = summary.is_open() || self.is_resumed(&session).await?;
-        let Summary { facts, answers, .. } = summary;
-        let answered = newest(&answers);
-        let posted = self.log.requests(&session).await.map_err(refused)?;
+        // One that the server has lost is paused still.
+        let is_open = summary.is_open() || (is_resumed && !is_gone);
+        let (answered, facts) = (summary.answered(), summary.facts);
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,
@@ -334,7 +349,7 @@ impl SharedStore {
             liveness: if is_open && !is_gone { Liveness::Alive } else { Liveness::Gone },
             unanswered: match facts.status.has_ended() {
                 true => 0,
-                false => posted.iter().filter(|number| **number > answered).count() as u64,
+                false => requests.iter().filter(|number| **number > answered).count() as u64,
             },
             // A worker applies every command at once.
             answered: Vec::new(),
@@ -398,11 +413,6 @@ impl SharedStore {
     pub(crate) fn owner(&self) -> Owner {
         Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 }
     }
-}
-
-/// The number of the newest request that was answered.
-fn newest(answers: &[(u64, CommandOutcome)]) -> u64 {
-    answers.iter().map(|(number, _)| *number).max().unwrap_or_default()
 }
 
 /// The log's error as a store's.
@@ -552,17 +562,15 @@ impl RunStore for SharedStore {
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
         let summary = self.summary(session).await?;
-        let answered = newest(&summary.answers);
-        let mut open = Vec::new();
-        for number in self.log.requests(session).await.map_err(refused)? {
-            if number > answered
-                && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
-                && let SessionRequest::Command(command) = posted.request
-            {
-                open.push(PostedCommand { number, at: posted.at, command, key: posted.key });
+        let requests = self.log.requests(session).await.map_err(refused)?;
+        let open = self.open_requests(session, &summary, &requests).await?;
+        let commands = open.into_iter().filter_map(|(number, posted)| match posted.request {
+            SessionRequest::Command(command) => {
+                Some(PostedCommand { number, at: posted.at, command, key: posted.key })
             }
-        }
-        Ok(open)
+            SessionRequest::Resume(_) => None,
+        });
+        Ok(commands.collect())
     }
 
     async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {

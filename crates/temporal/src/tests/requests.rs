@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use inspan_flow::{Resume, RunStore};
 use inspan_flow_core::{Parent, ParentKind, SessionRecord};
-use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, Timestamp};
+use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, SessionStatus, Timestamp};
 use inspan_store::{Liveness, StoreError, Verdict, async_trait};
 
 use super::{cluster::TestCluster, sessions::Server};
 use crate::{
-    SessionWaker, WorkflowStatus,
+    SessionWaker, SharedStore, WorkflowStatus,
     log::{PostedRequest, SessionRequest},
 };
 
@@ -227,6 +227,50 @@ nodes:
         assert_eq!(answer, Some(Verdict::Accepted), "{command:?}");
         assert_eq!(count(&cluster, &session, "flow:resumed").await, 1);
         assert_eq!(is_driven().await, matches!(command, Command::Send { .. }), "{command:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_paused_session_that_was_resumed_and_then_lost_is_paused_and_can_be_continued_by_another() {
+    let cluster = TestCluster::new();
+    let server = |answers, wakes| cluster.store_with(Server { answers, wakes });
+    let [works, lost, unknown] = [server(true, true), server(true, false), server(false, false)];
+    let session = cluster.add("flow-1", ASKS).await;
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    cluster.store.post(&session, &PAUSE, Timestamp::default()).await.unwrap();
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let untold = lost.resume(&session, Resume::default(), Timestamp::default()).await;
+    assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
+    let is_driven = async |store: &SharedStore| {
+        let entry = store.entry(&session).await.unwrap();
+        assert_eq!((entry.digest.status, entry.unanswered), (SessionStatus::Paused, 1));
+        assert_eq!(entry.owner.is_some(), entry.liveness == Liveness::Alive);
+        entry.owner.is_some()
+    };
+    assert_eq!(
+        [is_driven(&works).await, is_driven(&lost).await, is_driven(&unknown).await],
+        [true, false, true]
+    );
+    let new = continuation(&cluster, &session, "new").await;
+    // The server knows the old session, and no other.
+    let held = cluster.store_with(Runs(session.clone())).add(&new).await;
+    assert!(matches!(held, Err(StoreError::Held { .. })), "{held:?}");
+    let stored = lost.add(&new).await;
+    assert!(matches!(stored, Err(StoreError::Untold { .. })), "{stored:?}");
+    assert_eq!(works.entry(&session).await.unwrap().continued_by, Some("new".into()));
+}
+
+/// A server that runs one session.
+struct Runs(SessionId);
+
+#[async_trait]
+impl SessionWaker for Runs {
+    async fn status(&self, session: &SessionId) -> Result<WorkflowStatus, String> {
+        Ok(WorkflowStatus { runs: *session == self.0, ..WorkflowStatus::default() })
+    }
+
+    async fn wake(&self, _: &SessionId) -> Result<(), String> {
+        Ok(())
     }
 }
 
