@@ -455,7 +455,7 @@ impl Run {
             (None, Some((SessionMode::Fork, known))) => (None, Some(known)),
             (None, named) => (named.map(|(_, known)| known), None),
         };
-        let mail = state.more.as_ref().filter(|_| own.is_none());
+        let mail = if own.is_some() { Vec::new() } else { self.unanswered_mail(task) };
         StartNode {
             node: task,
             path: self.facts.path(&self.graph, task),
@@ -463,7 +463,7 @@ impl Run {
             input,
             conversation,
             branches,
-            mail: mail.map(|more| more.undelivered().map(str::to_owned).collect()).unwrap_or_default(),
+            mail,
             interrupted,
         }
     }

@@ -160,6 +160,8 @@ fn with_reused(graph: &Graph, events: &[Arc<Envelope>]) -> (Vec<Arc<Envelope>>, 
             path: path.clone(),
             cleans_up: false,
             since: None,
+            session_id: None,
+            messages: Vec::new(),
         };
         let end = match error.clone() {
             Some(error) => Event::TaskFailed { task_id, error, will_retry: false },

@@ -12,10 +12,7 @@ mod read;
 mod words;
 
 pub use read::UnknownEvent;
-pub use words::{
-    AgentReason, CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind,
-    SkipReason, SteerStrength, WaitingOn,
-};
+pub use words::*;
 
 use crate::{
     AgentError, BudgetRaise, CommandKind, ContextUse, FrameSpending, MultiTurn, NodeId, NodePath, Prompt,
@@ -71,13 +68,18 @@ events! {
         attempt: u32,
         /// The node's place in the run, the same as the context's `task`.
         path: NodePath,
-        /// Whether the attempt is left to end although its frame or the flow ends early: it works, and an edge that fires
-        /// in any case has led to it. Logs of older versions do not say so.
+        /// Whether the attempt is left to end although its frame or the flow ends early: an edge that fires in any case led to it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cleans_up: bool,
         /// When its wait began, if that was in the session that this one continues: its time counts from there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
+        /// The conversation of the session before in which its agent goes on: its first turn has what no turn has answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<ProviderSessionId>,
+        /// Messages that its agent takes over from the session before: they were accepted, and no finished turn has answered them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        messages: Vec<String>,
     }
     /// A node finished.
     "task:complete" TaskComplete {
@@ -143,8 +145,7 @@ events! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<AgentError>,
     }
-    /// The process of a running attempt is gone, and the attempt with it: it is started again, an agent in its own
-    /// conversation.
+    /// The process of a running attempt is gone, and the attempt with it: it is started again, an agent in its conversation.
     "task:interrupted" TaskInterrupted {
         /// The node.
         task_id: NodeId,
@@ -317,8 +318,7 @@ events! {
         /// The run.
         run_id: RunId,
     }
-    /// The text and thinking since the last tool event, whole text or retraction are void: the vendor's stream
-    /// broke and started again.
+    /// The text and thinking since the last tool event, whole text or retraction are void: the vendor's stream began again.
     "agent:retract" AgentRetract {
         /// The run.
         run_id: RunId,

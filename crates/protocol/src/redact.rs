@@ -231,6 +231,7 @@ impl Redactor {
             Event::SessionPause { reason, .. } | Event::SessionAbort { reason } => {
                 reason.iter_mut().for_each(clean);
             }
+            Event::TaskStart { messages, .. } => messages.iter_mut().for_each(clean),
             // They may quote what was said.
             Event::SessionRejected { reason, .. } => clean(reason),
             Event::AgentWarning { message, .. } => clean(message),

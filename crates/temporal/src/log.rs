@@ -125,7 +125,17 @@ pub(crate) fn rests(status: SessionStatus) -> bool {
     status.has_ended() || status == SessionStatus::Paused
 }
 
+/// Whether the server may have lost a session of this status: it has begun and has not ended.
+pub(crate) fn may_be_gone(status: SessionStatus) -> bool {
+    !rests(status) && status != SessionStatus::Idle
+}
+
 impl Summary {
+    /// The number of the newest request that was answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answers.iter().map(|(number, _)| *number).max().unwrap_or_default()
+    }
+
     /// Whether a worker should be driving the session.
     pub(crate) fn is_open(&self) -> bool {
         !rests(self.facts.status) && !self.is_unstarted

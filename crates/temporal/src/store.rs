@@ -18,7 +18,7 @@ use inspan_store::{
 use parking_lot::Mutex;
 
 use crate::log::{
-    CommandOutcome, LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary,
+    LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, may_be_gone,
     rests,
 };
 
@@ -292,7 +292,7 @@ impl SharedStore {
         summary: &Summary,
         requests: &[u64],
     ) -> Result<Vec<(u64, PostedRequest)>, StoreError> {
-        let answered = newest(&summary.answers);
+        let answered = summary.answered();
         let mut open = Vec::new();
         for &number in requests.iter().filter(|number| **number > answered) {
             let posted = self.log.request(session, number).await.map_err(refused)?;
@@ -341,8 +341,7 @@ impl SharedStore {
         }
         // One that the server has lost is paused still.
         let is_open = summary.is_open() || (is_resumed && !is_gone);
-        let Summary { facts, answers, .. } = summary;
-        let answered = newest(&answers);
+        let (answered, facts) = (summary.answered(), summary.facts);
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,
@@ -414,16 +413,6 @@ impl SharedStore {
     pub(crate) fn owner(&self) -> Owner {
         Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 }
     }
-}
-
-/// Whether the server may have lost a session of this status: it has begun and has not ended.
-fn may_be_gone(status: SessionStatus) -> bool {
-    !rests(status) && status != SessionStatus::Idle
-}
-
-/// The number of the newest request that was answered.
-fn newest(answers: &[(u64, CommandOutcome)]) -> u64 {
-    answers.iter().map(|(number, _)| *number).max().unwrap_or_default()
 }
 
 /// The log's error as a store's.

@@ -50,6 +50,8 @@ fn start(path: &str, node_type: &str, attempt: u32) -> Event {
         path,
         cleans_up: false,
         since: None,
+        session_id: None,
+        messages: Vec::new(),
     }
 }
 

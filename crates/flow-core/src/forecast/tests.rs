@@ -83,6 +83,8 @@ fn start(path: &str, node_type: &str) -> Event {
         path: NodePath::new(path),
         cleans_up: false,
         since: None,
+        session_id: None,
+        messages: Vec::new(),
     }
 }
 

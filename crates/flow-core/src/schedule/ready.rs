@@ -136,6 +136,8 @@ impl Run {
         let can_clean_up = node.occupies == Occupies::Slot && node.kind != NodeKind::Agent;
         let cleans_up = is_ending || (can_clean_up && self.facts.follows_any_end(&graph, task));
         let since = self.waits_since(&attempt);
+        let goes_on = attempt.interrupted.as_ref().is_some_and(|cut| cut.before.is_some());
+        let session_id = attempt.conversation.as_ref().filter(|_| goes_on);
         let event = Event::TaskStart {
             task_id,
             node_type,
@@ -143,6 +145,8 @@ impl Run {
             path: path.clone(),
             cleans_up,
             since,
+            session_id: session_id.map(|known| known.session_id.clone()),
+            messages: self.older_mail(task).to_vec(),
         };
         let runs_frames = node.kind == NodeKind::Frames;
         let warnings = [self.warn_of_later_turns(&attempt), self.warn_of_other_provider(&attempt)];

@@ -142,21 +142,23 @@ impl Run {
     }
 
     /// The messages to an agent that no finished turn has answered, those first that the session before this one left.
-    fn unanswered_mail(&self, task: TaskRef) -> Vec<String> {
+    pub(super) fn unanswered_mail(&self, task: TaskRef) -> Vec<String> {
         let more = self.facts.node(task).more.as_ref();
         let own = more.into_iter().flat_map(|more| more.undelivered()).map(str::to_owned);
         self.older_mail(task).iter().cloned().chain(own).collect()
     }
 
-    /// The messages of the session before to an agent that goes on in its conversation, and has finished no turn since.
-    fn older_mail(&self, task: TaskRef) -> &[String] {
-        let found = || {
-            let known = self.facts.node(task).conversation.as_ref().filter(|known| known.turns == 0)?;
-            let (reusable, path) = self.before(task)?;
-            let left = reusable.task(&path).filter(|left| left.output.is_none())?;
-            (left.conversation.as_ref() == Some(&known.session_id)).then_some(left.mail.as_slice())
-        };
-        found().unwrap_or_default()
+    /// The messages of the session before to an agent that has not begun in this one. `task:start` of its first attempt has
+    /// them, so that they are in the log of this session then.
+    pub(super) fn older_mail(&self, task: TaskRef) -> &[String] {
+        let has_begun =
+            self.facts.node(task).attempt > 0 || self.facts.frames[task.frame].attempts_before > 0;
+        let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
+        if has_begun || !is_agent || self.selected(task).is_asked_for() {
+            return &[];
+        }
+        let left = self.before(task).and_then(|(reusable, path)| reusable.task(&path));
+        left.map(|left| left.mail.as_slice()).unwrap_or_default()
     }
 
     /// If a node may have had an external effect before it was interrupted, a person is asked: returns the
@@ -304,7 +306,7 @@ impl Run {
 impl Reusable {
     /// Notes the messages to agents that no finished turn has answered.
     pub(super) fn note_mail(&mut self, run: &Run) {
-        for (task, node) in run.facts.tasks() {
+        for (task, node) in run.facts.tasks().filter(|(_, node)| node.attempt > 0) {
             let path = run.facts.path(&run.graph, task);
             let Some(noted) = self.tasks.get_mut(&path).filter(|noted| noted.output.is_none()) else {
                 continue;
@@ -312,10 +314,7 @@ impl Reusable {
             // That with which the session was resumed, if the agent has not begun since.
             let resume = node.more.as_ref().and_then(|more| more.resume.as_ref());
             let resume = resume.filter(|message| *message != CONTINUE).cloned();
-            let mail: Vec<_> = resume.into_iter().chain(run.unanswered_mail(task)).collect();
-            if node.attempts > 0 {
-                noted.mail = mail;
-            }
+            noted.mail = resume.into_iter().chain(run.unanswered_mail(task)).collect();
         }
     }
 

@@ -450,13 +450,10 @@ impl Run {
             let session_id = session_id.clone();
             attempt.conversation = Some(crate::state::Conversation::new(session_id));
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
-            let message = Some(with_mail(CONTINUE, &task.mail));
+            let message = Some(with_mail(CONTINUE, &std::mem::take(&mut attempt.mail)));
             let before = Some((reusable.session.clone(), before));
             let cut = super::Interrupted { since, message, asked, reply, before };
             attempt.interrupted = Some(Box::new(cut));
-        } else if fresh && !own && task.error.is_none() {
-            // It was cut short before it had a conversation: they follow its first turn.
-            attempt.mail.splice(..0, task.mail.iter().cloned());
         }
         None
     }

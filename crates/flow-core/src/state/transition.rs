@@ -26,8 +26,12 @@ impl Facts {
         let fits = |task: &TaskRef| follows(event, self.node(*task).status);
         let Some(task) = self.find(graph, path).filter(fits) else { return };
         match event {
-            Event::TaskStart { attempt, cleans_up, since, .. } => {
-                self.start(graph, task, *attempt, *cleans_up, at);
+            Event::TaskStart { attempt, cleans_up, since, session_id, messages, .. } => {
+                if !messages.is_empty() {
+                    // What came in this session came later.
+                    self.node_mut(task).more().taken.splice(..0, messages.iter().cloned());
+                }
+                self.start(graph, task, *attempt, *cleans_up, session_id.is_some(), at);
                 if let Some(since) = since {
                     self.node_mut(task).since = Some(*since);
                 }
@@ -74,7 +78,16 @@ impl Facts {
         }
     }
 
-    fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, cleans_up: bool, at: Timestamp) {
+    /// `goes_on` says whether its agent does, in its conversation of the session before.
+    fn start(
+        &mut self,
+        graph: &Graph,
+        task: TaskRef,
+        attempt: u32,
+        cleans_up: bool,
+        goes_on: bool,
+        at: Timestamp,
+    ) {
         let spec = self.spec(graph, task);
         // Logs of older versions say nothing of it.
         let cleans_up = cleans_up || self.is_ending(task.frame);
@@ -101,6 +114,7 @@ impl Facts {
                 // Its message counts as undelivered until a turn has answered it.
                 Some(message) if message != CONTINUE => more.taken.insert(0, message),
                 Some(_) => {}
+                None if goes_on => {}
                 // It starts again, and messages to it follow its first turn.
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),
             }

@@ -131,6 +131,66 @@ fn messages_that_no_turn_has_answered_go_to_the_agent_in_the_next_session() {
     assert_eq!(begins(&reusable(&unnamed, usize::MAX)).starts("a"), ["1 -: - +first"]);
 }
 
+/// A session is cut after these events, the next one too. Gives how that one is resumed, and how a third one begins.
+fn cut_twice(text: &str, edited: &str, cuts: [&str; 2]) -> [String; 2] {
+    let mut first = Sim::new(&graph(text), &[]).driven_to(cuts[0], talk);
+    message(&mut first, "first");
+    let edited = graph(edited);
+    let mut second = Sim::reusing(&edited, reusable(&first, usize::MAX));
+    // The second turn begins after the end of the first.
+    cuts[1].split(' ').for_each(|event| second.until_event(event, talk));
+    let third = Sim::reusing(&edited, reusable(&second, usize::MAX)).driven_to("agent:start", talk);
+    let left = second.run.reusable.as_deref().unwrap().clone();
+    let mut resumed = Sim::reusing_log(&edited, left, &second.log);
+    resumed.resume(None, &BTreeMap::new());
+    [resumed.driven_to("agent:start", talk), third].map(|sim| sim.starts("a").remove(0))
+}
+
+#[test]
+fn a_message_of_an_earlier_session_is_not_lost_if_the_next_one_is_cut_too() {
+    let rows = [
+        // There is no conversation in the first session.
+        ("agent:start", "agent:start", "2 -: - +first", "1 -: - +first"),
+        ("agent:start", "agent:session", "2 c-a: first", "1 c-a: first"),
+        ("agent:start", "agent:usage", "2 c-a: first", "1 c-a: first"),
+        ("agent:start", "agent:turn", "2 c-a: first", "1 c-a: first"),
+        ("agent:start", "agent:turn agent:usage", "2 c-a: continue", "1 c-a: continue"),
+        // There is one, and the message is in the first turn of the next session.
+        ("agent:session", "agent:start", "2 c-a: first", "1 -: - +first"),
+        ("agent:session", "agent:session", "2 c-a: first", "1 c-a: first"),
+        ("agent:session", "agent:usage", "2 c-a: continue", "1 c-a: continue"),
+    ];
+    for (first, second, resumed, third) in rows {
+        assert_eq!(cut_twice(ONE, ONE, [first, second]), [resumed, third], "{first}, {second}");
+    }
+    // An agent that begins anew, since its input is another one, gets it too.
+    let edited = ONE.replace("prompt: go", "prompt: come");
+    assert_ne!(edited, ONE);
+    assert_eq!(cut_twice(ONE, &edited, ["agent:session", "agent:start"]), ["2 -: - +first", "1 -: - +first"]);
+    assert_eq!(
+        cut_twice(ONE, &edited, ["agent:session", "agent:turn agent:usage"]),
+        ["2 c-a: continue", "1 c-a: continue"]
+    );
+}
+
+#[test]
+fn a_message_that_was_answered_in_a_conversation_of_an_earlier_session_is_not_sent_again() {
+    let graph = graph(ONE);
+    let mut first = Sim::new(&graph, &[]).driven_to("agent:session", talk);
+    message(&mut first, "first");
+    let left = reusable(&first, usize::MAX);
+    // Cut before its conversation was named again, with another message by then.
+    let mut second = Sim::reusing(&graph, left.clone()).driven_to("agent:start", talk);
+    message(&mut second, "second");
+    let mut resumed = Sim::reusing_log(&graph, left.clone(), &second.log);
+    resumed.resume(None, &BTreeMap::new());
+    resumed.until_event("agent:usage", talk);
+    assert_eq!(resumed.starts("a"), ["2 c-a: first\n\nsecond"]);
+    let mut again = Sim::reusing_log(&graph, left, &resumed.log);
+    again.resume(None, &BTreeMap::new());
+    assert_eq!(again.driven(talk).starts("a"), ["3 c-a: continue"]);
+}
+
 #[test]
 fn an_agent_resumes_its_conversation_with_the_message() {
     let graph = graph(
