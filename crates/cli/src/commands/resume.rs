@@ -132,16 +132,15 @@ fn anew(
         kept = kept.with_answers(invocation)?;
     }
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
-    let mut reusable = kept.reusable(u64::MAX, missing)?;
-    reusable.forget_raises(&kept.graph, &graph);
-    let budgets = budgets(&args.budget, &graph)?;
-    reusable.check_raise(&graph, &budgets)?;
-    reusable.raise(&budgets);
+    let mut parent = Parent::new(kept.record.session.clone(), kept.last_seq, ParentKind::Resume);
+    let mut reusable = kept.reusable(&parent, &graph, missing)?;
+    parent.budget = budgets(&args.budget, &graph)?;
+    reusable.check_raise(&graph, &parent.budget)?;
+    reusable.raise(&parent.budget);
     let id = args.session_id.as_deref().map(SessionId::from);
-    let kind = ParentKind::Resume;
     let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
     let input = kept.input_again(&graph, given, &args.input)?;
-    let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
+    let again = Continuation { graph, input, reusable, id, parent };
     let plan = again.plan(&kept);
     if args.plan {
         let run = kept.folded(kept.record.run(&kept.graph))?;
@@ -206,8 +205,9 @@ pub(super) async fn lineage(
     store: &dyn RunStore,
     nodes: &NodeRegistry,
     record: &SessionRecord,
+    graph: &Graph,
 ) -> Result<Option<Arc<Reusable>>, LineageError> {
-    inspan_flow::lineage(store, nodes, record).await.map_err(|error| match error {
+    inspan_flow::lineage(store, nodes, record, graph).await.map_err(|error| match error {
         RunError::NoParent { parent, .. } => LineageError::Missing(parent),
         error => LineageError::Failed(session::refused(&error)),
     })
@@ -236,12 +236,8 @@ pub(super) struct Continuation {
     pub(super) graph: Arc<Graph>,
     pub(super) input: Map<String, Value>,
     pub(super) reusable: Reusable,
-    pub(super) until: u64,
     pub(super) id: Option<SessionId>,
-    /// Whether the new session continues the old one or is a fork.
-    pub(super) kind: ParentKind,
-    /// The node that runs again, and from which pass on.
-    pub(super) again: Option<NodePath>,
+    pub(super) parent: Parent,
 }
 
 impl StoredSession {
@@ -335,12 +331,17 @@ impl StoredSession {
         }
     }
 
-    /// The work of the session that can be reused, up to an event, and what it could still take over itself.
-    pub(super) fn reusable(&self, until: u64, missing: Missing) -> Result<Reusable, Failure> {
+    /// The work of the session that a new one with the flow `now` can reuse, and what it could still take over itself.
+    pub(super) fn reusable(
+        &self,
+        parent: &Parent,
+        now: &Graph,
+        missing: Missing,
+    ) -> Result<Reusable, Failure> {
         // An ended session was kept without those before it.
         let missing = if self.status.has_ended() { Missing::Reported } else { missing };
-        let run = self.record.run(&self.graph).reusing(self.taken_over(missing)?);
-        Ok(Reusable::of(run, &self.log()?, until))
+        let older = self.taken_over(missing)?;
+        Ok(parent.reusable(&self.record, &self.graph, &self.log()?, older, now))
     }
 
     /// The events that count for its run. RunMode on with the session reads them itself.
@@ -403,7 +404,12 @@ impl StoredSession {
     /// What the session may still take over of the one that it comes from. `missing` says what happens if that is not
     /// in the store.
     fn taken_over(&self, missing: Missing) -> Result<Option<Arc<Reusable>>, Failure> {
-        let found = super::session::runtime()?.block_on(lineage(&*self.store, &self.nodes, &self.record));
+        let found = super::session::runtime()?.block_on(lineage(
+            &*self.store,
+            &self.nodes,
+            &self.record,
+            &self.graph,
+        ));
         let session = &self.record.session;
         match (found, missing) {
             (Ok(found), _) => Ok(found),
@@ -454,13 +460,7 @@ impl StoredSession {
         if mode.detach && invocation.engine.is_none() {
             return detach::run(again.id, mode.events.as_deref(), invocation);
         }
-        let parent = Parent {
-            session: kept.record.session.clone(),
-            seq: again.until,
-            kind: again.kind,
-            again: again.again,
-        };
-        let reusing = Some((Arc::new(again.reusable), parent));
+        let reusing = Some((Arc::new(again.reusable), again.parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
         kept.session(again.graph, begin, mode, Ask::Terminal, invocation)?.watch(invocation)
     }

@@ -584,6 +584,43 @@ fn what_was_raised_stays_raised_in_the_session_that_continues() {
     );
 }
 
+/// Agents one after the other, each of which takes 7 tokens, with a budget of so many.
+fn four_agents(limit: u64) -> String {
+    let node = |(id, after): (&str, &str)| {
+        let turn = "{ text: x }, { usage: { tokens: { inputTokens: 7 } } }";
+        format!(
+            "  - {{ id: {id}, type: scripted.agent, dependsOn: [{after}], input: {{ prompt: x, options: {{ turns: [[{turn}]] }} }} }}\n"
+        )
+    };
+    let nodes: String = [("a", ""), ("b", "a"), ("y", "b"), ("z", "y")].into_iter().map(node).collect();
+    format!("flow: {{ name: f, policy: {{ budget: {{ tokens: {limit} }} }} }}\nnodes:\n{nodes}")
+}
+
+#[test]
+fn what_was_raised_does_not_outlive_a_limit_that_a_part_of_the_flow_is_run_with() {
+    let folder = flow_folder(&four_agents(5));
+    let here = folder.path();
+    inspan(here, &["run", "flow.yaml", "--session-id", "s"]).expect(5);
+    inspan(here, &["resume", "s", "--budget", "tokens=5000"]).expect(0);
+    // 28 tokens are spent. What was raised counts where nothing else is said.
+    let run = |id: &str, limit: &[&str]| {
+        let part = ["run", "flow.yaml", "--from", "y", "--reuse", "s", "--session-id", id];
+        inspan(here, &[&part[..], limit].concat())
+    };
+    run("as-raised", &[]).expect(0);
+    let rows: [(&str, u64, &[&str], _); 3] = [
+        // The same as in the file.
+        ("same", 5, &["--budget", "tokens=5"], "5 tokens (28 spent)"),
+        ("call", 5, &["--budget", "tokens=30"], "30 tokens (35 spent)"),
+        ("file", 31, &[], "31 tokens (35 spent)"),
+    ];
+    for (id, in_file, limit, used_up) in rows {
+        fs::write(here.join("flow.yaml"), four_agents(in_file)).unwrap();
+        let ran = run(id, limit).expect(5);
+        assert!(ran.stderr.contains(&format!("exceeded its budget: {used_up}")), "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn all_limits_of_a_budget_that_are_used_up_are_named_and_one_resume_raises_them() {
     let flow = "

@@ -81,6 +81,14 @@ impl Run {
         true
     }
 
+    /// The same for a session whose log has no such event, since it never began: who continues it counts that too.
+    pub(super) fn count_older(&mut self) {
+        if let Some(older) = self.reusable.clone() {
+            let (_, spent, nodes) = older.spending();
+            self.facts.carry(&self.graph, spent, nodes, older.raised());
+        }
+    }
+
     /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
     fn cancel_spenders(&mut self, budget: Budget, actions: &mut Vec<Action>) {
         let nodes = self.facts.tasks();

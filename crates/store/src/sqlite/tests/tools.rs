@@ -229,7 +229,7 @@ async fn only_what_ended_and_is_free_is_collected() {
     let store = place.open();
     let [first, second, ..] = old(&store).await;
     let heir = SessionRecord {
-        parent: Some(Parent { session: first.clone(), seq: 9, kind: ParentKind::Fork, again: None }),
+        parent: Some(Parent::new(first.clone(), 9, ParentKind::Fork)),
         ..record("heir")
     };
     let lease = store.create(&heir, &Owner::of_process(), at(4)).await.unwrap();
