@@ -622,6 +622,30 @@ fn what_was_raised_does_not_outlive_a_limit_that_a_part_of_the_flow_is_run_with(
 }
 
 #[test]
+fn a_session_that_another_one_continues_is_deleted_with_it_and_never_runs_again() {
+    let flow = |ask: &str, after: &str| {
+        format!(
+            "name: f\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [echo, a] }} }}\n{ask}  - {{ id: pay, type: exec, dependsOn: [{after}], input: {{ argv: [sh, -c, 'echo pay >> ran'] }} }}\n"
+        )
+    };
+    let ask = "  - { id: ask, type: human.input, dependsOn: [a], input: { prompt: Pay? } }\n";
+    let folder = flow_folder(&flow(ask, "ask"));
+    let here = folder.path();
+    inspan(here, &["run", "flow.yaml", "--no-wait", "--session-id", "one"]).expect(3);
+    fs::write(here.join("flow.yaml"), flow("", "a")).unwrap();
+    inspan(here, &["resume", "one", "--edited", "--session-id", "two"]).expect(0);
+    let refused = inspan(here, &["store", "gc", "two"]);
+    let why = "error: session `two` continues session `one`, which could be resumed again without it: finished work would run again\n  help: `inspan store gc one two` deletes them together\n";
+    assert_eq!((refused.code, &*refused.stderr), (Some(1), why));
+    let planned = inspan(here, &["store", "gc", "--older-than", "0s", "--dry-run"]).expect(0);
+    assert!(planned.stderr.starts_with("2 sessions"), "{}", planned.report());
+    let deleted = inspan(here, &["store", "gc", "--older-than", "0s"]).expect(0);
+    assert!(deleted.stderr.starts_with("2 sessions deleted"), "{}", deleted.report());
+    inspan(here, &["resume"]).expect(2);
+    assert_eq!(fs::read_to_string(here.join("ran")).unwrap(), "pay\n");
+}
+
+#[test]
 fn all_limits_of_a_budget_that_are_used_up_are_named_and_one_resume_raises_them() {
     let flow = "
 flow: { name: b, policy: { budget: { usd: 0.5, tokens: 5 } } }
