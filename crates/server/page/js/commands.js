@@ -33,11 +33,13 @@ export function resume(id, flow, limit) {
     title: `Resume ${flow}?`,
     what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. An ended session is continued by a new one.</p>`,
     act: 'Resume',
-    ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit.replace(',', ' and ')}`, isNeeded: true } }),
+    ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit.replaceAll(',', ' and ')}`, isNeeded: true } }),
     run: async (text) => {
-      const [first, ...rest] = text.trim().split(/\s+/);
-      const given = limit?.includes(',') ? [first, rest.join(' ')] : [text];
-      const budget = limit && Object.fromEntries(limit.split(',').map((key, at) => [key, amount(given[at] ?? '')]));
+      const keys = limit?.split(',') ?? [];
+      const words = keys.length > 1 ? text.trim().split(/\s+/) : [text];
+      // What is more than one number for each limit is refused with the last.
+      const given = [...words.slice(0, keys.length - 1), words.slice(keys.length - 1).join(' ')];
+      const budget = limit && Object.fromEntries(keys.map((key, at) => [key, amount(given[at] ?? '')]));
       const { sessionId } = await send(id, { type: 'resume', budget }, once);
       note('The session resumes');
       follow(id, sessionId);
