@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{Envelope, NodePath, RunSnapshot, SessionId, Timestamp};
+use inspan_protocol::{BudgetRaise, Envelope, NodePath, RunSnapshot, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -73,7 +73,7 @@ impl SessionRecord {
 }
 
 /// Where a session comes from that reuses the work of another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parent {
     /// The session.
@@ -86,18 +86,30 @@ pub struct Parent {
     /// The node that runs again in this session, with all that depends on it, and from which pass on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<NodePath>,
+    /// The budgets that were set or raised for this session when it was made; its flow does not say so.
+    #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
+    pub budget: BudgetRaise,
 }
 
 impl Parent {
-    /// What may be reused of that session, by its record, its compiled flow, its facts, and what it could reuse itself.
+    /// A session from which all is taken over that fits.
+    pub fn new(session: SessionId, seq: u64, kind: ParentKind) -> Self {
+        Self { session, seq, kind, again: None, budget: BudgetRaise::default() }
+    }
+
+    /// What may be reused of that session, by its record, its compiled flow, its facts, and what it could reuse itself;
+    /// `now` is the flow of this session.
     pub fn reusable(
         &self,
         record: &SessionRecord,
         graph: &Arc<Graph>,
         log: &[Arc<Envelope>],
-        before: Option<Arc<Reusable>>,
+        older: Option<Arc<Reusable>>,
+        now: &Graph,
     ) -> Reusable {
-        let mut reusable = Reusable::of(record.run(graph).reusing(before), log, self.seq);
+        let mut reusable = Reusable::of(record.run(graph).reusing(older), log, self.seq);
+        reusable.forget_raises(graph, now);
+        reusable.raise(&self.budget);
         match self.kind {
             ParentKind::Fork => reusable.branch_off(),
             // That session may have been resumed at the moment when this one was made.

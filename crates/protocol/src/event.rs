@@ -530,7 +530,7 @@ events! {
     "budget:exceeded" BudgetExceeded {
         /// Its size, and what was spent, of each limit that is used up.
         limit: String,
-        /// Which limits to raise, as `--budget` names them (`usd`, `review.tokens`, `each/.usd,each/.tokens`), if limits ended it.
+        /// Which limits to raise, as `--budget` names them (`usd`, `each/.usd,each.usd`), also of used-up budgets around it, if limits ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         budget: Option<String>,
         /// The number of the frame whose budget it is.

@@ -2,6 +2,7 @@
 //! line makes its exit codes of the codes, the HTTP API its problem documents.
 
 use inspan_flow::StoreError;
+use inspan_protocol::SessionId;
 use serde_json::Value;
 
 macro_rules! codes {
@@ -118,6 +119,10 @@ impl From<StoreError> for SessionError {
             StoreError::Needed { by, .. } => plain.with_hint(format!(
                 "end it first: `inspan resume {by}` or `inspan stop {by}`"
             )),
+            StoreError::Reopens { session, before } => {
+                let all: Vec<&str> = before.iter().chain([&session]).map(SessionId::as_str).collect();
+                plain.with_hint(format!("`inspan store gc {}` deletes them together", all.join(" ")))
+            }
             StoreError::Damaged { .. } => plain.with_hint(
                 "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
             ),

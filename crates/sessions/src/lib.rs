@@ -253,7 +253,7 @@ impl Sessions {
         // A part of the log says how it was then.
         let is_lost = at.is_none() && self.entry(session).await?.is_lost();
         // Of a session that is not in the store any more it is not known what could be reused.
-        let origin = lineage(&*self.store, &self.nodes, &record).await.ok().flatten();
+        let origin = lineage(&*self.store, &self.nodes, &record, &graph).await.ok().flatten();
         Ok(explain_taking_over(&graph, &record, origin, &log[..until], about, is_lost))
     }
 

@@ -366,6 +366,17 @@ pub enum StoreError {
         /// The open one.
         by: SessionId,
     },
+    /// It continues sessions that have not ended, which could be resumed again without it.
+    #[error(
+        "session `{session}` continues session `{}`, which could be resumed again without it: finished work would run again",
+        .before.last().map(SessionId::as_str).unwrap_or_default()
+    )]
+    Reopens {
+        /// The session.
+        session: SessionId,
+        /// Those that it continues, the oldest first.
+        before: Vec<SessionId>,
+    },
     /// Another process runs the session.
     #[error("session `{session}` is run by {owner}")]
     Held {

@@ -90,7 +90,7 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
     each(|store| async move {
         let me = Owner::of_process();
         let following = |id: &str, kind| SessionRecord {
-            parent: Some(Parent { session: "run-1".into(), seq: 1, kind, again: None }),
+            parent: Some(Parent::new("run-1".into(), 1, kind)),
             ..record(id)
         };
         let first = SessionId::from("run-1");

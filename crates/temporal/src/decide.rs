@@ -231,9 +231,9 @@ impl Decider {
 
     async fn open(&self, session: &SessionId) -> Result<Live, DecideError> {
         let record = self.log.record(session).await?;
-        let before = self.before(&record).await?;
         let host = |error| DecideError::Host { session: session.clone(), error };
         let hosted = self.host.session(&record).map_err(host)?;
+        let before = self.before(&record, &hosted.graph).await?;
         Live::new(record, hosted, before).map_err(host)
     }
 
@@ -249,12 +249,16 @@ impl Decider {
         Ok(again)
     }
 
-    /// What a session that continues another one takes over from it.
-    fn before<'a>(&'a self, record: &'a SessionRecord) -> BoxFuture<'a, Result<Before, DecideError>> {
-        self.before_of_parent(record).boxed()
+    /// What a session that continues another one takes over from it; `now` is the session's own flow.
+    fn before<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        now: &'a Graph,
+    ) -> BoxFuture<'a, Result<Before, DecideError>> {
+        self.before_of_parent(record, now).boxed()
     }
 
-    async fn before_of_parent(&self, record: &SessionRecord) -> Result<Before, DecideError> {
+    async fn before_of_parent(&self, record: &SessionRecord, now: &Graph) -> Result<Before, DecideError> {
         let Some(parent) = &record.parent else { return Ok(Before::default()) };
         let of = match self.log.record(&parent.session).await {
             Ok(of) => of,
@@ -265,10 +269,10 @@ impl Decider {
         let host = |error| DecideError::Host { session: record.session.clone(), error };
         let graph = self.host.session(&of).map_err(host)?.graph;
         let segments = self.log.segments(&parent.session, 1).await?;
-        let Before { reusable: older, mut machines } = self.before(&of).await?;
+        let Before { reusable: older, mut machines } = self.before(&of, &graph).await?;
         segments.iter().for_each(|segment| machines.note(segment));
         let log: Vec<_> = segments.into_iter().flat_map(|segment| segment.events).collect();
-        Ok(Before { reusable: Some(Arc::new(parent.reusable(&of, &graph, &log, older))), machines })
+        Ok(Before { reusable: Some(Arc::new(parent.reusable(&of, &graph, &log, older, now))), machines })
     }
 
     /// Appends what was decided.

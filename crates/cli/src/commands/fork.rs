@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::ParentKind;
+use inspan_flow::{Parent, ParentKind};
 use inspan_protocol::{NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
 
@@ -28,23 +28,21 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     kept.settings.given.extend(given.keys().cloned());
     input.extend(given);
     let input = flow::checked_input(&kept.graph, input, &args.input)?;
-    let mut reusable = kept.reusable(until, Missing::Refused)?;
-    reusable.branch_off();
-    let again = match at {
-        Some(Point::Node(place)) => Some(place),
-        _ => None,
-    };
-    if let Some(place) = &again {
-        if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
-            let message = format!("session `{}` has never run `{place}`", kept.record.session);
-            return Err(Failure::usage(message).with_hint(node_list(&kept)));
-        }
-        reusable.run_again(place.clone());
+    let mut parent = Parent::new(kept.record.session.clone(), until, ParentKind::Fork);
+    if let Some(Point::Node(place)) = at {
+        parent.again = Some(place);
+    }
+    let reusable = kept.reusable(&parent, &kept.graph, Missing::Refused)?;
+    if let Some(place) = &parent.again
+        && place.as_str().contains(['#', '['])
+        && !reusable.has_run(place)
+    {
+        let message = format!("session `{}` has never run `{place}`", kept.record.session);
+        return Err(Failure::usage(message).with_hint(node_list(&kept)));
     }
     let id = args.session_id.as_deref().map(SessionId::from);
-    let kind = ParentKind::Fork;
     let graph = Arc::clone(&kept.graph);
-    let again = Continuation { graph, input, reusable, until, id, kind, again };
+    let again = Continuation { graph, input, reusable, id, parent };
     if args.plan {
         show(&again.plan(&kept), &kept, invocation);
         return Ok(Exit::Success);

@@ -132,18 +132,17 @@ fn anew(
         kept = kept.with_answers(invocation)?;
     }
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
-    let mut reusable = kept.reusable(u64::MAX, missing)?;
+    let mut parent = Parent::new(kept.record.session.clone(), kept.last_seq, ParentKind::Resume);
+    let mut reusable = kept.reusable(&parent, &graph, missing)?;
     let answers = if args.plan { kept.stored_answers()? } else { Vec::new() };
     answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
-    reusable.forget_raises(&kept.graph, &graph);
-    let budgets = budgets(&args.budget, &graph)?;
-    reusable.check_raise(&graph, &budgets)?;
-    reusable.raise(&budgets);
+    parent.budget = budgets(&args.budget, &graph)?;
+    reusable.check_raise(&graph, &parent.budget)?;
+    reusable.raise(&parent.budget);
     let id = args.session_id.as_deref().map(SessionId::from);
-    let kind = ParentKind::Resume;
     let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
     let input = kept.input_again(&graph, given, &args.input)?;
-    let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
+    let again = Continuation { graph, input, reusable, id, parent };
     let plan = again.plan(&kept);
     if args.plan {
         show(&with_stored_answers(plan, &answers), &kept, invocation);
@@ -207,8 +206,9 @@ pub(super) async fn lineage(
     store: &dyn RunStore,
     nodes: &NodeRegistry,
     record: &SessionRecord,
+    graph: &Graph,
 ) -> Result<Option<Arc<Reusable>>, LineageError> {
-    inspan_flow::lineage(store, nodes, record).await.map_err(|error| match error {
+    inspan_flow::lineage(store, nodes, record, graph).await.map_err(|error| match error {
         RunError::NoParent { parent, .. } => LineageError::Missing(parent),
         error => LineageError::Failed(session::refused(&error)),
     })
@@ -238,12 +238,8 @@ pub(super) struct Continuation {
     pub(super) graph: Arc<Graph>,
     pub(super) input: Map<String, Value>,
     pub(super) reusable: Reusable,
-    pub(super) until: u64,
     pub(super) id: Option<SessionId>,
-    /// Whether the new session continues the old one or is a fork.
-    pub(super) kind: ParentKind,
-    /// The node that runs again, and from which pass on.
-    pub(super) again: Option<NodePath>,
+    pub(super) parent: Parent,
 }
 
 impl StoredSession {
@@ -338,12 +334,17 @@ impl StoredSession {
         }
     }
 
-    /// The work of the session that can be reused, up to an event, and what it could still take over itself.
-    pub(super) fn reusable(&self, until: u64, missing: Missing) -> Result<Reusable, Failure> {
+    /// The work of the session that a new one with the flow `now` can reuse, and what it could still take over itself.
+    pub(super) fn reusable(
+        &self,
+        parent: &Parent,
+        now: &Graph,
+        missing: Missing,
+    ) -> Result<Reusable, Failure> {
         // An ended session was kept without those before it.
         let missing = if self.status.has_ended() { Missing::Reported } else { missing };
-        let run = self.record.run(&self.graph).reusing(self.taken_over(missing)?);
-        Ok(Reusable::of(run, &self.log()?, until))
+        let older = self.taken_over(missing)?;
+        Ok(parent.reusable(&self.record, &self.graph, &self.log()?, older, now))
     }
 
     /// The events that count for its run. RunMode on with the session reads them itself.
@@ -406,7 +407,12 @@ impl StoredSession {
     /// What the session may still take over of the one that it comes from. `missing` says what happens if that is not
     /// in the store.
     fn taken_over(&self, missing: Missing) -> Result<Option<Arc<Reusable>>, Failure> {
-        let found = super::session::runtime()?.block_on(lineage(&*self.store, &self.nodes, &self.record));
+        let found = super::session::runtime()?.block_on(lineage(
+            &*self.store,
+            &self.nodes,
+            &self.record,
+            &self.graph,
+        ));
         let session = &self.record.session;
         match (found, missing) {
             (Ok(found), _) => Ok(found),
@@ -457,13 +463,7 @@ impl StoredSession {
         if mode.detach && invocation.engine.is_none() {
             return detach::run(again.id, mode.events.as_deref(), invocation);
         }
-        let parent = Parent {
-            session: kept.record.session.clone(),
-            seq: again.until,
-            kind: again.kind,
-            again: again.again,
-        };
-        let reusing = Some((Arc::new(again.reusable), parent));
+        let reusing = Some((Arc::new(again.reusable), again.parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
         kept.session(again.graph, begin, mode, Ask::Terminal, invocation)?.watch(invocation)
     }

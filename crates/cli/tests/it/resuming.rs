@@ -584,6 +584,67 @@ fn what_was_raised_stays_raised_in_the_session_that_continues() {
     );
 }
 
+/// Agents one after the other, each of which takes 7 tokens, with a budget of so many.
+fn four_agents(limit: u64) -> String {
+    let node = |(id, after): (&str, &str)| {
+        let turn = "{ text: x }, { usage: { tokens: { inputTokens: 7 } } }";
+        format!(
+            "  - {{ id: {id}, type: scripted.agent, dependsOn: [{after}], input: {{ prompt: x, options: {{ turns: [[{turn}]] }} }} }}\n"
+        )
+    };
+    let nodes: String = [("a", ""), ("b", "a"), ("y", "b"), ("z", "y")].into_iter().map(node).collect();
+    format!("flow: {{ name: f, policy: {{ budget: {{ tokens: {limit} }} }} }}\nnodes:\n{nodes}")
+}
+
+#[test]
+fn what_was_raised_does_not_outlive_a_limit_that_a_part_of_the_flow_is_run_with() {
+    let folder = flow_folder(&four_agents(5));
+    let here = folder.path();
+    inspan(here, &["run", "flow.yaml", "--session-id", "s"]).expect(5);
+    inspan(here, &["resume", "s", "--budget", "tokens=5000"]).expect(0);
+    // 28 tokens are spent. What was raised counts where nothing else is said.
+    let run = |id: &str, limit: &[&str]| {
+        let part = ["run", "flow.yaml", "--from", "y", "--reuse", "s", "--session-id", id];
+        inspan(here, &[&part[..], limit].concat())
+    };
+    run("as-raised", &[]).expect(0);
+    let rows: [(&str, u64, &[&str], _); 3] = [
+        // The same as in the file.
+        ("same", 5, &["--budget", "tokens=5"], "5 tokens (28 spent)"),
+        ("call", 5, &["--budget", "tokens=30"], "30 tokens (35 spent)"),
+        ("file", 31, &[], "31 tokens (35 spent)"),
+    ];
+    for (id, in_file, limit, used_up) in rows {
+        fs::write(here.join("flow.yaml"), four_agents(in_file)).unwrap();
+        let ran = run(id, limit).expect(5);
+        assert!(ran.stderr.contains(&format!("exceeded its budget: {used_up}")), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_session_that_another_one_continues_is_deleted_with_it_and_never_runs_again() {
+    let flow = |ask: &str, after: &str| {
+        format!(
+            "name: f\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [echo, a] }} }}\n{ask}  - {{ id: pay, type: exec, dependsOn: [{after}], input: {{ argv: [sh, -c, 'echo pay >> ran'] }} }}\n"
+        )
+    };
+    let ask = "  - { id: ask, type: human.input, dependsOn: [a], input: { prompt: Pay? } }\n";
+    let folder = flow_folder(&flow(ask, "ask"));
+    let here = folder.path();
+    inspan(here, &["run", "flow.yaml", "--no-wait", "--session-id", "one"]).expect(3);
+    fs::write(here.join("flow.yaml"), flow("", "a")).unwrap();
+    inspan(here, &["resume", "one", "--edited", "--session-id", "two"]).expect(0);
+    let refused = inspan(here, &["store", "gc", "two"]);
+    let why = "error: session `two` continues session `one`, which could be resumed again without it: finished work would run again\n  help: `inspan store gc one two` deletes them together\n";
+    assert_eq!((refused.code, &*refused.stderr), (Some(1), why));
+    let planned = inspan(here, &["store", "gc", "--older-than", "0s", "--dry-run"]).expect(0);
+    assert!(planned.stderr.starts_with("2 sessions"), "{}", planned.report());
+    let deleted = inspan(here, &["store", "gc", "--older-than", "0s"]).expect(0);
+    assert!(deleted.stderr.starts_with("2 sessions deleted"), "{}", deleted.report());
+    inspan(here, &["resume"]).expect(2);
+    assert_eq!(fs::read_to_string(here.join("ran")).unwrap(), "pay\n");
+}
+
 #[test]
 fn all_limits_of_a_budget_that_are_used_up_are_named_and_one_resume_raises_them() {
     let flow = "

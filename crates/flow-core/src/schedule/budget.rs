@@ -81,6 +81,14 @@ impl Run {
         true
     }
 
+    /// The same for a session whose log has no such event, since it never began: who continues it counts that too.
+    pub(super) fn count_older(&mut self) {
+        if let Some(older) = self.reusable.clone() {
+            let (_, spent, nodes) = older.spending();
+            self.facts.carry(&self.graph, spent, nodes, older.raised());
+        }
+    }
+
     /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
     fn cancel_spenders(&mut self, budget: Budget, actions: &mut Vec<Action>) {
         let nodes = self.facts.tasks();
@@ -96,30 +104,36 @@ impl Run {
     }
 
     fn cancel_over_budget(&mut self, actions: &mut Vec<Action>) {
-        for task in self.facts.tasks().map(|(task, _)| task).collect::<Vec<_>>() {
-            let Some(budget) = self.facts.node_budget(&self.graph, task) else { continue };
-            let state = &self.facts.node(task);
-            let spends = state.status == NodeStatus::Running && state.spends();
-            let more = state.more.as_ref();
-            let was_reported = more.is_some_and(|more| more.budget_reported);
-            if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
-                self.warn(Some(task), budget, actions);
-            }
-            let Some(used_up) = self.facts.node_used_up(&self.graph, task) else { continue };
-            if !was_reported {
+        // The innermost is the last: of what was used up together, that event names all limits to raise.
+        for frame in self.facts.frames.iter().map(|frame| frame.id).collect::<Vec<_>>() {
+            let state = &self.facts.frames[frame];
+            let used_up = self.facts.frame_used_up(&self.graph, state);
+            if let Some(used_up) = used_up.filter(|_| state.owner.is_some() && !state.budget_reported) {
                 actions.push(self.exceeded(&used_up));
             }
-            if spends {
-                self.cancel(task, why_cancelled(budget), actions);
-            }
-        }
-        for frame in self.facts.frames.iter().filter(|frame| frame.owner.is_some() && !frame.budget_reported)
-        {
-            if let Some(used_up) = self.facts.frame_used_up(&self.graph, frame) {
-                actions.push(self.exceeded(&used_up));
+            for task in state.tasks().map(|(task, _)| task).collect::<Vec<_>>() {
+                self.cancel_over_own_budget(task, actions);
             }
         }
         self.cancel_over_budget_around(actions);
+    }
+
+    fn cancel_over_own_budget(&mut self, task: TaskRef, actions: &mut Vec<Action>) {
+        let Some(budget) = self.facts.node_budget(&self.graph, task) else { return };
+        let state = &self.facts.node(task);
+        let spends = state.status == NodeStatus::Running && state.spends();
+        let more = state.more.as_ref();
+        let was_reported = more.is_some_and(|more| more.budget_reported);
+        if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
+            self.warn(Some(task), budget, actions);
+        }
+        let Some(used_up) = self.facts.node_used_up(&self.graph, task) else { return };
+        if !was_reported {
+            actions.push(self.exceeded(&used_up));
+        }
+        if spends {
+            self.cancel(task, why_cancelled(budget), actions);
+        }
     }
 
     fn exceeded(&self, used_up: &UsedUp) -> Action {
@@ -130,7 +144,9 @@ impl Run {
                 (frame.owner, frame.owner.map(|_| frame.index))
             }
         };
-        let budget = self.facts.limit_name(&self.graph, used_up);
+        // Raising this one alone would not help where those around it are used up too.
+        let all = self.facts.all_used_up(&self.graph, used_up.owner);
+        let budget = self.facts.limit_names(&self.graph, &all);
         Action::Emit {
             task: task.map(|task| self.facts.path(&self.graph, task)),
             event: Event::BudgetExceeded { limit: used_up.limit.clone(), budget, frame },
@@ -252,11 +268,11 @@ impl Run {
         let first =
             waiting.or_else(|| self.facts.tasks().find(|one| cut(one) || limited(one)).map(|(task, _)| task));
         let Some(first) = first else { return false };
-        let used_up = self.facts.used_up_around(&self.graph, first);
-        let used_up = used_up.or_else(|| self.facts.flow_used_up(&self.graph));
-        let reason = Some(self.over_budget(used_up.as_ref()).message);
-        let budget = used_up.and_then(|used_up| self.facts.limit_name(&self.graph, &used_up));
-        let paused = self.paused(reason, Some(PauseCause::Budget), budget);
+        let used_up = self.facts.all_used_up(&self.graph, BudgetOwner::Task(first));
+        let whys: Vec<_> = used_up.iter().map(|used_up| self.over_budget(Some(used_up)).message).collect();
+        let reason = if whys.is_empty() { self.over_budget(None).message } else { whys.join(", and ") };
+        let budget = self.facts.limit_names(&self.graph, &used_up);
+        let paused = self.paused(Some(reason), Some(PauseCause::Budget), budget);
         actions.push(emit(paused));
         actions.push(Action::Finish);
         true

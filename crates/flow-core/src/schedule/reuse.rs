@@ -186,6 +186,7 @@ impl Reusable {
             found.withdraw_questions();
         }
         found.turns.splice(..0, run.older_turns());
+        run.count_older();
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
         found.raised = run.facts.raised;

@@ -14,7 +14,8 @@ const MOST_UNKNOWN: usize = 4;
 impl Facts {
     /// Whether what this node spends counts for a budget that others share.
     pub(super) fn shares_budget(&self, graph: &Graph, task: TaskRef) -> bool {
-        self.spec(graph, task).kind == NodeKind::Agent && self.budgets_around(graph, task).next().is_some()
+        self.spec(graph, task).kind == NodeKind::Agent
+            && self.budgets_around(graph, task.frame).next().is_some()
     }
 
     /// What an attempt of this node may spend that has spent `so_far`, as far as is known: what is left of its own
@@ -56,7 +57,7 @@ impl Facts {
         }
         let reserved: Vec<_> = self.reserved(graph).collect();
         let needs = self.estimate(graph, task, Spending::default());
-        self.budgets_around(graph, task).find_map(|share| {
+        self.budgets_around(graph, task.frame).find_map(|share| {
             let BudgetShare { budget, owner, spent } = share;
             let mut others = Spending::default();
             let within = reserved.iter().filter(|(other, _)| self.counts_for(*other, owner));
@@ -337,9 +338,9 @@ impl Facts {
         Some(BudgetShare { budget, owner: BudgetOwner::Frame(frame.id), spent })
     }
 
-    /// The budgets that a task shares with others: those of the frames and the nodes around it, and at last the flow's.
-    fn budgets_around(&self, graph: &Graph, task: TaskRef) -> impl Iterator<Item = BudgetShare> {
-        self.around(task.frame).flat_map(|frame| {
+    /// The budgets that what runs in a frame shares: those of the frames and the nodes around it, and at last the flow's.
+    fn budgets_around(&self, graph: &Graph, frame: FrameIx) -> impl Iterator<Item = BudgetShare> {
+        self.around(frame).flat_map(|frame| {
             let of_owner = || self.share_of_task(graph, frame.owner?);
             self.share_of_frame(graph, frame).into_iter().chain(of_owner())
         })
@@ -389,8 +390,17 @@ impl Facts {
     /// flow's aside.
     pub(crate) fn used_up_around(&self, graph: &Graph, task: TaskRef) -> Option<UsedUp> {
         let within = |share: &BudgetShare| share.owner != BudgetOwner::Frame(FrameIx::FLOW);
-        let around = || self.budgets_around(graph, task).filter(within).find_map(BudgetShare::used_up);
+        let around = || self.budgets_around(graph, task.frame).filter(within).find_map(BudgetShare::used_up);
         self.node_used_up(graph, task).or_else(around)
+    }
+
+    /// All budgets that are used up and count for what this owner has: its own, and those around it, the flow's at last.
+    pub(crate) fn all_used_up(&self, graph: &Graph, owner: BudgetOwner) -> Vec<UsedUp> {
+        let (own, frame) = match owner {
+            BudgetOwner::Task(task) => (self.share_of_task(graph, task), task.frame),
+            BudgetOwner::Frame(frame) => (None, frame),
+        };
+        own.into_iter().chain(self.budgets_around(graph, frame)).filter_map(BudgetShare::used_up).collect()
     }
 
     /// What keeps an agent that could start from starting, as far as budgets go, in words.
@@ -437,16 +447,23 @@ impl Facts {
         }
     }
 
-    /// The limits that would have to be raised, as `--budget` names them, with commas.
-    pub(crate) fn limit_name(&self, graph: &Graph, used_up: &UsedUp) -> Option<String> {
+    /// The limits of these budgets that would have to be raised, as `--budget` names them, with commas; none if higher ones
+    /// of one budget do not help.
+    pub(crate) fn limit_names(&self, graph: &Graph, used_up: &[UsedUp]) -> Option<String> {
         let place = |task| self.path(graph, task).place();
-        let owner = match used_up.owner {
-            BudgetOwner::Task(task) => format!("{}.", place(task)),
-            BudgetOwner::Frame(frame) => {
-                self.frames[frame].owner.map(|owner| format!("{}/.", place(owner))).unwrap_or_default()
+        let mut names = Vec::new();
+        for UsedUp { owner, units, .. } in used_up {
+            let owner = match *owner {
+                BudgetOwner::Task(task) => format!("{}.", place(task)),
+                BudgetOwner::Frame(frame) => {
+                    self.frames[frame].owner.map(|owner| format!("{}/.", place(owner))).unwrap_or_default()
+                }
+            };
+            if units.is_empty() {
+                return None;
             }
-        };
-        let names: Vec<_> = used_up.units.iter().map(|unit| format!("{owner}{unit}")).collect();
+            names.extend(units.iter().map(|unit| format!("{owner}{unit}")));
+        }
         (!names.is_empty()).then(|| names.join(","))
     }
 }

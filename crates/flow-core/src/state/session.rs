@@ -32,8 +32,8 @@ pub struct SessionFacts {
     /// Why it is paused, unless a person or a program paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<PauseCause>,
-    /// The limit to raise, as `--budget` names it: the one that was used up last, until the session is resumed or ends in
-    /// another way.
+    /// The limits to raise, as `--budget` names them, with commas: those that were used up last, until the session is resumed or
+    /// ends in another way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_to_raise: Option<String>,
     /// Unanswered questions, oldest first.

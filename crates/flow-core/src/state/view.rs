@@ -166,7 +166,7 @@ impl Facts {
         self.session.paused_by
     }
 
-    /// The limit to raise, as `--budget` names it, if one paused or ended the session.
+    /// The limits to raise, as `--budget` names them, with commas, if a budget paused or ended the session.
     pub fn limit_to_raise(&self) -> Option<&str> {
         self.session.limit_to_raise.as_deref()
     }

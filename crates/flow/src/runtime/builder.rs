@@ -289,7 +289,7 @@ impl FlowRunnerBuilder {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
         if self.reusable.is_none() && !self.takes_no_more {
             let record = store.record(session).await?;
-            self.reusable = lineage(&*store, &self.nodes, &record).await?;
+            self.reusable = lineage(&*store, &self.nodes, &record, &self.graph).await?;
         }
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
         let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.wall());

@@ -63,13 +63,14 @@ pub fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Grap
     Ok(Arc::new(compiled.graph))
 }
 
-/// What a session may take over of the one that it comes from, and that one of the one before it. The log of each says
+/// What a session, whose flow compiles to `graph`, may take over of the one that it comes from, and that one of the one before it. The log of each says
 /// what it has taken over so far. Fails with [`RunError::NoParent`] if one of them is not in the store: finished work would
 /// run again, and be charged.
 pub fn lineage<'a>(
     store: &'a dyn RunStore,
     nodes: &'a NodeRegistry,
     record: &'a SessionRecord,
+    graph: &'a Graph,
 ) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, RunError>> {
     async move {
         let Some(parent) = &record.parent else { return Ok(None) };
@@ -80,9 +81,9 @@ pub fn lineage<'a>(
             before => before?,
         };
         let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
-        let graph = graph_of(&before, nodes)?;
-        let older = lineage(store, nodes, &before).await?;
-        Ok(Some(Arc::new(parent.reusable(&before, &graph, &log, older))))
+        let graph_before = graph_of(&before, nodes)?;
+        let older = lineage(store, nodes, &before, &graph_before).await?;
+        Ok(Some(Arc::new(parent.reusable(&before, &graph_before, &log, older, graph))))
     }
     .boxed()
 }
@@ -114,20 +115,16 @@ impl FlowRunnerBuilder {
         if kind == ParentKind::Resume && !has_ended {
             return Err(RunError::NotEnded { session: session.clone() });
         }
-        let older = match lineage(&*store, &self.nodes, &record).await {
+        let before = graph_of(&record, &self.nodes)?;
+        let older = match lineage(&*store, &self.nodes, &record, &before).await {
             // An ended session may be kept without those before it.
             Err(RunError::NoParent { .. }) if has_ended => None,
             older => older?,
         };
         let log = store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
-        let before = graph_of(&record, &self.nodes)?;
-        let last_seq = entry.digest.last_seq;
-        let mut reusable = Reusable::of(record.run(&before).reusing(older), &log, last_seq);
-        reusable.forget_raises(&before, &self.graph);
-        if kind == ParentKind::Fork {
-            reusable.branch_off();
-        }
-        if let Some(place) = &again {
+        let parent = Parent { again, ..Parent::new(session.clone(), entry.digest.last_seq, kind) };
+        let reusable = parent.reusable(&record, &before, &log, older, &self.graph);
+        if let Some(place) = &parent.again {
             let refused = |why| {
                 let (session, place) = (session.clone(), place.clone());
                 RunError::NoSuchPlace { session, place, why }
@@ -136,13 +133,12 @@ impl FlowRunnerBuilder {
             if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
                 return Err(refused("it has never run".to_owned()));
             }
-            reusable.run_again(place.clone());
         }
         // Where the other session used a default of its flow, this one uses that of its own.
         self.input = record.input;
         let graph = &self.graph;
         self.input.retain(|key, value| takes_input(graph, key) && before.input.get(key) != Some(value));
-        Ok(self.reusing(Arc::new(reusable), Parent { session: session.clone(), seq: last_seq, kind, again }))
+        Ok(self.reusing(Arc::new(reusable), parent))
     }
 }
 

@@ -312,7 +312,7 @@ async fn a_person_is_to_decide_also_in_a_session_that_continues_another() {
         u64::MAX,
     );
     let kept = Kept { session: SessionId::from("next"), ..Kept::new(LASTING) };
-    let parent = Parent { session: before.session.clone(), seq: 3, kind: ParentKind::Resume, again: None };
+    let parent = Parent::new(before.session.clone(), 3, ParentKind::Resume);
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
     let record = kept.store.record(&kept.session).await.unwrap();
     let about = About::Node(NodePath::new("sent"));
@@ -361,7 +361,7 @@ async fn sessions_that_rest_run_out_or_died() {
         u64::MAX,
     );
     let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
-    let parent = Parent { session: before.session.clone(), seq: 9, kind: ParentKind::Fork, again: None };
+    let parent = Parent::new(before.session.clone(), 9, ParentKind::Fork);
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
     add("forked", kept.shown().await);
 

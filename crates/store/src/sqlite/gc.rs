@@ -1,6 +1,6 @@
 //! Deletes sessions: those that ended long ago, or one by name, also one that cannot be read.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
@@ -34,7 +34,7 @@ pub enum Gc {
 /// What was deleted, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcReport {
-    /// The sessions, in the order they were made.
+    /// The sessions, in the order they were made; those that one of them continues, just before that one.
     pub sessions: Vec<Deleted>,
     /// Large values of other sessions that no event refers to.
     pub unused_values: u64,
@@ -61,6 +61,9 @@ impl SqliteStore {
     /// with the large values that no event refers to, and returns the space to the disk. `leaving` is called before a session
     /// is deleted.
     ///
+    /// A session is deleted with those that it continues, also if they have not ended, or not at all: without it they could
+    /// be resumed again, and would do again what it has finished.
+    ///
     /// # Errors
     /// Any failure to read or write the store. What was deleted before it stays deleted.
     pub async fn gc(
@@ -72,15 +75,20 @@ impl SqliteStore {
     ) -> Result<GcReport, StoreError> {
         let here = self.here.clone();
         let found = self.readers.ask(move |connection| {
-            let mut found = Vec::new();
+            let (mut found, mut known) = (Vec::new(), BTreeSet::new());
             let needed = session::needed(connection, Timestamp::default())?;
             for id in ended(connection, ended_before)? {
-                if needed.contains_key(id.as_str()) {
+                let before = session::continues(connection, &id)?.into_iter().map(|(id, _)| id).rev();
+                let all = before.chain([id]).map(|id| Ok(session::find_damaged(connection, &id)?.0));
+                let all: Vec<SessionRow> = all.collect::<Result<_, Fault>>()?;
+                let stays = |session: &SessionRow| {
+                    needed.contains_key(&session.id) || session.holder(&here, now).is_some()
+                };
+                if all.iter().any(stays) {
                     continue;
                 }
-                let (session, _) = session::find_damaged(connection, &id)?;
-                if session.holder(&here, now).is_none() {
-                    found.push(measure(connection, &session)?);
+                for session in all.iter().filter(|session| known.insert(session.number)) {
+                    found.push(measure(connection, session)?);
                 }
             }
             Ok(found)
@@ -104,7 +112,12 @@ impl SqliteStore {
             // Another process may have taken or deleted it in the meantime.
             match self.delete_session(&session, now, since, Some(ended_before)).await {
                 Ok(gone) => deleted.extend(gone),
-                Err(StoreError::Held { .. } | StoreError::Needed { .. } | StoreError::UnknownSession(_)) => {}
+                Err(
+                    StoreError::Held { .. }
+                    | StoreError::Needed { .. }
+                    | StoreError::Reopens { .. }
+                    | StoreError::UnknownSession(_),
+                ) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -119,14 +132,14 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`StoreError::Held`] while a process runs it, [`StoreError::Needed`] while an open session takes over what it
-    /// did, [`StoreError::UnknownSession`].
+    /// did, [`StoreError::Reopens`] if it continues one that has not ended, [`StoreError::UnknownSession`].
     pub async fn delete(&self, session: &SessionId, now: Timestamp) -> Result<Deleted, StoreError> {
         let deleted = self.delete_session(session, now, Timestamp::default(), None).await?;
         deleted.ok_or_else(|| StoreError::UnknownSession(session.clone()))
     }
 
     /// Deletes a session, unless it was resumed and has not ended before the moment, or an open session that was made
-    /// since needs it.
+    /// since needs it. What another session continues counts as ended with that one.
     async fn delete_session(
         &self,
         id: &SessionId,
@@ -145,9 +158,20 @@ impl SqliteStore {
             if let Some(by) = session::needed(connection, since)?.remove(id.as_str()) {
                 return Err(StoreError::Needed { session: id.clone(), by }.into());
             }
-            let ended = session.ended_at(connection)?;
-            if ended_before.is_some_and(|moment| ended.is_none_or(|ended| ended >= moment)) {
-                return Ok(None);
+            let before = session::continues(connection, &id)?.into_iter();
+            let mut before: Vec<_> = before.take_while(|(_, is_open)| *is_open).map(|(id, _)| id).collect();
+            if !before.is_empty() {
+                before.reverse();
+                return Err(StoreError::Reopens { session: id.clone(), before }.into());
+            }
+            if let Some(moment) = ended_before {
+                let stays = match session.ended_at(connection)? {
+                    Some(ended) => ended >= moment,
+                    None => session::continuation(connection, &id)?.is_none(),
+                };
+                if stays {
+                    return Ok(None);
+                }
             }
             let gone = measure(connection, &session)?;
             for table in ["events", "commands", "records", "blobs"] {

@@ -299,8 +299,32 @@ pub(super) fn replays_sql(is_of_one: bool) -> String {
     )
 }
 
+/// The sessions that this one continues, directly or through others, as far as they are stored, the newest first; each with
+/// whether it has not ended. A damaged record names none.
+pub(super) fn continues(connection: &Connection, id: &SessionId) -> Result<Vec<(SessionId, bool)>, Fault> {
+    let sql = "SELECT id, ended_at IS NULL FROM sessions WHERE id = ( \
+                   SELECT json_extract(records.body, '$.parent.session') \
+                   FROM sessions JOIN records ON records.session = sessions.number \
+                   WHERE sessions.id = ?1 AND json_valid(records.body) \
+                   AND json_extract(records.body, '$.parent.kind') = 'resume')";
+    let mut query = connection.prepare_cached(sql)?;
+    let mut found: Vec<(SessionId, bool)> = Vec::new();
+    let read = |row: &Row<'_>| Ok((SessionId::from(row.get::<_, String>(0)?), row.get(1)?));
+    let mut newer = id.clone();
+    while let Some((before, is_open)) = query.query_row([newer.as_str()], read).optional()? {
+        // Imported records may lead in a circle.
+        if before == *id || found.iter().any(|(known, _)| *known == before) {
+            break;
+        }
+        newer = before.clone();
+        found.push((before, is_open));
+    }
+    Ok(found)
+}
+
 /// The sessions whose finished work an open session takes over, directly or through others, each with that session.
-/// Of the open ones only those count that were made since a moment. A damaged record names none.
+/// Of the open ones only those count that were made since a moment, and none that another one continues: it never runs
+/// again. A damaged record names none.
 pub(super) fn needed(
     connection: &Connection,
     since: Timestamp,
@@ -317,7 +341,13 @@ pub(super) fn needed(
     let mut query = connection.prepare_cached(sql)?;
     let found = query
         .query_map([since.as_millis()], |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
-    Ok(found.collect::<Result<_, _>>()?)
+    let mut found: Vec<(String, SessionId)> = found.collect::<Result<_, _>>()?;
+    // All records are searched, which is slow: most deletions need not.
+    if !found.is_empty() {
+        let continued = continuations(connection, None)?;
+        found.retain(|(_, by)| !continued.contains_key(by.as_str()));
+    }
+    Ok(found.into_iter().collect())
 }
 
 const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \

@@ -9,7 +9,7 @@ use std::{
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
 use inspan_flow_core::{Graph, Loaded, Parent, ParentKind, SessionRecord, check_input, compile};
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, IntoProvider, SessionId};
+use inspan_protocol::{AgentError, BudgetRaise, Envelope, ErrorCode, Host, IntoProvider, SessionId};
 use inspan_providers::{EchoProvider, ScriptedProvider};
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
@@ -116,11 +116,22 @@ impl TestCluster {
 
     /// Stores a session that takes over from a paused or ended one, perhaps with an edited flow.
     pub(super) async fn follow(&self, old: &SessionId, kind: ParentKind, flow: &str) -> SessionId {
+        self.follow_with(old, kind, flow, BudgetRaise::default()).await
+    }
+
+    /// The same, with budgets that are raised for it.
+    pub(super) async fn follow_with(
+        &self,
+        old: &SessionId,
+        kind: ParentKind,
+        flow: &str,
+        budget: BudgetRaise,
+    ) -> SessionId {
         let loaded = Loaded::from_text("flow.yaml", flow, BTreeMap::new());
         let graph = Arc::new(compile(&loaded, &nodes()).expect("the flow compiles").graph);
         let session = SessionId::from(format!("{old}-next"));
         let seq = self.events(old).await.len() as u64;
-        let parent = Parent { session: old.clone(), seq, kind, again: None };
+        let parent = Parent { budget, ..Parent::new(old.clone(), seq, kind) };
         let record = SessionRecord::new(
             session.clone(),
             (*graph.source).clone(),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use inspan_flow::RunStore;
 use inspan_flow_core::ParentKind;
-use inspan_protocol::{Command, Envelope, Event, SessionId, Timestamp};
+use inspan_protocol::{BudgetLimits, BudgetRaise, Command, Envelope, Event, SessionId, Timestamp};
 
 use super::cluster::TestCluster;
 
@@ -142,4 +142,61 @@ nodes:
     cluster.run(&session, &[], |events| has(events, "task:complete", 1)).await;
     let begun = cluster.decider().decide(&session, &[], None).await.unwrap().running;
     assert_eq!(begun[0].machine.as_deref(), Some("a"));
+}
+
+/// Three agents one after the other, each of which takes 7 tokens, with a budget of so many that ends the flow.
+fn spends(limit: u64) -> String {
+    let node = |id: &str, more: &str| {
+        let turn = "{ text: x }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }";
+        format!(
+            "  - {{ id: {id}, type: scripted.agent{more}, input: {{ prompt: x, options: {{ turns: [[{turn}]] }} }} }}\n"
+        )
+    };
+    let nodes = [node("a", ""), node("b", ", dependsOn: [a]"), node("c", ", dependsOn: [b]")];
+    let policy = format!("policy: {{ budget: {{ tokens: {limit}, onExceeded: fail }} }}");
+    format!("flow: {{ name: f, {policy} }}\nnodes:\n{}", nodes.concat())
+}
+
+fn tokens(limit: u64) -> BudgetRaise {
+    let flow = Some(BudgetLimits { usd: None, tokens: Some(limit) });
+    BudgetRaise { flow, ..BudgetRaise::default() }
+}
+
+/// The agents of a session that ran, and what it counts of those before it: the tokens, and what was raised.
+async fn spent(cluster: &TestCluster, session: &SessionId) -> (usize, Option<(u64, BudgetRaise)>) {
+    let events = cluster.events(session).await;
+    let carried = events.iter().find_map(|event| match &event.event {
+        Event::BudgetCarried { spent, raised, .. } => Some((spent.tokens, raised.clone())),
+        _ => None,
+    });
+    (events.iter().filter(|event| event.event.name() == "agent:usage").count(), carried)
+}
+
+#[tokio::test]
+async fn a_budget_that_a_new_session_raises_counts_until_its_author_sets_another() {
+    // The limit in the edited flow, how many agents run with it, and what is still raised.
+    let rows = [(5, 0, tokens(10)), (12, 0, BudgetRaise::default()), (100, 1, BudgetRaise::default())];
+    for (limit, runs, raised) in rows {
+        let cluster = TestCluster::new();
+        let first = cluster.add("s", &spends(5)).await;
+        cluster.run(&first, &[], |_| false).await;
+        assert_eq!(spent(&cluster, &first).await, (1, None));
+        let second = cluster.follow_with(&first, ParentKind::Resume, &spends(5), tokens(10)).await;
+        cluster.run(&second, &[], |_| false).await;
+        assert_eq!(spent(&cluster, &second).await, (1, Some((7, tokens(10)))), "{limit}");
+        let third = cluster.follow(&second, ParentKind::Resume, &spends(limit)).await;
+        cluster.run(&third, &[], |_| false).await;
+        assert_eq!(spent(&cluster, &third).await, (runs, Some((14, raised))), "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_spent_and_raised_passes_through_a_session_that_has_not_begun() {
+    let cluster = TestCluster::new();
+    let first = cluster.add("s", &spends(5)).await;
+    cluster.run(&first, &[], |_| false).await;
+    let second = cluster.follow_with(&first, ParentKind::Resume, &spends(5), tokens(100)).await;
+    let third = cluster.follow(&second, ParentKind::Fork, &spends(5)).await;
+    cluster.run(&third, &[], |_| false).await;
+    assert_eq!(spent(&cluster, &third).await, (2, Some((7, tokens(100)))));
 }

@@ -73,7 +73,7 @@ async fn a_message_is_refused_where_only_programs_run_and_people_are_asked() {
 /// A session that continues another one.
 async fn continuation(cluster: &TestCluster, old: &SessionId, id: &str) -> SessionRecord {
     let record = cluster.store.record(old).await.unwrap();
-    let parent = Parent { session: old.clone(), seq: 1, kind: ParentKind::Resume, again: None };
+    let parent = Parent::new(old.clone(), 1, ParentKind::Resume);
     SessionRecord { session: id.into(), parent: Some(parent), ..record }
 }
 

@@ -13,7 +13,7 @@ use inspan_sessions::{Counted, of_flow};
 use serde_json::{Map, Value};
 
 use crate::{
-    args::RunArgs,
+    args::{BudgetChange, RunArgs},
     commands::{
         flow,
         resume::{LineageError, StoredSession, graph_of, lineage, stored_answers},
@@ -146,20 +146,19 @@ impl Search<'_> {
             return Ok(Ok(Found::Answers(entry.session.clone())));
         }
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
-        let seq = entry.digest.last_seq;
         let parent = Parent {
-            session: entry.session.clone(),
-            seq,
-            kind: ParentKind::Fork,
             again: self.args.from.clone(),
+            // What was raised in that session does not outlive a limit that this call sets, even if the flow has the same.
+            budget: BudgetChange::all(&self.args.budget),
+            ..Parent::new(entry.session.clone(), entry.digest.last_seq, ParentKind::Fork)
         };
         // What it could take over of sessions that are gone runs again.
-        let older = match lineage(store, self.nodes, record).await {
+        let older = match lineage(store, self.nodes, record, &before).await {
             Ok(older) => older,
             Err(LineageError::Missing(_)) => None,
             Err(LineageError::Failed(failure)) => return Err(failure),
         };
-        let mut reusable = parent.reusable(record, &before, &log, older);
+        let mut reusable = parent.reusable(record, &before, &log, older, self.graph);
         answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
         let mut input = record.input.clone();
         input.extend(self.given.clone());

@@ -540,6 +540,41 @@ fn every_budget_that_is_used_up_is_named_and_can_be_raised() {
 }
 
 #[test]
+fn budgets_that_are_used_up_together_are_named_together() {
+    let small = "budget: { tokens: 15 }";
+    let of_item = format!("policy: {{ {small} }}");
+    let in_flow = |text: String| text.replace("name: f", &format!("name: f, {of_item}"));
+    let item = "the budget of item 0 of `each` is used up: 15 tokens (20 spent)";
+    let node = "the budget of node `each` is used up: 15 tokens (20 spent)";
+    let flow = "the budget of flow `f` is used up: 15 tokens (20 spent)";
+    let rows = [
+        (foreach(small, &of_item, ""), "each/.tokens,each.tokens", vec![item, node]),
+        (in_flow(foreach("", &of_item, "")), "each/.tokens,tokens", vec![item, flow]),
+        (in_flow(foreach(small, "", "")), "each.tokens,tokens", vec![node, flow]),
+    ];
+    for (text, limits, whys) in rows {
+        let mut sim = drive(&text, turns(4, None));
+        assert_eq!((outcome(&sim), sim.run.state().limit_to_raise()), (Outcome::Paused, Some(limits)));
+        let reason = sim.log.iter().find_map(|envelope| match &envelope.event {
+            Event::FlowPaused { reason, .. } => reason.clone(),
+            _ => None,
+        });
+        assert_eq!(reason, Some(whys.join(", and ")), "{}", story(&sim.log));
+        let more = BudgetLimits { usd: None, tokens: Some(1_000) };
+        for limit in limits.split(',') {
+            match limit {
+                "tokens" => sim.budget.flow = Some(more),
+                "each.tokens" => drop(sim.budget.nodes.insert(NodePath::new("each"), more)),
+                _ => drop(sim.budget.bodies.insert(NodePath::new("each"), more)),
+            }
+        }
+        sim.resume(None, &BTreeMap::new());
+        sim.drive(turns(4, None));
+        assert_eq!(outcome(&sim), Outcome::Success, "{}", story(&sim.log));
+    }
+}
+
+#[test]
 fn what_was_spent_survives_crashes_and_snapshots() {
     let own = ", policy: { budget: { usd: 2 } }";
     let rows = [

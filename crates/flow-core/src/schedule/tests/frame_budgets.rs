@@ -139,6 +139,9 @@ fn a_session_that_a_budget_ended_names_the_limit_to_raise() {
         (foreach("", "", fails), "each/ask.tokens"),
         (foreach("", "", &fails.replace("tokens", "usd: 0.5, tokens")), "each/ask.usd,each/ask.tokens"),
         (foreach("", &format!("policy: {{ {fails} }}"), ""), "each/.tokens"),
+        // Of several budgets that are used up together all have to be raised.
+        (foreach(fails, &format!("policy: {{ {fails} }}"), ""), "each/.tokens,each.tokens"),
+        (foreach("", &format!("policy: {{ {fails} }}"), fails), "each/ask.tokens,each/.tokens"),
     ];
     for (text, limit) in rows {
         let sim = drive(&text.replace("onItemError: continue, ", ""), turns(4, Some(0.25)));

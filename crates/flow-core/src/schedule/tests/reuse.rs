@@ -297,12 +297,20 @@ fn a_session_that_replaces_another_goes_on_in_its_conversations_but_for_those_us
     );
     let plan = |kind, log: &[Envelope]| {
         let log: Vec<_> = log.iter().cloned().map(Arc::new).collect();
-        let parent = Parent { session: session.clone(), seq, kind, again: None };
-        planned(&graph, &parent.reusable(&record, &graph, &log, None))
+        let parent = Parent::new(session.clone(), seq, kind);
+        planned(&graph, &parent.reusable(&record, &graph, &log, None, &graph))
     };
     assert_eq!(plan(ParentKind::Resume, &sim.log), ["a Resumes"]);
     assert_eq!(plan(ParentKind::Resume, &resumed.log), ["a Runs(Unfinished)"]);
     assert_eq!(plan(ParentKind::Fork, &sim.log), ["a Runs(Unfinished)"]);
+}
+
+#[test]
+fn a_record_of_an_older_version_raises_no_budget() {
+    let old = serde_json::json!({ "session": "s", "seq": 3, "kind": "resume" });
+    let parent = Parent::new("s".into(), 3, ParentKind::Resume);
+    assert_eq!(serde_json::to_value(&parent).unwrap(), old);
+    assert_eq!(serde_json::from_value::<Parent>(old).unwrap(), parent);
 }
 
 #[test]

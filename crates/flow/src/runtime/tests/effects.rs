@@ -311,7 +311,7 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
         u64::MAX,
     ));
     let fork = SessionId::from("t");
-    let parent = Parent { session: session(), seq: log.len() as u64, kind: ParentKind::Resume, again: None };
+    let parent = Parent::new(session(), log.len() as u64, ParentKind::Resume);
     let forked = || stage.builder().session_id(fork.clone()).reusing(left.clone(), parent.clone());
     stage.store.fail(1, usize::MAX);
     assert!(forked().build().run(Map::new()).await.is_err());

@@ -470,7 +470,7 @@ async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_aga
                 let run = crate::Run::new(stage.graph.clone(), &session(), Map::new(), None);
                 let left = Arc::new(Reusable::of(run, &log, u64::MAX));
                 let seq = log.len() as u64;
-                let parent = Parent { session: session(), seq, kind: ParentKind::Resume, again: None };
+                let parent = Parent::new(session(), seq, ParentKind::Resume);
                 let next = stage.builder().session_id("t".into()).reusing(left, parent).build();
                 next.run(Map::new()).await.unwrap()
             } else {

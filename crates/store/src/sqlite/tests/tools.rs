@@ -228,10 +228,8 @@ async fn only_what_ended_and_is_free_is_collected() {
     let place = TestFolder::new();
     let store = place.open();
     let [first, second, ..] = old(&store).await;
-    let heir = SessionRecord {
-        parent: Some(Parent { session: first.clone(), seq: 9, kind: ParentKind::Fork, again: None }),
-        ..record("heir")
-    };
+    let heir =
+        SessionRecord { parent: Some(Parent::new(first.clone(), 9, ParentKind::Fork)), ..record("heir") };
     let lease = store.create(&heir, &Owner::of_process(), at(4)).await.unwrap();
     // An open session takes over what the first one did.
     let look = store.gc(at(300), Gc::Look, at(400), |_| ()).await.unwrap();
@@ -260,6 +258,64 @@ async fn only_what_ended_and_is_free_is_collected() {
     drop(store);
     let store = place.open();
     fill(&store, "run-6", 3).await;
+    assert!(store.verify().await.unwrap().is_sound());
+}
+
+/// A stored session that follows another one, and ended at a moment if one is given.
+async fn following(store: &SqliteStore, id: &str, of: Option<(&str, ParentKind)>, ended: Option<i64>) {
+    let parent = of.map(|(of, kind)| Parent::new(of.into(), 3, kind));
+    let made = SessionRecord { parent, ..record(id) };
+    let lease = store.create(&made, &Owner::of_process(), at(4)).await.unwrap();
+    let mut log = events(id, 1..=3);
+    if let Some(ended) = ended {
+        let mut last = (*event(id, 4, end())).clone();
+        last.timestamp = at(ended);
+        log.push(Arc::new(last));
+    }
+    append(store, &lease, &log).await.unwrap();
+    store.release(&lease).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_is_deleted_with_those_that_it_continues_or_not_at_all() {
+    let place = TestFolder::new();
+    let store = place.open();
+    let next = |of| Some((of, ParentKind::Resume));
+    following(&store, "zero", None, Some(50)).await;
+    // Paused ones, each continued by the next, of which the last has ended.
+    following(&store, "one", next("zero"), None).await;
+    following(&store, "two", next("one"), None).await;
+    following(&store, "three", next("two"), Some(100)).await;
+    following(&store, "fork", Some(("one", ParentKind::Fork)), None).await;
+    let collect = async |mode| {
+        let report = store.gc(at(300), mode, at(400), |_| ()).await.unwrap();
+        report.sessions.into_iter().map(|gone| gone.session.to_string()).collect::<Vec<_>>()
+    };
+    let all = ["fork", "one", "three", "two", "zero"];
+    // The fork may still need the first, and without the last the others could be resumed again.
+    assert_eq!((collect(Gc::Look).await, collect(Gc::Delete).await), (vec![], vec![]));
+    for (id, before) in [("three", &["one", "two"][..]), ("two", &["one"])] {
+        let before = before.iter().map(|id| SessionId::from(*id)).collect();
+        let reopens = StoreError::Reopens { session: id.into(), before };
+        assert_eq!(store.delete(&id.into(), at(400)).await, Err(reopens));
+    }
+    assert_eq!(left(&store).await, all);
+    let needed = StoreError::Needed { session: "one".into(), by: "fork".into() };
+    assert_eq!(store.delete(&"one".into(), at(400)).await, Err(needed));
+    store.delete(&"fork".into(), at(400)).await.unwrap();
+    // A younger one that goes on after them has ended, and needs them no more.
+    following(&store, "four", next("three"), Some(350)).await;
+    let together = ["zero", "one", "two", "three"];
+    assert_eq!(collect(Gc::Look).await, together);
+    assert_eq!(collect(Gc::Delete).await, together);
+    assert_eq!(left(&store).await, ["four"]);
+    // By their names, the oldest first.
+    following(&store, "a", None, None).await;
+    following(&store, "b", next("a"), Some(100)).await;
+    for id in ["a", "b", "four"] {
+        store.delete(&id.into(), at(400)).await.unwrap();
+    }
+    assert_eq!(left(&store).await, Vec::<String>::new());
     assert!(store.verify().await.unwrap().is_sound());
 }
 
