@@ -30,6 +30,8 @@ pub(crate) struct TurnText {
     text: String,
     /// Where the last boundary is: what a reader of the events voids on a retraction begins here.
     boundary: usize,
+    /// Where the text begins that nothing a person sees has followed.
+    unbroken: usize,
     /// Where the message in progress began.
     message: usize,
     join: TextJoin,
@@ -50,7 +52,7 @@ impl TurnText {
     /// line between them, so that pieces put together read as the whole does.
     pub(crate) fn push(&mut self, mut content: String, chunk: Chunk) -> StreamEvent {
         let is_apart = self.join == TextJoin::NewBlock && !self.text.is_empty();
-        let follows_text = self.text.len() > self.boundary;
+        let follows_text = self.text.len() > self.unbroken;
         if is_apart {
             self.text.push_str("\n\n");
         }
@@ -74,6 +76,12 @@ impl TurnText {
 
     /// A tool event or a whole text: the text until here is not voided any more.
     pub(crate) fn boundary(&mut self) {
+        self.unseen_boundary();
+        self.unbroken = self.text.len();
+    }
+
+    /// A boundary that nobody sees, such as a tool that ends well: the next text is shown right behind the text before it.
+    pub(crate) fn unseen_boundary(&mut self) {
         self.boundary = self.text.len();
         self.join = TextJoin::NewBlock;
     }
@@ -83,8 +91,7 @@ impl TurnText {
     pub(crate) fn retract(&mut self) -> Option<String> {
         self.text.truncate(self.message.max(self.boundary));
         let stored = self.text[self.boundary..].trim_start().to_owned();
-        self.boundary = self.text.len();
-        self.join = TextJoin::NewBlock;
+        self.boundary();
         (!stored.is_empty()).then_some(stored)
     }
 
@@ -188,6 +195,20 @@ mod tests {
         live += &piece(&mut text, " four");
         assert_eq!(live, "one two\n\nthree four");
         assert_eq!(text.into_text(), live);
+    }
+
+    #[test]
+    fn messages_stand_apart_unless_something_that_is_seen_is_between() {
+        let mut text = TurnText::default();
+        let mut live = piece(&mut text, "started");
+        text.unseen_boundary();
+        text.begin_message(None);
+        live += &piece(&mut text, "all done");
+        assert_eq!(live, "started\n\nall done");
+        assert_eq!(text.retract(), None, "what came before the boundary stays");
+        text.boundary();
+        assert_eq!(piece(&mut text, "next"), "next");
+        assert_eq!(text.into_text(), "started\n\nnext");
     }
 
     #[test]

@@ -137,8 +137,13 @@ impl ClaudeDecoder {
                 continue;
             }
             let tool_use_id = id.to_owned();
-            self.turn.text.boundary();
             let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
+            // A sub-agent's tool can end between two texts. The end of one that ends well is not shown.
+            if is_error {
+                self.turn.text.boundary()
+            } else {
+                self.turn.text.unseen_boundary()
+            }
             out.push(ClaudeDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
         }
     }

@@ -83,6 +83,36 @@ fn an_abandoned_turn_closes_its_tools_and_keeps_what_was_said() {
     assert!(!decoder.in_turn() && !decoder.in_tool());
 }
 
+#[test]
+fn a_text_stands_apart_from_the_one_before_a_tool_of_a_sub_agent_ended() {
+    let call = json!([{ "type": "tool_use", "id": "t1", "name": "Bash", "input": {} }]);
+    let of_sub_agent = |line: String| line.replacen('{', r#"{"parent_tool_use_id":"t0","#, 1);
+    let ended = |is_error: bool| {
+        let answer =
+            json!([{ "type": "tool_result", "tool_use_id": "t1", "content": "", "is_error": is_error }]);
+        of_sub_agent(json!({ "type": "user", "message": { "content": answer } }).to_string())
+    };
+    for (is_error, last) in [(false, "\n\nall done"), (true, "all done")] {
+        let [last_delta, stopped] = stop("end_turn");
+        let lines = [
+            of_sub_agent(assistant("s", &call)),
+            start("m1"),
+            delta("started"),
+            last_delta,
+            stopped,
+            ended(is_error),
+            start("m2"),
+            delta("all done"),
+        ];
+        let decoded = decode(&[lines.join("\n").as_bytes()]);
+        let texts = decoded.into_iter().filter_map(|decoded| match decoded {
+            ClaudeDecoded::Event(StreamEvent::Text { content, .. }) => Some(content),
+            _ => None,
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), ["started", last], "a tool that fails is shown");
+    }
+}
+
 /// What the program really printed, one text per recorded case.
 fn transcripts() -> &'static [Vec<u8>] {
     static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =
