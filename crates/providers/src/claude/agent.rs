@@ -144,7 +144,8 @@ impl Agent for ClaudeAgent {
             },
             launch.redactor(),
         )?;
-        let decoder = ClaudeDecoder::with_session(conversation.id().clone());
+        let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
+        decoder.watch_mcp_servers(launch.mcp_servers());
         let files = [beginning, mcp_config].into_iter().flatten().collect();
         Ok(Self { process, decoder, files, max_turns: launch.max_turns })
     }

@@ -18,7 +18,7 @@
 //!   repeats then.
 //! - A turn goes on while sub-agents run, to the result that tells theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{
     AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
@@ -128,6 +128,8 @@ pub struct ClaudeDecoder {
     line: u64,
     totals: Totals,
     session: Option<ProviderSessionId>,
+    /// The MCP servers that the process was given, but for those of which was said that they do not run.
+    mcp_servers: BTreeSet<String>,
     tasks: BackgroundTasks,
     /// Whether the program says that it works. Not every version says so.
     runs: bool,
@@ -177,6 +179,11 @@ impl ClaudeDecoder {
     /// A decoder for a process whose conversation is known, and was reported, before its first output.
     pub fn with_session(session: ProviderSessionId) -> Self {
         Self { session: Some(session), ..Self::default() }
+    }
+
+    /// Warns if one of these MCP servers does not run.
+    pub(super) fn watch_mcp_servers(&mut self, names: impl IntoIterator<Item = String>) {
+        self.mcp_servers.extend(names);
     }
 
     /// Takes the bytes of one read, wherever it ended.

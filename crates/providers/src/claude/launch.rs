@@ -108,6 +108,13 @@ impl ClaudeLaunch {
             .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
     }
 
+    /// The names of the MCP servers.
+    pub(super) fn mcp_servers(&self) -> Vec<String> {
+        let config = self.mcp_config.as_deref().and_then(|config| serde_json::from_str::<Value>(config).ok());
+        let servers = config.as_ref().and_then(|config| config["mcpServers"].as_object());
+        servers.into_iter().flat_map(|servers| servers.keys().cloned()).collect()
+    }
+
     /// Takes the secrets of this process out of a text.
     pub(super) fn redactor(&self) -> Redactor {
         Redactor::new(&self.environment.iter().cloned().collect())

@@ -340,6 +340,25 @@ pub(super) struct SystemLine<'a> {
     /// What changed of a task.
     #[serde(borrow, default)]
     pub(super) patch: Option<TaskChange<'a>>,
+    /// See [`Self::mcp_servers`].
+    #[serde(borrow, default)]
+    mcp_servers: Option<&'a RawValue>,
+}
+
+/// An MCP server, and whether it runs.
+#[derive(Deserialize)]
+pub(super) struct McpServer<'a> {
+    #[serde(borrow)]
+    pub(super) name: Str<'a>,
+    #[serde(borrow)]
+    pub(super) status: Str<'a>,
+}
+
+impl SystemLine<'_> {
+    /// The MCP servers. A program that writes them in another form loses a warning and not the line.
+    pub(super) fn mcp_servers(&self) -> Vec<McpServer<'_>> {
+        self.mcp_servers.and_then(|servers| serde_json::from_str(servers.get()).ok()).unwrap_or_default()
+    }
 }
 
 #[derive(Deserialize)]

@@ -19,6 +19,7 @@ impl ClaudeDecoder {
                     self.session = Some(session_id.clone());
                     out.push(ClaudeDecoded::Event(StreamEvent::Session { session_id }));
                 }
+                self.missing_mcp_servers(line, out);
             }
             "api_retry" => out.push(warning("apiRetry", &retry(line))),
             "model_fallback" => {
@@ -64,6 +65,21 @@ impl ClaudeDecoder {
             | "informational" => {}
             other => {
                 self.warn_once("unknownMessage", other, "ignored a system message of the unknown type", out)
+            }
+        }
+    }
+
+    /// Warns once of each MCP server that does not run.
+    fn missing_mcp_servers(&mut self, line: &wire::SystemLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        for server in line.mcp_servers() {
+            let what = match &*server.status {
+                "failed" => "did not start; the program does not say why: check its `command` or `url`",
+                "needs-auth" => "wants a login, which Claude Code itself takes by `/mcp`",
+                _ => continue,
+            };
+            if self.mcp_servers.remove(&*server.name) {
+                let name = head(&server.name);
+                out.push(warning("mcpServer", &format!("the MCP server {name} {what}")));
             }
         }
     }

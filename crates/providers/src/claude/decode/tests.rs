@@ -329,6 +329,31 @@ fn what_sub_agents_take_after_a_result_counts_once() {
 }
 
 #[test]
+fn an_mcp_server_that_does_not_run_is_said_once() {
+    let mut decoder = ClaudeDecoder::new();
+    decoder.watch_mcp_servers(["tickets", "mail", "wiki"].map(str::to_owned));
+    let mut said = |servers: Value| {
+        let line = json!({ "type": "system", "subtype": "init", "model": "m", "mcp_servers": servers });
+        let decoded = events(decoder.push_line(&line.to_string()));
+        decoded.into_iter().map(|event| format!("{}: {}", event["code"], event["message"])).collect::<Vec<_>>()
+    };
+    let server = |name: &str, status: &str| json!({ "name": name, "status": status });
+    let first = json!([
+        server("tickets", "failed"),
+        server("mail", "pending"),
+        server("wiki", "needs-auth"),
+        server("of-the-user", "failed"),
+    ]);
+    let expected = [
+        r#""mcpServer": "the MCP server tickets did not start; the program does not say why: check its `command` or `url`""#,
+        r#""mcpServer": "the MCP server wiki wants a login, which Claude Code itself takes by `/mcp`""#,
+    ];
+    assert_eq!(said(first), expected, "one that is pending may start, and one of the user's own is theirs");
+    assert_eq!(said(json!([server("tickets", "failed"), server("mail", "failed")])).len(), 1);
+    assert!(said(json!({ "tickets": "failed" })).is_empty(), "another form breaks nothing");
+}
+
+#[test]
 fn a_failed_turn_with_a_sub_agent_at_work_has_no_known_price() {
     let failed = result("no", 1.0).replace("false", "true");
     let lines = [system("init"), task("task_started", "local_agent", ""), failed];

@@ -96,6 +96,7 @@ fn texts_and_secrets_stand_in_no_argument() {
             "appendSystemPrompt": "and planted", "jsonSchema": schema,
         })
     );
+    assert_eq!(launch.mcp_servers(), ["files"]);
     let servers: Value = serde_json::from_str(&launch.mcp_config.unwrap()).unwrap();
     assert_eq!(
         servers,
