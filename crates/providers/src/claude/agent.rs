@@ -77,7 +77,7 @@ impl ClaudeAgent {
                 self.send(&wire::control_request(&format!("stop-{task}"), request))?;
             }
             let mut is_interrupted = false;
-            while !self.is_idle() {
+            while !self.decoder.is_idle() {
                 // Also sub-agents end by it; of the end of one that is stopped by its id, the model is told.
                 if self.decoder.asks_model() && !std::mem::replace(&mut is_interrupted, true) {
                     interrupt(&self.process.stdin())?;
@@ -202,7 +202,7 @@ impl Agent for ClaudeAgent {
     }
 
     fn is_idle(&self) -> bool {
-        self.decoder.is_idle()
+        self.decoder.is_idle() && !self.decoder.misses_end()
     }
 
     async fn begin(&mut self, prompt: ClaudePrompt, _: &mut ProgramTurn<Self>) -> Result<(), NotReady> {

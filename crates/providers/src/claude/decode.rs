@@ -131,6 +131,8 @@ pub struct ClaudeDecoder {
     /// The MCP servers that the process was given, but for those of which was said that they do not run.
     mcp_servers: BTreeSet<String>,
     tasks: BackgroundTasks,
+    /// Whether the model may believe that a sub-agent still works which was stopped.
+    misses_end: bool,
     /// Whether the program says that it works. Not every version says so.
     runs: bool,
     turn: ClaudeTurnState,
@@ -229,6 +231,11 @@ impl ClaudeDecoder {
     /// Whether nothing is in progress, and nothing in the background would begin a turn when it ends.
     pub fn is_idle(&self) -> bool {
         !self.turn.begun && !self.runs && self.tasks.is_empty()
+    }
+
+    /// Whether a sub-agent was stopped of whose end the model is not told. Only a new process tells it.
+    pub(super) fn misses_end(&self) -> bool {
+        self.misses_end
     }
 
     /// Whether the model is being asked: in a turn, or by sub-agents.

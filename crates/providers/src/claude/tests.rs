@@ -307,6 +307,30 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     #[tokio::test]
+    async fn a_turn_after_a_sub_agent_was_stopped_takes_a_new_process() {
+        let fake = fake(&format!(
+            "echo $$ >> pids; {GREET}
+             task() {{ say '{{\"type\":\"system\",\"subtype\":\"task_'$1'\",\"task_id\":\"a\",\"task_type\":\"local_agent\",\"status\":\"'$2'\"}}'; }}
+             while read -r line; do case $line in
+               *interrupt*) task notification stopped;;
+               *) task started; say '{{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":true,\"api_error_status\":529}}';;
+             esac; done"
+        ));
+        let provider = provider(Limits::DEFAULT);
+        let (events, result) = run(&provider, ClaudeOptions::default(), fake.context()).await;
+        assert_eq!(result.unwrap_err().code, ErrorCode::Overloaded);
+        let session = events.into_iter().find_map(|event| match event {
+            StreamEvent::Session { session_id } => Some(session_id),
+            _ => None,
+        });
+        let resume = ClaudeOptions { resume: session, ..ClaudeOptions::default() };
+        let (_, result) = run(&provider, resume, fake.context()).await;
+        assert_eq!(result.unwrap_err().code, ErrorCode::Overloaded);
+        assert_eq!(fake.pids().len(), 2, "a new process tells the model that it was stopped");
+        provider.shutdown().await;
+    }
+
+    #[tokio::test]
     async fn one_conversation_takes_one_turn_at_a_time() {
         let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
         let context = || context_with_locks(&fake);

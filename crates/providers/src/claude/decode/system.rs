@@ -45,8 +45,10 @@ impl ClaudeDecoder {
             "task_notification" => {
                 let is_stopped = self.tasks.end(line);
                 self.turn.is_cut |= is_stopped && self.turn.begun;
+                // Of one that failed by itself the program tells the model.
+                self.misses_end |= is_stopped && line.status.as_deref() != Some("failed");
             }
-            "task_updated" => self.tasks.update(line),
+            "task_updated" => self.misses_end |= self.tasks.update(line),
             "session_state_changed" => {
                 self.runs = line.state.as_deref() == Some("running");
                 if line.state.as_deref() == Some("idle") {

@@ -45,13 +45,14 @@ impl BackgroundTasks {
         }
     }
 
-    /// `task_updated`: if the task has ended, the program tells the model next.
-    pub(super) fn update(&mut self, line: &wire::SystemLine<'_>) {
+    /// `task_updated`: if the task has ended, the program tells the model next, unless it was killed. Returns whether that was
+    /// a sub-agent.
+    pub(super) fn update(&mut self, line: &wire::SystemLine<'_>) -> bool {
         let status = line.patch.as_ref().and_then(|patch| patch.status.as_deref());
         let has_ended = matches!(status, Some("completed" | "failed" | "killed"));
-        if let Some(task) = line.task_id.as_deref().and_then(|id| self.0.get_mut(id)) {
-            task.has_ended |= has_ended;
-        }
+        let Some(task) = line.task_id.as_deref().and_then(|id| self.0.get_mut(id)) else { return false };
+        task.has_ended |= has_ended;
+        task.kind == TaskKind::SubAgent && status == Some("killed")
     }
 
     /// `task_notification`: the task has ended, and a turn that tells the model begins. Returns whether a sub-agent was

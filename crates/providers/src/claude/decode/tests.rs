@@ -287,6 +287,31 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
     }
 }
 
+#[test]
+fn the_model_misses_the_end_of_a_sub_agent_that_was_stopped() {
+    let updated = |id: &str, status: &str| {
+        let patch = json!({ "status": status });
+        json!({ "type": "system", "subtype": "task_updated", "task_id": id, "patch": patch }).to_string()
+    };
+    let agent = "local_agent";
+    let rows = [
+        (task("task_notification", agent, "stopped"), true),
+        (updated(agent, "killed"), true),
+        (task("task_notification", agent, "completed"), false),
+        (task("task_notification", agent, "failed"), false),
+        (updated(agent, "completed"), false),
+        (task("task_notification", "local_bash", "stopped"), false),
+        (updated("local_bash", "killed"), false),
+    ];
+    for (line, expected) in rows {
+        let mut decoder = ClaudeDecoder::new();
+        for line in [&task("task_started", agent, ""), &task("task_started", "local_bash", ""), &line] {
+            decoder.push_line(line);
+        }
+        assert_eq!(decoder.misses_end(), expected, "{line}");
+    }
+}
+
 /// Tokens and their cost.
 type Count = (u64, Option<f64>);
 
