@@ -39,7 +39,7 @@ mod system;
 mod tasks;
 
 use end::{EndedTurn, Totals};
-use message::Streamed;
+use message::{Streamed, SubMessage};
 use tasks::BackgroundTasks;
 
 /// One thing that the program reported.
@@ -162,8 +162,10 @@ struct ClaudeTurnState {
     /// Tokens of the last finished message with all that the model read for it.
     context_tokens: u64,
     open_tools: OpenTools,
-    /// The last message of each sub-agent, by the tool that started it.
-    sub_messages: BTreeMap<String, String>,
+    /// The messages of sub-agents.
+    sub_messages: BTreeMap<String, SubMessage>,
+    /// Tokens that the last result counts and that were not seen: of messages whose end is not read yet, or of others.
+    unseen: Usage,
     /// Whether a request of a sub-agent was cut, which the program's cost does not include.
     is_cut: bool,
     /// The end of the turn, if only sub-agents are in progress.
@@ -248,6 +250,16 @@ impl ClaudeDecoder {
     pub(super) fn exhausted(&self, max_turns: u32) -> bool {
         let turn = &self.turn;
         turn.begun && turn.begins > 1 && turn.messages >= max_turns
+    }
+
+    /// The conversation.
+    pub(super) fn session(&self) -> Option<&ProviderSessionId> {
+        self.session.as_ref()
+    }
+
+    /// The program's ids of the sub-agents that work.
+    pub(super) fn sub_agents(&self) -> impl Iterator<Item = &str> {
+        self.tasks.sub_agents()
     }
 
     /// The program's ids of the commands in the background.
