@@ -18,6 +18,7 @@ mod options;
 mod session;
 #[cfg(test)]
 mod tests;
+mod transcripts;
 mod wire;
 
 pub use decode::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd};

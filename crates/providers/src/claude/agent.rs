@@ -17,6 +17,7 @@ use super::decode::{ClaudeDecoded, ClaudeDecoder};
 use super::error::explain_exit;
 use super::launch::ClaudeLaunch;
 use super::options::ClaudeOptions;
+use super::transcripts::Transcripts;
 use super::wire;
 use crate::error::not_our_id;
 use crate::program::pool::Reuse;
@@ -24,6 +25,9 @@ use crate::program::session::NotReady;
 use crate::program::turn::{GRACE, Handled, Interruption, ProgramTurn, Received};
 use crate::program::{Agent, Call, Cancelled, ProcessConversation, conclude};
 use inspan_process::{Exit, Process, Start, Stdin};
+
+/// How a piece of a text that streams begins.
+const PIECE: &[u8] = br#"{"type":"stream_event""#;
 
 /// The process and its decoder.
 #[derive(Debug)]
@@ -33,6 +37,9 @@ pub(super) struct ClaudeAgent {
     /// What the process reads when it starts.
     files: Vec<PrivateFile>,
     max_turns: Option<u32>,
+    transcripts: Transcripts,
+    /// What was read and not passed on, because the transcripts are read first.
+    arrived: Option<Vec<u8>>,
 }
 
 /// One message of the user.
@@ -69,6 +76,14 @@ impl ClaudeAgent {
         write(&self.process.stdin(), line)
     }
 
+    /// The next bytes.
+    async fn read(&mut self) -> Option<Vec<u8>> {
+        match self.arrived.take() {
+            Some(bytes) => Some(bytes),
+            None => self.process.read().await,
+        }
+    }
+
     /// Ends what the turn left in the background: the program would begin turns by itself when it ends.
     async fn end_background(&mut self) {
         let ended = async {
@@ -82,7 +97,7 @@ impl ClaudeAgent {
                 if self.decoder.asks_model() && !std::mem::replace(&mut is_interrupted, true) {
                     interrupt(&self.process.stdin())?;
                 }
-                let Some(bytes) = self.process.read().await else { break };
+                let Some(bytes) = self.read().await else { break };
                 self.decoder.push_bytes(&bytes);
             }
             Ok::<_, AgentError>(())
@@ -145,7 +160,8 @@ impl Agent for ClaudeAgent {
         let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
         decoder.watch_mcp_servers(launch.mcp_servers());
         let files = [beginning, mcp_config].into_iter().flatten().collect();
-        Ok(Self { process, decoder, files, max_turns: launch.max_turns })
+        let transcripts = Transcripts::new(launch.projects());
+        Ok(Self { process, decoder, files, max_turns: launch.max_turns, transcripts, arrived: None })
     }
 
     async fn greet(&mut self, launch: &ClaudeLaunch) -> Result<(), AgentError> {
@@ -189,7 +205,7 @@ impl Agent for ClaudeAgent {
     }
 
     fn catch_up(&mut self) -> Result<(), AgentError> {
-        while let Some(bytes) = self.process.try_read() {
+        while let Some(bytes) = self.try_next() {
             for decoded in self.decoder.push_bytes(&bytes) {
                 if let ClaudeDecoded::Fault(error) = decoded {
                     return Err(error);
@@ -204,19 +220,27 @@ impl Agent for ClaudeAgent {
     }
 
     async fn begin(&mut self, prompt: ClaudePrompt, _: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
+        self.transcripts.begin_turn();
         Ok(self.send(&wire::user_message(&prompt.blocks, prompt.rewriting)?)?)
     }
 
     async fn next(&mut self) -> Received<Vec<u8>> {
-        self.process.read().await.map_or(Received::Ended(None), Received::Frame)
+        self.arrived = self.read().await;
+        // Nothing of a sub-agent comes with the pieces of a text, as which most reads come.
+        let is_piece = self.arrived.as_ref().is_some_and(|bytes| bytes.starts_with(PIECE));
+        if !is_piece && let Some(session) = self.decoder.session() {
+            self.transcripts.read(session, self.decoder.sub_agents()).await;
+        }
+        self.arrived.take().map_or(Received::Ended(None), Received::Frame)
     }
 
     fn try_next(&mut self) -> Option<Vec<u8>> {
-        self.process.try_read()
+        self.arrived.take().or_else(|| self.process.try_read())
     }
 
     fn receive(&mut self, bytes: Vec<u8>, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         turn.received();
+        turn.extend(self.decoder.count_sub_messages(self.transcripts.take_counts()));
         turn.extend(self.decoder.push_bytes(&bytes));
         if self.max_turns.is_some_and(|max| self.decoder.exhausted(max)) {
             turn.stop(Interruption::MaxTurns);

@@ -39,7 +39,7 @@ mod system;
 mod tasks;
 
 use end::{EndedTurn, Totals};
-use message::Streamed;
+use message::{Streamed, SubMessage};
 use tasks::BackgroundTasks;
 
 /// One thing that the program reported.
@@ -164,8 +164,10 @@ struct ClaudeTurnState {
     /// Tokens of the last finished message with all that the model read for it.
     context_tokens: u64,
     open_tools: OpenTools,
-    /// The last message of each sub-agent, by the tool that started it.
-    sub_messages: BTreeMap<String, String>,
+    /// The messages of sub-agents.
+    sub_messages: BTreeMap<String, SubMessage>,
+    /// Tokens that the last result counts and that were not seen: of messages whose end is not read yet, or of others.
+    unseen: Usage,
     /// Whether a request of a sub-agent was cut or came after the last result, so that the program's cost does not include it.
     is_cut: bool,
     /// The end of the turn, if only sub-agents are in progress.
@@ -254,6 +256,16 @@ impl ClaudeDecoder {
     /// The model is asked. The answer of a tool is not a sign of it: after a structured output the program asks no more.
     fn begin_request(&mut self) {
         self.turn.written_before = self.turn.messages;
+    }
+
+    /// The conversation.
+    pub(super) fn session(&self) -> Option<&ProviderSessionId> {
+        self.session.as_ref()
+    }
+
+    /// The program's ids of the sub-agents that work.
+    pub(super) fn sub_agents(&self) -> impl Iterator<Item = &str> {
+        self.tasks.sub_agents()
     }
 
     /// The program's ids of the commands in the background.

@@ -103,14 +103,18 @@ impl ClaudeLaunch {
         Some(transcript.take(end as u64))
     }
 
-    /// The transcript of a conversation, if there is one where the program stores them.
-    fn transcript(&self, id: &ProviderSessionId) -> Option<PathBuf> {
+    /// The folder in which the program stores its conversations, in a folder for each directory where they were held.
+    pub(super) fn projects(&self) -> Option<PathBuf> {
         let variable =
             |name: &str| self.environment.iter().find(|(n, _)| n == name).map(|(_, v)| Path::new(v));
         let home = || variable("HOME").map(|home| home.join(".claude"));
-        let projects = variable("CLAUDE_CONFIG_DIR").map(Path::to_path_buf).or_else(home)?.join("projects");
+        Some(variable("CLAUDE_CONFIG_DIR").map(Path::to_path_buf).or_else(home)?.join("projects"))
+    }
+
+    /// The transcript of a conversation, if there is one where the program stores them.
+    fn transcript(&self, id: &ProviderSessionId) -> Option<PathBuf> {
         let file = format!("{id}.jsonl");
-        let found = std::fs::read_dir(projects).ok()?.flatten().map(|entry| entry.path().join(&file));
+        let found = std::fs::read_dir(self.projects()?).ok()?.flatten().map(|entry| entry.path().join(&file));
         found
             .filter(|path| path.is_absolute() && path.is_file())
             .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())

@@ -218,6 +218,41 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         assert_eq!((answers, warnings), (vec![refusal], 1));
     }
 
+    #[tokio::test]
+    async fn what_sub_agents_take_is_read_in_their_transcripts() {
+        let fake = fake(&format!(
+            "{GREET} read -r line
+             for argument; do case $argument in --session-id=*) id=${{argument#*=}};; esac; done
+             say '{{\"type\":\"system\",\"subtype\":\"task_started\",\"task_id\":\"a\",\"task_type\":\"local_agent\"}}'
+             say '{{\"type\":\"control_request\",\"request_id\":\"q\",\"request\":{{\"subtype\":\"can_use_tool\",\"tool_name\":\"Bash\"}}}}'
+             read -r line
+             mkdir -p \"$CLAUDE_CONFIG_DIR/projects/-work/$id/subagents\"
+             echo '{{\"timestamp\":\"2999-01-01T00:00:00Z\",\"message\":{{\"id\":\"m\",\"stop_reason\":\"end_turn\",\"usage\":{{\"output_tokens\":5000}}}}}}' \\
+                 > \"$CLAUDE_CONFIG_DIR/projects/-work/$id/subagents/agent-a.jsonl\"
+             say '{{\"type\":\"keep_alive\"}}'
+             read -r line; say {RESULT}; cat"
+        ));
+        let host = fake.context().host;
+        let env = host.env.with("CLAUDE_CONFIG_DIR", fake.folder().display().to_string());
+        let host = Host { env, cwd: host.cwd.clone(), ..Host::default() };
+        let provider = ClaudeProvider::new();
+        let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
+        let mut stream = provider.execute(input, ExecutionContext::new(host));
+        let spent = async {
+            loop {
+                match stream.next().await.unwrap().unwrap() {
+                    ProviderItem::Event(StreamEvent::Usage { usage, .. }) => break usage.output_tokens,
+                    ProviderItem::Event(_) => {}
+                    ProviderItem::Output(output) => panic!("{output:?}"),
+                }
+            }
+        };
+        let spent = tokio::time::timeout(Duration::from_secs(10), spent).await;
+        assert_eq!(spent, Ok(5000), "while the turn goes on");
+        drop(stream);
+        provider.shutdown().await;
+    }
+
     /// Answers every prompt at once.
     fn willing() -> Fake {
         fake(&format!("echo $$ >> pids; {GREET} while read -r line; do say {RESULT}; done"))

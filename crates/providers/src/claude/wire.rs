@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use inspan_protocol::Usage;
+use inspan_protocol::{Timestamp, Usage};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
@@ -164,6 +164,39 @@ pub(super) struct Block<'a> {
     pub(super) content: Option<Value>,
     #[serde(default)]
     pub(super) is_error: Option<bool>,
+}
+
+impl Block<'_> {
+    /// How many characters the model wrote.
+    pub(super) fn characters(&self) -> u64 {
+        let texts = [&self.text, &self.thinking].into_iter().flatten();
+        let input = self.input.as_ref().map(|input| input.to_string().chars().count());
+        texts.map(|text| text.chars().count()).chain(input).sum::<usize>() as u64
+    }
+}
+
+/// A line of the transcript of a sub-agent with a message of the model.
+#[derive(Deserialize)]
+pub(super) struct TranscriptLine<'a> {
+    timestamp: Timestamp,
+    #[serde(borrow)]
+    message: WrittenMessage<'a>,
+}
+
+#[derive(Deserialize)]
+struct WrittenMessage<'a> {
+    #[serde(borrow)]
+    id: Str<'a>,
+    stop_reason: Option<IgnoredAny>,
+    usage: ClaudeUsage,
+}
+
+impl TranscriptLine<'_> {
+    /// The id of a finished message and what it took, if it was written since then.
+    pub(super) fn count(self, since: Timestamp) -> Option<(String, Usage)> {
+        let is_known = self.timestamp >= since && self.message.stop_reason.is_some();
+        is_known.then(|| (self.message.id.into_string(), self.message.usage.into()))
+    }
 }
 
 /// `user`: what tools answered, and words that the program put in.

@@ -38,7 +38,7 @@ impl ClaudeDecoder {
         let waits = !line.is_error && self.tasks.has_sub_agent();
         let ended = self.ended(line, out);
         if waits {
-            self.turn.usage = most(self.turn.usage, ended.end.usage);
+            self.count_result(ended.end.usage);
             self.turn.cost_usd = ended.end.cost_usd;
             self.spent_so_far(out);
             self.turn.ended = Some(ended);
@@ -201,4 +201,9 @@ pub(super) fn most(one: Usage, other: Usage) -> Usage {
         cache_creation_tokens: one.cache_creation_tokens.max(other.cache_creation_tokens),
         reasoning_tokens: 0,
     }
+}
+
+/// The smaller one of each count.
+pub(super) fn least(one: Usage, other: Usage) -> Usage {
+    one - (one - other)
 }

@@ -2,7 +2,10 @@
 //! stream is retracted.
 
 use super::super::wire;
-use super::{ClaudeDecoded, ClaudeDecoder, end::most};
+use super::{
+    ClaudeDecoded, ClaudeDecoder,
+    end::{least, most},
+};
 use inspan_protocol::{Chunk, StreamEvent, TurnId, Usage};
 
 /// The model that the program names for its own messages.
@@ -18,6 +21,21 @@ pub(super) struct Streamed {
     block: BlockProgress,
     counted: bool,
     stopped: bool,
+}
+
+/// How many characters are taken for a token. There are few texts of which a token has more.
+const CHARACTERS_IN_TOKEN: u64 = 4;
+
+/// A message of a sub-agent.
+#[derive(Debug, Default)]
+pub(super) struct SubMessage {
+    /// What it counts.
+    usage: Usage,
+    /// Whether that is what it took at its end.
+    is_final: bool,
+    /// Whether a result of the turn came after it, and may count more of it.
+    is_in_result: bool,
+    characters: u64,
 }
 
 /// How much of the block in progress is known.
@@ -90,8 +108,8 @@ impl ClaudeDecoder {
 
     pub(super) fn assistant(&mut self, line: wire::AssistantLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         let message = line.message;
-        if let Some(tool) = line.parent_tool_use_id {
-            self.sub_agent_usage(&tool, &message.id, message.usage, out);
+        if line.parent_tool_use_id.is_some() {
+            self.sub_agent_message(&message, out);
             return self.blocks(message.content.0, BlockOrigin::SubAgent, out);
         }
         self.turn.begun = true;
@@ -260,18 +278,55 @@ impl ClaudeDecoder {
         out.extend(self.turn.text.retract().map(ClaudeDecoded::Event));
     }
 
-    /// The counts of a sub-agent's message come with each of its blocks, and are those at its start.
-    fn sub_agent_usage(
+    /// The counts of a sub-agent's message come with each of its blocks, and are those at its start. Until its transcript tells
+    /// those at its end, it counts at least what its characters take.
+    fn sub_agent_message(&mut self, message: &wire::AssistantMessage<'_>, out: &mut Vec<ClaudeDecoded>) {
+        let Some(usage) = message.usage.map(Usage::from) else { return };
+        let known = self.turn.sub_messages.entry(message.id.to_string()).or_default();
+        known.characters += message.content.0.iter().map(wire::Block::characters).sum::<u64>();
+        if !known.is_final {
+            let mut usage = most(known.usage, usage);
+            usage.output_tokens = usage.output_tokens.max(known.characters / CHARACTERS_IN_TOKEN);
+            self.count_sub_message(&message.id, usage, out);
+        }
+    }
+
+    /// What messages of sub-agents took, by their transcripts.
+    pub(in crate::claude) fn count_sub_messages(
         &mut self,
-        tool: &str,
-        message: &str,
-        usage: Option<wire::ClaudeUsage>,
-        out: &mut Vec<ClaudeDecoded>,
-    ) {
-        let Some(usage) = usage else { return };
-        if self.turn.sub_messages.insert(tool.to_owned(), message.to_owned()).as_deref() != Some(message) {
-            self.turn.usage += Usage::from(usage);
-            self.spent_so_far(out);
+        counts: Vec<(String, Usage)>,
+    ) -> Vec<ClaudeDecoded> {
+        let mut out = Vec::new();
+        for (id, usage) in counts {
+            self.turn.sub_messages.entry(id.clone()).or_default().is_final = true;
+            self.count_sub_message(&id, usage, &mut out);
+        }
+        out
+    }
+
+    fn count_sub_message(&mut self, id: &str, usage: Usage, out: &mut Vec<ClaudeDecoded>) {
+        let Some(message) = self.turn.sub_messages.get_mut(id) else { return };
+        let before = std::mem::replace(&mut message.usage, usage);
+        if before == usage {
+            return;
+        }
+        let mut more = usage - before;
+        if message.is_in_result {
+            let known = least(more, self.turn.unseen);
+            self.turn.unseen = self.turn.unseen - known;
+            more = more - known;
+        }
+        self.turn.usage += more;
+        self.turn.usage = self.turn.usage - (before - usage);
+        self.spent_so_far(out);
+    }
+
+    /// The turn goes on after a result. It counts also messages of sub-agents whose end is not read yet.
+    pub(super) fn count_result(&mut self, usage: Usage) {
+        self.turn.unseen = usage - self.turn.usage;
+        self.turn.usage = most(self.turn.usage, usage);
+        for message in self.turn.sub_messages.values_mut() {
+            message.is_in_result = true;
         }
     }
 

@@ -94,6 +94,11 @@ impl BackgroundTasks {
         self.running(TaskKind::Command)
     }
 
+    /// The ids of the sub-agents that work.
+    pub(super) fn sub_agents(&self) -> impl Iterator<Item = &str> {
+        self.running(TaskKind::SubAgent)
+    }
+
     fn running(&self, kind: TaskKind) -> impl Iterator<Item = &str> {
         let tasks = self.0.iter().filter(move |(_, task)| task.kind == kind && !task.has_ended);
         tasks.map(|(id, _)| id.as_str())

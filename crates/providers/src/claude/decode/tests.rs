@@ -93,10 +93,13 @@ fn a_text_stands_apart_from_the_one_before_a_tool_of_a_sub_agent_ended() {
         of_sub_agent(json!({ "type": "user", "message": { "content": answer } }).to_string())
     };
     for (is_error, last) in [(false, "\n\nall done"), (true, "all done")] {
+        let [last_delta, stopped] = stop("end_turn");
         let lines = [
             of_sub_agent(assistant("s", &call)),
             start("m1"),
             delta("started"),
+            last_delta,
+            stopped,
             ended(is_error),
             start("m2"),
             delta("all done"),
@@ -495,4 +498,52 @@ fn what_sub_agents_take_is_counted_while_they_work() {
         other => panic!("{other:?}"),
     });
     assert_eq!(counts.collect::<Vec<_>>(), [100, 200, 300]);
+}
+
+#[test]
+fn a_message_of_a_sub_agent_counts_what_it_took_at_its_end_and_once() {
+    let tokens =
+        |input: u64, output: u64| Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
+    let block = |id: &str| {
+        let content = json!([{ "type": "text", "text": "x".repeat(40) }]);
+        let message =
+            json!({ "id": id, "content": content, "usage": { "input_tokens": 100, "output_tokens": 1 } });
+        json!({ "type": "assistant", "message": message, "parent_tool_use_id": "t" }).to_string()
+    };
+    let result = |input: u64, output: u64| {
+        let usage = json!({ "m": { "inputTokens": input, "outputTokens": output } });
+        json!({ "type": "result", "subtype": "success", "is_error": false, "result": "a", "modelUsage": usage })
+            .to_string()
+    };
+    let mut decoder = ClaudeDecoder::new();
+    decoder.push_line(&system("init"));
+    decoder.push_line(&task("task_started", "local_agent", ""));
+    // A line of the output, or the id of a message whose end is read in a transcript.
+    let rows = [
+        ("its characters", Ok(block("a")), (100, 10)),
+        ("more of them", Ok(block("a")), (100, 20)),
+        ("its end", Err("a"), (100, 5000)),
+        ("another one", Ok(block("b")), (200, 5010)),
+        ("a result that knows more, and the main thread", Ok(result(300, 10_020)), (300, 10_020)),
+        ("the end of what the result counts", Err("b"), (300, 10_020)),
+        ("one after the result", Ok(block("c")), (400, 10_030)),
+        ("its end after the result", Err("c"), (400, 15_020)),
+        ("one that is only in the transcript", Err("d"), (500, 20_020)),
+    ];
+    for (name, step, (input, output)) in rows {
+        let decoded = match step {
+            Ok(line) => decoder.push_line(&line),
+            Err(id) => decoder.count_sub_messages(vec![(id.to_owned(), tokens(100, 5000))]),
+        };
+        let usage = tokens(input, output);
+        let expected = ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None });
+        assert_eq!(decoded, [expected], "{name}");
+    }
+    assert_eq!(decoder.push_line(&block("c")), [], "the rest of a message whose end is known");
+    let last = [task("task_notification", "local_agent", "completed"), system("init"), result(600, 20_040)];
+    let ends = last.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
+        ClaudeDecoded::TurnEnd(end) => Some(end.usage),
+        _ => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [tokens(600, 20_040)], "the last result tells the sums");
 }
