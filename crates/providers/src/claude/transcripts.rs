@@ -88,6 +88,10 @@ impl Transcripts {
 }
 
 impl Reader {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the program names the times of its messages, by the system's clock"
+    )]
     fn new() -> Arc<Mutex<Self>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Arc::new(Mutex::new(Self {
