@@ -23,7 +23,7 @@ function useStream(session, path, atEnd) {
   const [pass, attempt] = (route.value.query.attempt ?? '').split('.').map((part) => Number(part) || undefined);
   const tick = at ? 0 : session.revision.value;
   const [state, setState] = useState(/** @type {{ items: any[], total: number, attempts: Api.StreamAttempt[], seq: number, error: any, isLoading: boolean }} */ ({ items: [], total: 0, attempts: [], seq: 0, error: null, isLoading: true }));
-  const ref = useRef({ busy: false, again: false, key: '', seq: 0, timer: 0 });
+  const ref = useRef({ busy: false, again: false, key: '', seq: 0, timer: 0, tick: 0 });
   const address = `${base(session.id)}/stream`;
   const key = `${address}\n${path}\n${at ?? ''}\n${pass}.${attempt}`;
   /** @param {Loose} query @param {(old: Loose[], fresh: Loose[]) => Loose[]} join */
@@ -66,11 +66,14 @@ function useStream(session, path, atEnd) {
   useEffect(() => {
     ref.current.key = key;
     ref.current.seq = 0;
+    ref.current.tick = tick;
     if (!at) setState({ items: [], total: 0, attempts: [], seq: 0, error: null, isLoading: true });
     first();
   }, [key]);
+  // Also while the first answer is on its way, or if nothing had happened when it was made.
   useEffect(() => {
-    if (!at && ref.current.seq) later();
+    if (!at && ref.current.tick !== tick) later();
+    ref.current.tick = tick;
   }, [tick]);
   useReturn(() => state.error && first());
   const earlier = () => {
