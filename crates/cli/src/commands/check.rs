@@ -122,15 +122,19 @@ fn flows(path: &Path) -> Vec<PathBuf> {
 /// Whether a file looks like a flow, whatever is wrong with it. One that cannot be read may be one.
 pub(crate) fn is_flow(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let stem = name.strip_suffix(".yaml").or_else(|| name.strip_suffix(".yml"));
-    let is_named_so =
-        stem.is_some_and(|stem| stem != "pack" && ![".test", ".snap"].iter().any(|end| stem.ends_with(end)));
+    let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
+    let is_named_so = is_yaml && !is_of_test(&name) && !is_manifest(path);
     let start = || {
         let mut start = Vec::new();
         File::open(path)?.take(FLOW_START).read_to_end(&mut start)?;
         io::Result::Ok(String::from_utf8_lossy(&start).into_owned())
     };
     is_named_so && path.is_file() && start().map_or(true, |start| has_key_of_flow(&start))
+}
+
+/// Whether a file of this name has tests of a flow, or the prompts that they have seen.
+pub(crate) fn is_of_test(name: &str) -> bool {
+    [".test.yaml", ".test.yml", ".test.snap.yaml"].iter().any(|end| name.ends_with(end))
 }
 
 /// Whether a text has a key of a flow at its top level, as YAML or as JSON.

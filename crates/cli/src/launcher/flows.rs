@@ -8,7 +8,11 @@ use inspan_flow::{NodeRegistry, compile};
 use inspan_sessions::RegisteredFlow;
 use serde_json::{Value, json};
 
-use crate::commands::{all_nodes, check::is_flow, flow};
+use crate::commands::{
+    all_nodes,
+    check::{is_flow, is_of_test},
+    flow,
+};
 use crate::invocation::Invocation;
 
 /// The most files of one folder that are read.
@@ -69,7 +73,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let shown = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
-        !name.starts_with('.') && !SKIPPED.contains(&name)
+        !name.starts_with('.') && !is_of_test(name) && !SKIPPED.contains(&name)
     };
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(shown).take(MOST).collect();
     paths.sort();
