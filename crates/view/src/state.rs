@@ -102,15 +102,17 @@ impl ExceededBudget {
 
     /// Puts it in the place of what was reported of the same budget before: it is reported again whenever the session is resumed.
     pub fn report_in(self, budgets: &mut Vec<Self>) {
-        let is_same = |known: &Self| (&known.place, known.owner()) == (&self.place, self.owner());
+        let is_same = |known: &Self| {
+            known.place == self.place && known.owners().any(|known| self.owners().any(|own| own == known))
+        };
         budgets.retain(|known| !is_same(known));
         budgets.push(self);
     }
 
-    /// Whose budget it is, as `--budget` names it: what is before the limits, of `write.usd,write.tokens` `write`.
-    fn owner(&self) -> Option<&str> {
-        let first = self.to_raise.as_deref()?.split(',').next()?;
-        Some(first.rsplit_once('.')?.0)
+    /// Whose budgets are used up, as `--budget` names them: what is before each limit. The flow's has no name.
+    fn owners(&self) -> impl Iterator<Item = Option<&str>> {
+        let limits = self.to_raise.as_deref().unwrap_or_default().split(',');
+        limits.map(|limit| limit.rsplit_once('.').map(|(owner, _)| owner))
     }
 
     /// The sentence about it.
@@ -503,10 +505,12 @@ mod tests {
             (None, "tokens", "of the flow"),
             (Some("a"), "a.usd,a.tokens", "second"),
             (None, "usd,tokens", "of the flow, second"),
+            (Some("c"), "c/.usd,c.usd", "of c and its frames"),
+            (Some("c"), "c.usd", "of c"),
         ] {
             report(place, to_raise, limit).report_in(&mut budgets);
         }
         let limits: Vec<&str> = budgets.iter().map(|budget| budget.limit.as_str()).collect();
-        assert_eq!(limits, ["of b", "second", "of the flow, second"]);
+        assert_eq!(limits, ["of b", "second", "of the flow, second", "of c"]);
     }
 }
