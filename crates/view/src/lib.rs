@@ -36,7 +36,7 @@ pub use page::{
 };
 pub use permission::Permission;
 pub use report::{QuestionFold, Report};
-pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label};
+pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, WARNING_EVENTS, denied, inside, label, warning};
 pub use spent::SpendingTotal;
 pub use state::{COLUMN, Cause, Course, EarlyEnd, ExceededBudget, FinalStatus, SessionView, Touched};
 pub use stream::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_flow_core::{Body, Facts, FrameIx, FramesKind, FramesProgress, Graph, NodeState, TaskRef};
-use inspan_protocol::{AgentError, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{AgentError, Event, LogLevel, NodePath, NodeStatus, SkipReason, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -345,6 +345,18 @@ fn short(item: &Value) -> String {
 
 /// The longest line of a program that is stored, in bytes; more than a terminal is wide.
 const LINE: usize = 1024;
+
+/// What an event warns of, if it does.
+pub fn warning(event: &Event) -> Option<&str> {
+    match event {
+        Event::AgentWarning { message, .. }
+        | Event::Log { level: LogLevel::Warn | LogLevel::Error, message, .. } => Some(message),
+        _ => None,
+    }
+}
+
+/// The names of the events that can warn.
+pub const WARNING_EVENTS: [&str; 2] = ["agent:warning", "log"];
 
 /// The tool calls that an agent was denied, from its output.
 pub fn denied(result: &Value) -> impl Iterator<Item = String> {

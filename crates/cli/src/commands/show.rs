@@ -20,8 +20,8 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use inspan_view::{
-    Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, PageNode, SessionView, Tone, entry, format,
-    inside, look, safe::clean,
+    Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, PageNode, SessionView, Tone, WARNING_EVENTS,
+    entry, format, inside, look, safe::clean,
 };
 
 mod frame;
@@ -29,7 +29,7 @@ mod node;
 mod tree;
 
 /// The facts, and what tells of warnings.
-static SHOWN: LazyLock<Vec<&str>> = LazyLock::new(|| [FACTS, &["agent:warning", "log"]].concat());
+static SHOWN: LazyLock<Vec<&str>> = LazyLock::new(|| [FACTS, &WARNING_EVENTS].concat());
 
 /// A session with its log folded.
 pub(super) struct View {

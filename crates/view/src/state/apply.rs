@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use inspan_flow_core::{FrameIx, Run, StaticValue, TaskRef};
-use inspan_protocol::{
-    DEFAULT_IDLE_TIMEOUT, Envelope, Event, LogLevel, NodeId, NodePath, NodeStatus, Timestamp,
-};
+use inspan_protocol::{DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, Timestamp};
 
 use super::{AgentRunStart, Course, EarlyEnd, ExceededBudget, SessionView};
 use crate::{
     agent::AgentView,
     row::around,
-    row::{EndedFrames, FrameRow, NodeRow, denied, inside, label, tasks, visit},
+    row::{EndedFrames, FrameRow, NodeRow, denied, inside, label, tasks, visit, warning},
     safe::clean,
 };
 
@@ -332,9 +330,8 @@ fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration
             row.leave_agent();
             row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
         }
-        Event::Log { level: LogLevel::Warn | LogLevel::Error, message, .. } => row.warn(clean(message)),
         event => {
-            if let Event::AgentWarning { message, .. } = event {
+            if let Some(message) = warning(event) {
                 row.warn(clean(message));
             }
             if let Some(agent) = &mut row.agent {

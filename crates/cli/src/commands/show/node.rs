@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use inspan_flow::Select;
-use inspan_protocol::{AgentError, Envelope, Event, LogLevel, NodePath, OutputStream, PathPart};
+use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream, PathPart};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Line, Tone, format, look, safe, safe::clean};
+use inspan_view::{DisplayStatus, Line, Tone, format, look, safe, safe::clean, warning};
 
 /// One attempt of a node.
 #[derive(Debug, Default, Serialize)]
@@ -199,11 +199,7 @@ impl Attempt {
                 self.text.push_str(content);
             }
             Event::AgentRetract { .. } => self.text.clear(),
-            Event::AgentWarning { message, .. }
-            | Event::Log { level: LogLevel::Warn | LogLevel::Error, message, .. } => {
-                self.warnings.push(message.clone());
-            }
-            _ => {}
+            event => self.warnings.extend(warning(event).map(str::to_owned)),
         }
     }
 }
