@@ -41,3 +41,18 @@ pub fn builtin_catalog(providers: impl IntoIterator<Item = Arc<dyn DynProvider>>
     catalog.register(AnyAgent::new(providers));
     catalog
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_registered_under_the_name_that_its_description_has() {
+        let catalog = builtin_catalog([]);
+        let described: Vec<_> = catalog.describe().into_iter().map(|info| info.name).collect();
+        assert_eq!(
+            catalog.names().collect::<Vec<_>>(),
+            described.iter().map(|name| &**name).collect::<Vec<_>>()
+        );
+    }
+}

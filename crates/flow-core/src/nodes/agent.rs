@@ -84,6 +84,10 @@ impl DescribeNode for AnyAgent {
         }
     }
 
+    fn name(&self) -> Arc<str> {
+        "agent.run".into()
+    }
+
     fn input_schema_for(&self, input: &Value) -> Option<Value> {
         let mut schema = self.provider(input)?.input_schema();
         let properties = schema.get_mut("properties")?.as_object_mut()?;

@@ -1,6 +1,6 @@
 //! The `control` pack: branches, joins, frames and failures; `wait.rs` has its waits.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{AgentError, ErrorCode, InputProblem};
 use schemars::JsonSchema;
@@ -68,6 +68,10 @@ impl DescribeNode for ControlSwitch {
         typed::describe::<Switch, Route>("control.switch", "control", help)
     }
 
+    fn name(&self) -> Arc<str> {
+        "control.switch".into()
+    }
+
     fn output_schema_for(&self, input: &Value) -> Option<Value> {
         let cases = input.get("cases")?.as_array()?.iter().map(|case| case.get("route"));
         let routes: Vec<&Value> = cases.chain(input.get("default").map(Some)).collect::<Option<_>>()?;
@@ -127,6 +131,10 @@ impl DescribeNode for ControlMerge {
             kind: NodeKind::Merge,
             ..typed::describe::<Merge, Merged>("control.merge", "control", help)
         }
+    }
+
+    fn name(&self) -> Arc<str> {
+        "control.merge".into()
     }
 
     fn compute(&self, input: Value) -> Computed {
@@ -278,14 +286,19 @@ struct SubflowOutput {
 
 /// A node that runs a body in frames. The scheduler runs it.
 struct Frames {
-    describe: fn() -> NodeTypeInfo,
+    name: &'static str,
+    describe: fn(&'static str) -> NodeTypeInfo,
     /// The keys of which exactly one is set.
     one_of: Option<[&'static str; 2]>,
 }
 
 impl DescribeNode for Frames {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo { kind: NodeKind::Frames, occupies: Occupies::Nothing, ..(self.describe)() }
+        NodeTypeInfo { kind: NodeKind::Frames, occupies: Occupies::Nothing, ..(self.describe)(self.name) }
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.name.into()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
@@ -328,30 +341,38 @@ impl DescribeNode for ControlEnd {
         }
     }
 
+    fn name(&self) -> Arc<str> {
+        "control.end".into()
+    }
+
     fn compute(&self, input: Value) -> Computed {
         Computed::Done(typed::read_input::<End>(input).and_then(|end| typed::write_output(&end)))
     }
 }
 
-fn foreach() -> NodeTypeInfo {
+fn foreach(name: &'static str) -> NodeTypeInfo {
     let help = "Runs its `body` once for each item, several at once.";
-    typed::describe::<Foreach, ForeachOutput>("control.foreach", "control", help)
+    typed::describe::<Foreach, ForeachOutput>(name, "control", help)
 }
 
-fn repeat() -> NodeTypeInfo {
+fn repeat(name: &'static str) -> NodeTypeInfo {
     let help = "Repeats its `body` while or until a condition holds.";
-    typed::describe::<Loop, LoopOutput>("control.loop", "control", help)
+    typed::describe::<Loop, LoopOutput>(name, "control", help)
 }
 
-fn subflow() -> NodeTypeInfo {
+fn subflow(name: &'static str) -> NodeTypeInfo {
     let help = "Runs another flow: its nodes see its input, and nothing of this flow.";
-    typed::describe::<SubflowInput, SubflowOutput>("control.subflow", "control", help)
+    typed::describe::<SubflowInput, SubflowOutput>(name, "control", help)
 }
 
 pub(super) fn register(catalog: &mut NodeCatalog) {
-    catalog.register(Frames { describe: foreach, one_of: Some(["items", "matrix"]) });
-    catalog.register(Frames { describe: repeat, one_of: None });
-    catalog.register(Frames { describe: subflow, one_of: Some(["file", "flow"]) });
+    catalog.register(Frames {
+        name: "control.foreach",
+        describe: foreach,
+        one_of: Some(["items", "matrix"]),
+    });
+    catalog.register(Frames { name: "control.loop", describe: repeat, one_of: None });
+    catalog.register(Frames { name: "control.subflow", describe: subflow, one_of: Some(["file", "flow"]) });
     catalog.register(ControlEnd);
     catalog.register(ControlIf).register(ControlSwitch).register(ControlMerge).register(ControlNoop);
     catalog.register(ControlFail);

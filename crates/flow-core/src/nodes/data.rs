@@ -4,6 +4,8 @@
 mod csv;
 mod parse;
 
+use std::sync::Arc;
+
 use inspan_protocol::{AgentError, ErrorCode, InputProblem, is_too_deep};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -98,6 +100,10 @@ impl DescribeNode for DataValidate {
     fn describe(&self) -> NodeTypeInfo {
         let help = "Tells whether a value matches a JSON Schema, and what does not.";
         typed::describe::<Validate, Validated>("data.validate", "data", help)
+    }
+
+    fn name(&self) -> Arc<str> {
+        "data.validate".into()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {

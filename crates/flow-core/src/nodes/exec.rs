@@ -1,6 +1,6 @@
 //! `exec`: runs a program from an argument list.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::InputProblem;
 use schemars::JsonSchema;
@@ -97,6 +97,10 @@ impl DescribeNode for Exec {
             "io",
             "Runs a program from an argument list, never through a shell.",
         )
+    }
+
+    fn name(&self) -> Arc<str> {
+        "exec".into()
     }
 
     fn output_schema_for(&self, input: &Value) -> Option<Value> {

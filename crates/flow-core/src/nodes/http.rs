@@ -1,6 +1,6 @@
 //! `http.request`: asks a server over HTTP.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::InputProblem;
 use schemars::JsonSchema;
@@ -139,6 +139,10 @@ impl DescribeNode for HttpRequest {
         let help =
             "Asks a server over HTTP; a status of 400 and above fails the node unless `allowStatus` has it.";
         typed::describe::<HttpInput, HttpOutput>("http.request", "io", help)
+    }
+
+    fn name(&self) -> Arc<str> {
+        "http.request".into()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {

@@ -1,5 +1,7 @@
 //! The `human` pack: a question to a person.
 
+use std::sync::Arc;
+
 use inspan_protocol::{
     AgentError, ErrorCode, Form, InputProblem, Prompt, PromptId, PromptKind, Redactor, Reply, Timestamp,
 };
@@ -132,6 +134,10 @@ impl DescribeNode for HumanInput {
         let help = "Asks a person: a text, one of the choices, or a form.";
         let info = typed::describe::<HumanQuestion, HumanAnswer>(Self::NAME, "human", help);
         NodeTypeInfo { occupies: Occupies::Nothing, ..info }
+    }
+
+    fn name(&self) -> Arc<str> {
+        Self::NAME.into()
     }
 
     fn output_schema_for(&self, input: &Value) -> Option<Value> {

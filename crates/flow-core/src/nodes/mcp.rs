@@ -1,6 +1,6 @@
 //! `mcp.call`: calls one tool of an MCP server.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::InputProblem;
 use schemars::JsonSchema;
@@ -65,6 +65,10 @@ impl DescribeNode for McpCall {
     fn describe(&self) -> NodeTypeInfo {
         let help = "Calls a tool of an MCP server.";
         typed::describe::<McpInput, McpOutput>("mcp.call", "io", help)
+    }
+
+    fn name(&self) -> Arc<str> {
+        "mcp.call".into()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {

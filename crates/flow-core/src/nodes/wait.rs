@@ -1,6 +1,6 @@
 //! `control.wait`: what it waits for, read in one place by the compiler and by everything that runs it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{AgentError, ErrorCode, Event, InputProblem, Timestamp};
 use schemars::JsonSchema;
@@ -123,6 +123,10 @@ impl DescribeNode for ControlWait {
             occupies: Occupies::Nothing,
             ..typed::describe::<WaitInput, WaitOutput>(Self::NAME, "control", help)
         }
+    }
+
+    fn name(&self) -> Arc<str> {
+        Self::NAME.into()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {

@@ -1,7 +1,7 @@
 //! `http.request`: sends a request, follows redirects and gives the response, or the same from a recording. Secrets are
 //! filled in when the request is sent, and nowhere before.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use inspan_flow_core::{
     DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, pointer_part,
@@ -38,6 +38,10 @@ pub(super) struct HttpNode(Http);
 impl DescribeNode for HttpNode {
     fn describe(&self) -> NodeTypeInfo {
         HttpRequest.describe()
+    }
+
+    fn name(&self) -> Arc<str> {
+        HttpRequest.name()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {

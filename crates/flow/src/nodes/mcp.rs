@@ -1,6 +1,6 @@
 //! `mcp.call`: starts or reaches the server, calls the tool, and ends the server, or gives the same from a recording.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use inspan_flow_core::{
     DescribeNode, Effects, McpCall, McpInput, McpOutput, NodeTypeInfo, read_input, write_output,
@@ -27,6 +27,10 @@ pub(super) struct McpNode(Http);
 impl DescribeNode for McpNode {
     fn describe(&self) -> NodeTypeInfo {
         McpCall.describe()
+    }
+
+    fn name(&self) -> Arc<str> {
+        McpCall.name()
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {
