@@ -263,8 +263,9 @@ impl CodexDecoder {
             | "item/reasoning/textDelta"
             | "item/started"
             | "item/completed" => {
-                self.command(method, params)?;
-                if self.is_ours(params)? {
+                let place: wire::NotificationPlace<'_> = read(params)?;
+                self.command(method, &place);
+                if self.is_ours(&place) {
                     self.item(method, params, out)?;
                 }
             }
@@ -300,26 +301,22 @@ impl CodexDecoder {
     }
 
     /// Keeps track of the commands that run, in whatever thread. One that is left in the background is completed when it exits.
-    fn command(&mut self, method: &str, params: &str) -> Result<(), serde_json::Error> {
-        if !matches!(method, "item/started" | "item/completed") || self.turn.phase == CodexPhase::Idle {
-            return Ok(());
+    fn command(&mut self, method: &str, place: &wire::NotificationPlace<'_>) {
+        let Some(item) = &place.item else { return };
+        if item.kind != "commandExecution" || self.turn.phase == CodexPhase::Idle {
+            return;
         }
-        let line: wire::ItemPlace<'_> = read(params)?;
-        if line.item.kind == "commandExecution" {
-            let thread = line.thread_id.as_deref().or(self.session.as_ref().map(ProviderSessionId::as_str));
-            let command = (thread.unwrap_or_default().to_owned(), line.item.id.into_owned());
-            match method {
-                "item/started" => self.commands.insert(command),
-                _ => self.commands.remove(&command),
-            };
-        }
-        Ok(())
+        let thread = place.thread_id.as_deref().or(self.session.as_ref().map(ProviderSessionId::as_str));
+        let command = (thread.unwrap_or_default().to_owned(), item.id.clone().into_owned());
+        match method {
+            "item/started" => self.commands.insert(command),
+            _ => self.commands.remove(&command),
+        };
     }
 
     /// Whether a notification belongs to the turn in progress of this thread.
-    fn is_ours(&self, params: &str) -> Result<bool, serde_json::Error> {
-        let place: wire::NotificationPlace<'_> = read(params)?;
-        Ok(self.turn.phase == CodexPhase::Begun && self.is_our_thread(&place) && self.is_our_turn(&place))
+    fn is_ours(&self, place: &wire::NotificationPlace<'_>) -> bool {
+        self.turn.phase == CodexPhase::Begun && self.is_our_thread(place) && self.is_our_turn(place)
     }
 
     fn is_our_thread(&self, place: &wire::NotificationPlace<'_>) -> bool {

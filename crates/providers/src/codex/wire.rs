@@ -19,7 +19,7 @@ pub(super) enum AnswerForm {
     Json,
 }
 
-/// Where a notification belongs.
+/// Where a notification belongs, and which item it is about, if its params have one.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NotificationPlace<'a> {
@@ -27,6 +27,8 @@ pub(super) struct NotificationPlace<'a> {
     pub(super) thread_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub(super) turn_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(super) item: Option<ItemName<'a>>,
 }
 
 /// A piece of a message or of a thought.
@@ -41,16 +43,7 @@ pub(super) struct CodexDelta<'a> {
     pub(super) summary_index: u64,
 }
 
-/// Which item it is, and where it belongs.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ItemPlace<'a> {
-    #[serde(borrow, default)]
-    pub(super) thread_id: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    pub(super) item: ItemName<'a>,
-}
-
+/// Which item it is.
 #[derive(Debug, Deserialize)]
 pub(super) struct ItemName<'a> {
     #[serde(borrow, rename = "type")]
