@@ -62,6 +62,10 @@ pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Fail
         list(invocation);
         return Ok(Exit::Success);
     }
+    if args.dir.exists() && !args.dir.is_dir() {
+        let failure = Failure::usage(format!("{} is a file; nothing was written", args.dir.display()));
+        return Err(failure.with_hint("name a folder: `inspan init DIR`"));
+    }
     let template = TEMPLATES.iter().find(|template| template.name == args.template).unwrap_or(&TEMPLATES[0]);
     let paths: Vec<_> = template.files.iter().map(|(path, text)| (args.dir.join(path), *text)).collect();
     if let Some((there, _)) = paths.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {

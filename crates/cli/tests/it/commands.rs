@@ -329,6 +329,7 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
         run(&["run", "hello/flow.yaml", "--session-id", "s", "--max-concurrency", "1"]),
         run(&["init", "hello"]),
         run(&["init", "hello", "--json"]),
+        run(&["init", "hello/flow.yaml"]),
     ];
     let report: Vec<String> = steps.iter().map(Ran::report).collect();
     snapshot!("init", report.join("\n"));
