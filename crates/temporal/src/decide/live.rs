@@ -54,8 +54,9 @@ pub(super) struct Live {
     /// The places whose agents have ended, and whose attempts have not.
     silent: BTreeSet<NodePath>,
     machines: Machines,
-    /// Ends of attempts that are not used yet.
-    done: VecDeque<AttemptDone>,
+    /// Ends of attempts that are not used yet. Those of the log may be of earlier passes, which the node and the number of
+    /// the attempt do not tell apart.
+    done: VecDeque<(AttemptKey, AttemptDone)>,
     /// Whether the log may name running attempts that no worker runs, because this process has just
     /// read the log.
     is_new: bool,
@@ -140,7 +141,9 @@ impl Live {
         for spec in segment.header.begin.iter().filter(|spec| only_waits(&spec.node_type)) {
             self.wait(spec, self.last_at);
         }
-        self.done.extend(segment.header.done.clone());
+        if let (Writer::Attempt(key), Some(done)) = (&segment.header.by, &segment.header.done) {
+            self.done.push_back((key.clone(), done.clone()));
+        }
         let is_fact = |event: &Arc<Envelope>| FACTS.contains(&event.event.name());
         if !segment.events.iter().all(is_fact) {
             let mut facts = (*segment).clone();
@@ -185,7 +188,8 @@ impl Live {
             }
             Err(error) => {
                 let end = AttemptEnd::Error(error);
-                self.done.push_back(AttemptDone { node: spec.node, attempt: spec.attempt, end });
+                let done = AttemptDone { node: spec.node, attempt: spec.attempt, end };
+                self.done.push_back((AttemptKey::of(spec), done));
                 None
             }
         }
@@ -324,12 +328,13 @@ impl Live {
             let found = self.attempts.iter().find(|(_, known)| known.key == attempt.key);
             let Some((&(node, number), _)) = found else { continue };
             // It may have stored its end before it was lost.
-            if self.done.iter().any(|done| (done.node, done.attempt) == (node, number)) {
+            if self.done.iter().any(|(key, _)| *key == attempt.key) {
                 continue;
             }
             if *never_began {
                 // The pilot may still have to decide that it ends: ends are used after that.
-                self.done.push_back(AttemptDone { node, attempt: number, end: AttemptEnd::NeverBegan });
+                let done = AttemptDone { node, attempt: number, end: AttemptEnd::NeverBegan };
+                self.done.push_back((attempt.key.clone(), done));
                 continue;
             }
             let mut todo = Vec::new();
@@ -348,7 +353,10 @@ impl Live {
     /// Decides until nothing follows.
     pub(super) fn settle(&mut self, step: &mut Segment, now: Timestamp) {
         if std::mem::take(&mut self.is_new) {
-            let begun = |spec: &AttemptSpec| self.attempts.contains_key(&(spec.node, spec.attempt));
+            let begun = |spec: &AttemptSpec| {
+                let known = self.attempts.get(&(spec.node, spec.attempt));
+                known.is_some_and(|known| known.key == AttemptKey::of(spec))
+            };
             let lacking: Vec<_> = self.pilot.pick_up().into_iter().filter(|spec| !begun(spec)).collect();
             lacking.into_iter().for_each(|spec| self.begin(spec, step));
         }
@@ -356,15 +364,15 @@ impl Live {
             let mut todo = Vec::new();
             // What has succeeded by the log did so before what is decided now, such as a timeout. Why another one was
             // cancelled is known after the decision.
-            let succeeded = self.done.iter().position(|done| matches!(done.end, AttemptEnd::Output(_)));
-            if let Some(done) = succeeded.and_then(|at| self.done.remove(at)) {
-                self.end(done, now, &mut todo);
+            let succeeded = self.done.iter().position(|(_, done)| matches!(done.end, AttemptEnd::Output(_)));
+            if let Some((key, done)) = succeeded.and_then(|at| self.done.remove(at)) {
+                self.end(&key, done, now, &mut todo);
             } else {
                 self.pilot.decide(now, &mut todo);
                 if todo.is_empty() {
                     self.end_waits(step, now);
-                    let Some(done) = self.done.pop_front() else { break };
-                    self.end(done, now, &mut todo);
+                    let Some((key, done)) = self.done.pop_front() else { break };
+                    self.end(&key, done, now, &mut todo);
                 }
             }
             if self.execute(todo, step, now) {
@@ -373,9 +381,13 @@ impl Live {
         }
     }
 
-    fn end(&mut self, done: AttemptDone, now: Timestamp, todo: &mut Vec<Todo>) {
-        self.waits.remove(&(done.node, done.attempt));
-        if self.is_running((done.node, done.attempt)) {
+    fn end(&mut self, key: &AttemptKey, done: AttemptDone, now: Timestamp, todo: &mut Vec<Todo>) {
+        let attempt = (done.node, done.attempt);
+        if self.attempts.get(&attempt).is_none_or(|known| known.key != *key) {
+            return;
+        }
+        self.waits.remove(&attempt);
+        if self.is_running(attempt) {
             self.pilot.receive(Received::Ended(done), now, todo);
         }
     }
@@ -394,8 +406,8 @@ impl Live {
                     }
                 }
             };
-            if let Some(end) = due {
-                self.done.push_back(AttemptDone { node, attempt, end: end.into() });
+            if let (Some(end), Some(known)) = (due, self.attempts.get(&(node, attempt))) {
+                self.done.push_back((known.key.clone(), AttemptDone { node, attempt, end: end.into() }));
             }
         }
     }
@@ -464,12 +476,14 @@ impl Live {
 
     fn abort(&mut self, node: TaskRef, attempt: u32, step: &mut Segment, now: Timestamp) {
         let of = |spec: &AttemptSpec| (spec.node, spec.attempt) == (node, attempt);
-        if self.waits.remove(&(node, attempt)).is_some() {
+        let begun = self.attempts.get(&(node, attempt)).map(|begun| begun.key.clone());
+        if let (Some(_), Some(key)) = (self.waits.remove(&(node, attempt)), &begun) {
             let id = &self.pilot.run().state().spec(self.pilot.run().graph(), node).id;
             let error = AgentError::new(ErrorCode::Aborted, format!("node `{id}` was cancelled"));
-            self.done.push_back(AttemptDone { node, attempt, end: AttemptEnd::Error(error) });
-        } else if let Some(begun) = self.attempts.get(&(node, attempt)) {
-            step.header.cancel.push(begun.key.clone());
+            let done = AttemptDone { node, attempt, end: AttemptEnd::Error(error) };
+            self.done.push_back((key.clone(), done));
+        } else if let Some(key) = begun {
+            step.header.cancel.push(key);
         } else if let Some(at) = step.header.begin.iter().position(of) {
             // It has not begun: no worker runs it yet.
             step.header.begin.remove(at);

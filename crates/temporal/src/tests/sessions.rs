@@ -89,6 +89,29 @@ async fn an_attempt_whose_worker_is_gone_begins_again_and_nothing_else_does() {
 }
 
 #[tokio::test]
+async fn a_worker_that_reads_the_log_takes_no_end_of_an_earlier_pass_for_that_of_this_one() {
+    let flow = "
+flow: { name: passes }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'sleep 0.2; echo pass $1', sh, '{{ frame.pass }}'] } }
+edges:
+  - { from: a, to: a, when: frame.pass < 3, maxIterations: 3 }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    // The worker of the last pass is lost too.
+    cluster.run(&session, &["a#3.1"], |_| false).await;
+    let events = cluster.events(&session).await;
+    let outputs = events.iter().filter_map(|event| match &event.event {
+        Event::TaskComplete { result, .. } => result["stdout"].as_str(),
+        _ => None,
+    });
+    assert_eq!(outputs.collect::<Vec<_>>(), ["pass 1\n", "pass 2\n", "pass 3\n"]);
+    let facts = cluster.facts(&session).await;
+    assert_eq!(facts.iter().filter(|fact| fact.starts_with("task:interrupted")).count(), 1, "{facts:?}");
+}
+
+#[tokio::test]
 async fn a_node_that_ended_in_time_succeeds_however_late_that_is_decided() {
     let flow = "
 flow: { name: late }
