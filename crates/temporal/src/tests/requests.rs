@@ -258,6 +258,11 @@ async fn a_paused_session_that_was_resumed_and_then_lost_is_paused_and_can_be_co
     let stored = lost.add(&new).await;
     assert!(matches!(stored, Err(StoreError::Untold { .. })), "{stored:?}");
     assert_eq!(works.entry(&session).await.unwrap().continued_by, Some("new".into()));
+    // The server carries out late what it was told first.
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let answer = cluster.store.answer(&session, 2).await.unwrap();
+    assert!(matches!(&answer, Some(Verdict::Refused(why)) if why.contains("`new`")), "{answer:?}");
+    assert_eq!(count(&cluster, &session, "flow:resumed").await, 0);
 }
 
 /// A server that runs one session.

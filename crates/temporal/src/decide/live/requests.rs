@@ -54,7 +54,7 @@ impl Live {
                 Some(answer) => answer,
                 None => match posted.request {
                     SessionRequest::Command(command) => self.command(command, posted.at, step, now),
-                    SessionRequest::Resume(resume) => match self.check_resume(&resume) {
+                    SessionRequest::Resume(resume) => match self.check_resume(log, &resume).await? {
                         Ok(()) => {
                             self.resume(&resume, step, now);
                             CommandOutcome::Accepted
@@ -92,20 +92,32 @@ impl Live {
     }
 
     /// Why the session is not resumed.
-    fn check_resume(&self, resume: &ResumeRequest) -> Result<(), String> {
+    async fn check_resume(
+        &self,
+        log: &SharedLog,
+        resume: &ResumeRequest,
+    ) -> Result<Result<(), String>, LogError> {
         let run = self.pilot.run();
         if run.state().status() != SessionStatus::Paused {
             if !resume.is_lost {
-                return Err("the session is not paused".to_owned());
+                return Ok(Err("the session is not paused".to_owned()));
             }
             // What runs since then is not lost.
             if resume.seen.is_some_and(|seen| seen < self.resumed) {
-                return Err("the session was resumed meanwhile".to_owned());
+                return Ok(Err("the session was resumed meanwhile".to_owned()));
             }
+        } else if let Some(by) = log.claimed(&self.record.session).await? {
+            // Another one continues it, or is about to: its work must not be done twice.
+            return Ok(Err(format!(
+                "the session is continued by session `{by}`; if there is none, `inspan resume {} --edited` starts it",
+                self.record.session
+            )));
         }
         let messages = run.check_messages(resume.message.as_deref(), &resume.messages);
-        messages.map_err(|error| error.to_string())?;
-        run.check_raise(&resume.budget).map_err(|error| error.to_string())
+        if let Err(error) = messages {
+            return Ok(Err(error.to_string()));
+        }
+        Ok(run.check_raise(&resume.budget).map_err(|error| error.to_string()))
     }
 
     fn resume(&mut self, resume: &ResumeRequest, step: &mut Segment, now: Timestamp) {
