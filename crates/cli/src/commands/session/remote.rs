@@ -7,7 +7,7 @@ use inspan_engine::{Clock, Filter, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::{
     Graph, ParentKind, Resume, RunError, SessionRecord, StoreError, Verdict, WhenWaiting, check_input,
 };
-use inspan_protocol::{Command, Envelope, SessionId};
+use inspan_protocol::{Command, Envelope, SessionId, SessionStatus};
 use inspan_sessions::{RESPONSE, SessionError, SessionErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
@@ -116,7 +116,8 @@ impl Remote {
             loop {
                 let result = engine.follow(&session, &graph, &relay, &mut seen, when_waiting).await?;
                 let posts = std::mem::take(&mut *defaults.lock().unwrap_or_else(PoisonError::into_inner));
-                if posts.is_empty() {
+                // Paused or ended it is whatever the defaults do.
+                if posts.is_empty() || result.status != SessionStatus::Waiting {
                     return Ok(result);
                 }
                 for post in posts {
