@@ -46,10 +46,30 @@ fn collect(options: &Value, env: &Environment, given: &mut Vec<(String, String)>
     }
 }
 
-/// The texts among the values. One that names a variable which is not set is none.
+/// The texts among the values: as they are written, which is what some programs are given, and filled in. One that names a
+/// variable which is not set cannot be filled in.
 fn filled(pairs: &serde_json::Map<String, Value>, env: &Environment) -> Vec<(String, String)> {
-    // OpenCode writes `{env:NAME}` for `${NAME}`.
-    let text = |value: &str| env.fill(&value.replace("{env:", "${")).ok();
-    let pairs = pairs.iter().filter_map(|(name, value)| Some((name.clone(), text(value.as_str()?)?)));
-    pairs.collect()
+    let mut texts = Vec::new();
+    for (name, value) in pairs.iter().filter_map(|(name, value)| Some((name, value.as_str()?))) {
+        // OpenCode writes `{env:NAME}` for `${NAME}`.
+        let written = value.replace("{env:", "${");
+        if has_own_word(&written) {
+            texts.push((name.clone(), value.to_owned()));
+        }
+        texts.extend(
+            env.fill(&written).ok().filter(|filled| filled != value).map(|text| (name.clone(), text)),
+        );
+    }
+    texts
+}
+
+/// Whether the last word of a text is more than names of variables, which are no secrets.
+fn has_own_word(written: &str) -> bool {
+    let mut rest = written.rsplit(' ').next().unwrap_or_default().to_owned();
+    while let Some(start) = rest.find("${")
+        && let Some(end) = rest[start..].find('}')
+    {
+        rest.replace_range(start..=start + end, "");
+    }
+    !rest.is_empty()
 }

@@ -253,6 +253,11 @@ fn what_options_give_to_programs_and_servers_is_known_by_its_names() {
     let harmless = "argument-1 harmless-a application/json ${UNSET_NAME} ${ELSEWHERE} of-the-prompt";
     assert_eq!(redactor.text(harmless), harmless);
     assert_eq!(Redactor::of_call(&env, &json!("no input")).text(secrets), secrets);
+    // Some programs are given a value as it is written.
+    let written = json!({ "K_TOKEN": "Zq${UNSET_NAME}-planted-k", "L_TOKEN": "Zq${ELSEWHERE}-planted-l" });
+    let redactor = Redactor::of_call(&env, &json!({ "options": { "env": written } }));
+    let given = "Zq${UNSET_NAME}-planted-k Zq${ELSEWHERE}-planted-l Zqvalue-of-elsewhere-planted-l";
+    assert_eq!(redactor.text(given), "[redacted K_TOKEN] [redacted L_TOKEN] [redacted L_TOKEN]");
 }
 
 #[test]
