@@ -157,7 +157,8 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         flag("max-budget-usd", Some(budget.to_string()));
     }
     check_max_turns(options.max_turns)?;
-    flag("permission-mode", options.permission_mode.map(word));
+    // Without it the settings of a repository decide, and may allow everything.
+    flag("permission-mode", Some(options.permission_mode.map_or_else(|| "default".to_owned(), word)));
     let (thinking, effort) = match options.thinking {
         None => (None, None),
         Some(ThinkingLevel::Off) => (Some("disabled"), None),

@@ -34,13 +34,20 @@ fn launch(value: Value) -> ClaudeLaunch {
 
 const DENIED: &str = "--disallowed-tools=Workflow,CronCreate,ScheduleWakeup";
 
+/// Without another mode the settings of a repository do not decide.
+const MODE: &str = "--permission-mode=default";
+
 /// The arguments beyond those that are always there.
 fn beyond(value: Value) -> Vec<String> {
-    launch(value).arguments[6..].to_vec()
+    let mut arguments = launch(value).arguments[6..].to_vec();
+    arguments.retain(|argument| argument != MODE);
+    arguments
 }
 
 #[test]
 fn options_become_arguments() {
+    let has_mode = |value: Value| launch(value).arguments.iter().any(|argument| argument == MODE);
+    assert!(has_mode(json!({})) && !has_mode(json!({ "permissionMode": "plan" })));
     let rows = [
         (json!({}), vec![DENIED]),
         (
