@@ -38,11 +38,14 @@ impl AcpAgent {
         }
         if let Some(mode) = mode {
             if let Some(option) = find(&options, "mode") {
-                offered(&option.values(), &mode, "mode", ErrorCode::ConfigInvalid)?;
+                let values = option.values();
+                offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
+                self.warn_of_plan(&mode, &values);
                 self.set(&mut options, "mode", &mode).await?;
             } else if let Some(modes) = &opened.modes {
                 let values: Vec<String> = modes.available_modes.iter().map(|mode| mode.id.clone()).collect();
                 offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
+                self.warn_of_plan(&mode, &values);
                 if modes.current_mode_id.as_ref() != Some(&mode) {
                     let params = json!({ "sessionId": self.session, "modeId": mode });
                     self.call::<Option<Value>>("session/set_mode", params).await?;
@@ -53,6 +56,17 @@ impl AcpAgent {
         }
         self.decoder.set_model(chosen_model(&options).or(current));
         Ok(())
+    }
+
+    /// The Claude agent starts Claude Code so that it may pass over permissions wherever it offers that as a mode, and Claude
+    /// Code then asks for nothing in its mode `plan`.
+    fn warn_of_plan(&mut self, mode: &str, offered: &[String]) {
+        if mode == "plan" && offered.iter().any(|value| value == "bypassPermissions") {
+            let message = "this agent asks for no permission in its mode `plan`, and can write files and run commands; \
+                           in the mode `default` it asks"
+                .to_owned();
+            self.warnings.push(StreamEvent::Warning { code: "planAsksNothing".to_owned(), message });
+        }
     }
 
     async fn think(

@@ -200,6 +200,22 @@ async fn model_thinking_and_mode_are_chosen_where_they_are_offered() {
 }
 
 #[tokio::test]
+async fn a_mode_in_which_the_claude_agent_asks_nothing_is_warned_of() {
+    let plan = AcpOptions { mode: Some("plan".to_owned()), ..options() };
+    let offers = OFFERS.replace('\n', "");
+    let bypass = [
+        offers.replace(r#"{"value":"plan"}"#, r#"{"value":"plan"},{"value":"bypassPermissions"}"#),
+        OLDER.replace(r#"{"id":"plan"}"#, r#"{"id":"plan"},{"id":"bypassPermissions"}"#),
+    ];
+    for opened in bypass {
+        let fake = Fake::new(&choosing(&opened));
+        let (events, result) = once(plan.clone(), fake.context()).await;
+        result.unwrap();
+        assert_eq!(warnings(&events), ["planAsksNothing"], "{opened}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_offered_fails_before_it_costs_anything() {
     let model = |name: &str| AcpOptions { model: Some(name.to_owned()), ..options() };
     let mode = |name: &str| AcpOptions { mode: Some(name.to_owned()), ..options() };
