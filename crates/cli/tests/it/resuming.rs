@@ -758,6 +758,27 @@ fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
 }
 
 #[test]
+fn a_signal_that_is_sent_twice_at_once_pauses_and_a_later_one_stops() {
+    let folder = flow_folder(
+        "
+flow: { name: twice }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'trap \"\" TERM; echo >> began; while :; do sleep 0.1; done'] } }
+",
+    );
+    let folder = folder.path();
+    for (wait, code) in [(0, 7), (300, 143)] {
+        let _none = fs::remove_file(folder.join("began"));
+        let mut child = program(folder, &["run", "flow.yaml", "--no-input"]).spawn().unwrap();
+        until("it works", || folder.join("began").exists());
+        signal(&child, "TERM");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(code), "after {wait} ms");
+    }
+}
+
+#[test]
 fn hints_name_the_session_in_which_a_node_ran_behind_all_forks() {
     let flow = "
 flow: { name: forks }
