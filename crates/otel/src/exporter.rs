@@ -213,7 +213,9 @@ impl Exporter {
     fn broken(&self, broken: Broken) -> Failed {
         let error = match broken {
             Broken::Failed(error) => error,
-            Broken::Cancelled => AgentError::new(ErrorCode::Aborted, "it was not waited for any longer"),
+            Broken::Cancelled => {
+                AgentError::new(ErrorCode::Aborted, "it had not answered when the session ended")
+            }
         };
         let message = match error.code {
             ErrorCode::Timeout => format!("no answer within {} ms", self.settings.timeout.as_millis()),

@@ -21,6 +21,9 @@ use crate::{
     span::Span,
 };
 
+/// How long a request that is cut may take to say why it had not succeeded.
+const CUT: Duration = Duration::from_millis(200);
+
 /// The bounds of a live export.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveLimits {
@@ -89,9 +92,12 @@ impl LiveExport {
         let waiting = queue.max_capacity() - queue.capacity();
         drop(queue);
         if timeout(limit, &mut task).await.is_err() {
+            // What is being sent is reported as lost, and all that waits is lost with it.
             cancel.cancel();
-            lost.fetch_add(waiting as u64, Ordering::Relaxed);
-            task.abort();
+            if timeout(CUT, &mut task).await.is_err() {
+                lost.fetch_add(waiting as u64, Ordering::Relaxed);
+                task.abort();
+            }
         }
         lost.load(Ordering::Relaxed)
     }
@@ -112,6 +118,11 @@ impl Sending {
         while let Some(first) = spans.recv().await {
             let batch = self.gather(first, &mut spans).await;
             self.send(&batch).await;
+        }
+        let lost = self.lost.load(Ordering::Relaxed);
+        if lost > 0 {
+            let url = self.exporter.url();
+            self.warn(&format!("the collector at {url} is too slow: no room was left for {lost} spans"));
         }
     }
 

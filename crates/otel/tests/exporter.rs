@@ -234,9 +234,34 @@ async fn a_collector_that_is_down_is_reported_once_and_slows_nobody() {
 #[tokio::test]
 async fn a_collector_that_never_answers_is_left_at_the_end() {
     let server = collector(vec![ResponseTemplate::new(200).set_delay(Duration::from_secs(3600))]).await;
-    let live = LiveExport::begin(exporter(&server.uri(), &[]), LiveLimits::default(), Arc::new(|_: &str| {}));
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::clone(&warnings);
+    let warn = Arc::new(move |line: &str| collected.lock().unwrap().push(line.to_owned()));
+    let limits = LiveLimits { gather: Duration::from_millis(1), ..LiveLimits::default() };
+    let live = LiveExport::begin(exporter(&server.uri(), &[]), limits, warn);
+    let spans = spans();
+    let count = spans.len() as u64;
+    live.take(spans);
+    assert_eq!(live.finish(Duration::from_millis(500)).await, count);
+    let why = "cannot be reached: it had not answered when the session ended";
+    let expected = format!("the collector at {}/v1/traces {why}", server.uri());
+    assert_eq!(*warnings.lock().unwrap(), [expected]);
+}
+
+#[tokio::test]
+async fn spans_that_find_no_room_are_reported() {
+    let server = collector(vec![answer(0, "")]).await;
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::clone(&warnings);
+    let warn = Arc::new(move |line: &str| collected.lock().unwrap().push(line.to_owned()));
+    let limits = LiveLimits { queue: 1, ..LiveLimits::default() };
+    let live = LiveExport::begin(exporter(&server.uri(), &[]), limits, warn);
     live.take(spans());
-    live.finish(Duration::from_millis(200)).await;
+    let lost = live.finish(Duration::from_secs(30)).await;
+    let expected =
+        format!("the collector at {}/v1/traces is too slow: no room was left for {lost} spans", server.uri());
+    assert!(lost > 0);
+    assert_eq!(*warnings.lock().unwrap(), [expected]);
 }
 
 #[tokio::test]

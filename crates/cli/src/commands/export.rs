@@ -1,6 +1,6 @@
 //! `inspan export ID`: a session in a form that other programs show.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, pin::pin, time::Duration};
 
 use inspan_engine::write_private;
 use inspan_flow::{Parent, ParentKind};
@@ -8,6 +8,7 @@ use inspan_otel::{Content, ExportSettings, Exporter, Patience, Trace, TraceSetti
 use inspan_protocol::{Environment, Setup};
 use inspan_server::session_file;
 use serde_json::json;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::all_providers;
@@ -21,6 +22,9 @@ use crate::{
 
 /// How many events are read at once.
 pub(super) const PAGE: usize = 4096;
+
+/// After so long a person is told what is waited for.
+const QUIET: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if let Some(file) = &args.html {
@@ -45,7 +49,18 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
             let Some(last) = events.last() else { break };
             from = last.seq + 1;
             let ended: Vec<_> = events.iter().flat_map(|envelope| trace.apply(envelope)).collect();
-            let sent = exporter.send(&ended, &cancel).await;
+            let mut sending = pin!(exporter.send(&ended, &cancel));
+            let sent = match timeout(QUIET, &mut sending).await {
+                Ok(sent) => sent,
+                Err(_) => {
+                    terminal::progress(&format!(
+                        "still waiting for the collector at {}
+",
+                        exporter.url()
+                    ));
+                    sending.await
+                }
+            };
             let sent = sent.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
             spans += sent.accepted;
             rejected += sent.rejected;

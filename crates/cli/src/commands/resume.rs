@@ -521,7 +521,7 @@ pub(super) async fn stored_answers(
 }
 
 /// The plan with the questions whose stored answer is taken: those that are asked as they were.
-fn with_stored_answers(mut plan: Plan, answers: &[(Prompt, Reply)]) -> Plan {
+pub(super) fn with_stored_answers(mut plan: Plan, answers: &[(Prompt, Reply)]) -> Plan {
     let answered: Vec<&NodePath> = answers.iter().filter_map(|(prompt, _)| prompt.task.as_ref()).collect();
     for node in &mut plan.nodes {
         let asks = node.decision == ReuseDecision::Runs(ReuseReason::Unfinished)

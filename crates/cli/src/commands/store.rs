@@ -7,9 +7,7 @@ use std::{
 };
 
 use inspan_engine::{Clock, SystemClock, create_private};
-use inspan_flow::{
-    Deleted, Exported, Gc, Import, RunStore, SqliteOptions, SqliteStore, StoreError, TransferError,
-};
+use inspan_flow::{Deleted, Exported, Gc, Import, SqliteOptions, SqliteStore, StoreError, TransferError};
 use inspan_protocol::{SessionId, Timestamp};
 use serde_json::json;
 
@@ -173,20 +171,16 @@ async fn delete(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(not_deleted)?;
-    for id in sessions {
-        let id = SessionId::from(id.as_str());
-        // One that cannot be read is deleted too.
-        if let Err(error @ StoreError::UnknownSession(_)) = store.entry(&id).await {
-            return Err(error.into());
-        }
+    let sessions: Vec<_> = sessions.iter().map(|id| SessionId::from(id.as_str())).collect();
+    for id in store.deletion_order(&sessions, SystemClock.now()).await.map_err(not_deleted)? {
         if is_dry {
             report_deleted("would be deleted", &id, None, invocation);
-        } else {
-            artifacts::leave(path, &id);
-            let gone = store.delete(&id, SystemClock.now()).await.map_err(not_deleted)?;
-            remove_artifacts(path, &store, &id).await;
-            report_deleted("deleted", &id, Some(&gone), invocation);
+            continue;
         }
+        artifacts::leave(path, &id);
+        let gone = store.delete(&id, SystemClock.now()).await.map_err(not_deleted)?;
+        remove_artifacts(path, &store, &id).await;
+        report_deleted("deleted", &id, Some(&gone), invocation);
     }
     Ok(Exit::Success)
 }

@@ -637,12 +637,47 @@ fn a_session_that_another_one_continues_is_deleted_with_it_and_never_runs_again(
     let refused = inspan(here, &["store", "gc", "two"]);
     let why = "error: session `two` continues session `one`, which could be resumed again without it: finished work would run again\n  help: `inspan store gc one two` deletes them together\n";
     assert_eq!((refused.code, &*refused.stderr), (Some(1), why));
+    // It is told before something is deleted, and nothing says that the files are nobody's.
+    let dry = inspan(here, &["store", "gc", "two", "--dry-run"]);
+    assert_eq!((dry.code, &*dry.stderr), (Some(1), why));
+    assert!(!here.join(".home/sessions.artifacts/.two.unstored").exists());
+    let dry = inspan(here, &["store", "gc", "two", "one", "--dry-run"]).expect(0);
+    assert_eq!(
+        dry.stderr,
+        "one: would be deleted
+two: would be deleted
+"
+    );
     let planned = inspan(here, &["store", "gc", "--older-than", "0s", "--dry-run"]).expect(0);
     assert!(planned.stderr.starts_with("2 sessions"), "{}", planned.report());
     let deleted = inspan(here, &["store", "gc", "--older-than", "0s"]).expect(0);
     assert!(deleted.stderr.starts_with("2 sessions deleted"), "{}", deleted.report());
     inspan(here, &["resume"]).expect(2);
     assert_eq!(fs::read_to_string(here.join("ran")).unwrap(), "pay\n");
+}
+
+#[test]
+fn sessions_that_are_deleted_by_name_are_deleted_in_any_order_or_none_is() {
+    let flow = "name: f
+nodes: [{ id: ask, type: human.input, input: { prompt: Pay? } }]
+";
+    let folder = flow_folder(flow);
+    let here = folder.path();
+    inspan(here, &["run", "flow.yaml", "--no-wait", "--session-id", "one"]).expect(3);
+    fs::write(
+        here.join("flow.yaml"),
+        "name: f
+nodes: [{ id: a, type: control.noop }]
+",
+    )
+    .unwrap();
+    inspan(here, &["resume", "one", "--edited", "--session-id", "two"]).expect(0);
+    inspan(here, &["run", "--session-id", "free"]).expect(0);
+    inspan(here, &["store", "gc", "free", "two"]).expect(1);
+    inspan(here, &["show", "free"]).expect(0);
+    let deleted = inspan(here, &["store", "gc", "two", "free", "one", "two"]).expect(0).stderr;
+    let order: Vec<_> = deleted.lines().filter_map(|line| line.split_once(':')).map(|(id, _)| id).collect();
+    assert_eq!(order, ["free", "one", "two"]);
 }
 
 #[test]
@@ -754,6 +789,27 @@ fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
         signal(&child, "TERM");
         let ended = child.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), Some(7), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[test]
+fn a_signal_that_is_sent_twice_at_once_pauses_and_a_later_one_stops() {
+    let folder = flow_folder(
+        "
+flow: { name: twice }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'trap \"\" TERM; echo >> began; while :; do sleep 0.1; done'] } }
+",
+    );
+    let folder = folder.path();
+    for (wait, code) in [(0, 7), (300, 143)] {
+        let _none = fs::remove_file(folder.join("began"));
+        let mut child = program(folder, &["run", "flow.yaml", "--no-input"]).spawn().unwrap();
+        until("it works", || folder.join("began").exists());
+        signal(&child, "TERM");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(code), "after {wait} ms");
     }
 }
 

@@ -268,6 +268,29 @@ fn a_collector_that_is_down_changes_nothing_and_is_reported_once() {
 }
 
 #[test]
+fn a_collector_that_never_takes_the_spans_is_reported() {
+    let folder = flow_folder(TWO);
+    let busy = Collector::answering(&ResponseTemplate::new(503).insert_header("Retry-After", "100000"));
+    let ran =
+        ran(folder.path(), &mut live(folder.path(), &busy.url(), &["run", "--session-id", "s-1"])).expect(0);
+    let why = format!(
+        "warning: traces are not sent: the collector at {}/v1/traces answered with status 503
+  help: `inspan export s-1 --otlp URL` sends them later
+",
+        busy.url()
+    );
+    assert!(ran.stderr.contains(&why), "{}", ran.report());
+    let slow = Collector::answering(&ResponseTemplate::new(200).set_delay(Duration::from_secs(3)));
+    let exported = inspan(folder.path(), &["export", "s-1", "--otlp", &slow.url()]).expect(0);
+    let waits = format!(
+        "still waiting for the collector at {}/v1/traces
+",
+        slow.url()
+    );
+    assert!(exported.stderr.starts_with(&waits), "{}", exported.report());
+}
+
+#[test]
 fn settings_that_cannot_be_used_are_named() {
     let folder = flow_folder(TWO);
     let mut command = live(folder.path(), "http://127.0.0.1:1", &["run"]);

@@ -83,6 +83,18 @@ impl Plan {
         graph.only.iter().find_map(|node| self.missing_for(graph, node))
     }
 
+    /// Whether the answer of a person that is stored has to do with the nodes that run: if only some were asked for, it is one
+    /// to them or before them.
+    pub fn needs_stored_answer(&self, graph: &Graph) -> bool {
+        let concerns = |place: &NodePath, node: &NodePath| {
+            place.is_within(node) || graph.before(node).iter().any(|before| place.is_within(before))
+        };
+        let counts =
+            |place: &NodePath| graph.only.is_empty() || graph.only.iter().any(|node| concerns(place, node));
+        let mut answered = self.nodes.iter().filter(|planned| planned.decision == ReuseDecision::Answered);
+        answered.any(|planned| counts(&planned.path.place()))
+    }
+
     fn missing_for(&self, graph: &Graph, node: &NodePath) -> Option<Missing> {
         let missing = |needs: &NodePath, cause| Missing { node: node.clone(), needs: needs.clone(), cause };
         for needs in graph.reads(node) {

@@ -214,15 +214,11 @@ async fn run(
         Some(value) => value.to_string().into_bytes(),
         None => Vec::new(),
     };
-    let ended = tokio::select! {
-        biased;
-        () = context.cancel.cancelled() => None,
-        ended = process.run(stdin, sinks, report) => Some(ended?),
-    };
-    let Some(ended) = ended else {
-        process.end().await;
+    let ended = process.run(stdin, sinks, report, &context.cancel).await;
+    if context.cancel.is_cancelled() {
         return Err(context.aborted());
-    };
+    }
+    let ended = ended?;
     if let Some(error) = process.refused(&ended) {
         return Err(not_started(&program, &folder, &error));
     }

@@ -14,7 +14,7 @@ use super::{
     session::{self, SessionRow, count},
     writer::Transaction,
 };
-use crate::StoreError;
+use crate::{Owner, StoreError};
 
 /// How many free pages are returned in one transaction.
 const PAGES: i64 = 2_000;
@@ -76,7 +76,7 @@ impl SqliteStore {
         let here = self.here.clone();
         let found = self.readers.ask(move |connection| {
             let (mut found, mut known) = (Vec::new(), BTreeSet::new());
-            let needed = session::needed(connection, Timestamp::default())?;
+            let needed = session::needed(connection, Timestamp::default(), &[])?;
             for id in ended(connection, ended_before)? {
                 let before = session::continues(connection, &id)?.into_iter().map(|(id, _)| id).rev();
                 let all = before.chain([id]).map(|id| Ok(session::find_damaged(connection, &id)?.0));
@@ -128,6 +128,40 @@ impl SqliteStore {
         Ok(report)
     }
 
+    /// The order in which sessions can be deleted one after the other.
+    ///
+    /// # Errors
+    /// Why one of them cannot be deleted, as of [`delete`](Self::delete), also if all others are.
+    pub async fn deletion_order(
+        &self,
+        sessions: &[SessionId],
+        now: Timestamp,
+    ) -> Result<Vec<SessionId>, StoreError> {
+        let (sessions, here) = (sessions.to_vec(), self.here.clone());
+        let order = move |connection: &mut Connection| {
+            let mut order: Vec<SessionId> = Vec::new();
+            loop {
+                let (known, mut refused) = (order.len(), None);
+                for id in &sessions {
+                    if order.contains(id) {
+                        continue;
+                    }
+                    match deletable(connection, id, &here, now, Timestamp::default(), &order) {
+                        Ok(_) => order.push(id.clone()),
+                        Err(why) => refused = refused.or(Some(why)),
+                    }
+                }
+                match refused {
+                    None => return Ok(order),
+                    Some(why) if order.len() == known => return Err(why),
+                    // It may be possible after those that were found since.
+                    Some(_) => {}
+                }
+            }
+        };
+        self.readers.ask(order).await
+    }
+
     /// Deletes one session, ended or not. The store reuses its space; [`gc`](Self::gc) returns it to the disk.
     ///
     /// # Errors
@@ -150,20 +184,7 @@ impl SqliteStore {
         let (id, here) = (id.clone(), self.here.clone());
         let delete = move |transaction: &mut Transaction<'_>| {
             let connection = transaction.connection;
-            let (session, _) = session::find_damaged(connection, &id)?;
-            if let Some(owner) = session.holder(&here, now) {
-                let owner = Box::new(owner.clone());
-                return Err(StoreError::Held { session: id.clone(), owner }.into());
-            }
-            if let Some(by) = session::needed(connection, since)?.remove(id.as_str()) {
-                return Err(StoreError::Needed { session: id.clone(), by }.into());
-            }
-            let before = session::continues(connection, &id)?.into_iter();
-            let mut before: Vec<_> = before.take_while(|(_, is_open)| *is_open).map(|(id, _)| id).collect();
-            if !before.is_empty() {
-                before.reverse();
-                return Err(StoreError::Reopens { session: id.clone(), before }.into());
-            }
+            let session = deletable(connection, &id, &here, now, since, &[])?;
             if let Some(moment) = ended_before {
                 let stays = match session.ended_at(connection)? {
                     Some(ended) => ended >= moment,
@@ -214,6 +235,34 @@ impl SqliteStore {
         };
         emptied.await.map_err(ended)?.map_err(|fault| self.refused(fault))
     }
+}
+
+/// A session that can be deleted once others are gone. Of the sessions that need it only those count that were made since
+/// a moment.
+fn deletable(
+    connection: &Connection,
+    id: &SessionId,
+    here: &Owner,
+    now: Timestamp,
+    since: Timestamp,
+    gone: &[SessionId],
+) -> Result<SessionRow, Fault> {
+    let (session, _) = session::find_damaged(connection, id)?;
+    if let Some(owner) = session.holder(here, now) {
+        let owner = Box::new(owner.clone());
+        return Err(StoreError::Held { session: id.clone(), owner }.into());
+    }
+    if let Some(by) = session::needed(connection, since, gone)?.remove(id.as_str()) {
+        return Err(StoreError::Needed { session: id.clone(), by }.into());
+    }
+    let before = session::continues(connection, id)?.into_iter();
+    let stays = |(id, is_open): &(SessionId, bool)| *is_open && !gone.contains(id);
+    let mut before: Vec<_> = before.take_while(stays).map(|(id, _)| id).collect();
+    if !before.is_empty() {
+        before.reverse();
+        return Err(StoreError::Reopens { session: id.clone(), before }.into());
+    }
+    Ok(session)
 }
 
 fn ended(connection: &Connection, before: Timestamp) -> Result<Vec<SessionId>, Fault> {

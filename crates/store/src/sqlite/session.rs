@@ -323,11 +323,12 @@ pub(super) fn continues(connection: &Connection, id: &SessionId) -> Result<Vec<(
 }
 
 /// The sessions whose finished work an open session takes over, directly or through others, each with that session.
-/// Of the open ones only those count that were made since a moment, and none that another one continues: it never runs
-/// again. A damaged record names none.
+/// Of the open ones only those count that were made since a moment, none of `without`, and none that another one continues:
+/// it never runs again. A damaged record names none.
 pub(super) fn needed(
     connection: &Connection,
     since: Timestamp,
+    without: &[SessionId],
 ) -> Result<BTreeMap<String, SessionId>, Fault> {
     let sql = "WITH RECURSIVE needed (session, by) AS ( \
                    SELECT json_extract(records.body, '$.parent.session'), sessions.id \
@@ -342,6 +343,7 @@ pub(super) fn needed(
     let found = query
         .query_map([since.as_millis()], |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
     let mut found: Vec<(String, SessionId)> = found.collect::<Result<_, _>>()?;
+    found.retain(|(_, by)| !without.contains(by));
     // All records are searched, which is slow: most deletions need not.
     if !found.is_empty() {
         let continued = continuations(connection, None)?;

@@ -16,7 +16,7 @@ use crate::{
     args::{BudgetChange, RunArgs},
     commands::{
         flow,
-        resume::{LineageError, StoredSession, graph_of, lineage, stored_answers},
+        resume::{LineageError, StoredSession, graph_of, lineage, stored_answers, with_stored_answers},
     },
     failure::Failure,
     invocation::Invocation,
@@ -72,7 +72,7 @@ impl RunPart {
 /// What a search has found.
 enum Found {
     Part(Box<RunPart>),
-    /// A session whose stored answers are to be put into its log first: the new session is to see them there.
+    /// A session that fits, and whose stored answers are to be put into its log first: the new session is to see them there.
     Answers(SessionId),
 }
 
@@ -142,9 +142,6 @@ impl Search<'_> {
     ) -> Result<Result<Found, Missing>, Failure> {
         let before = graph_of(record, self.nodes)?;
         let answers = stored_answers(store, &entry.session, &entry.digest.prompts).await?;
-        if !answers.is_empty() && !self.args.plan && !self.answered.contains(&entry.session) {
-            return Ok(Ok(Found::Answers(entry.session.clone())));
-        }
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
         let parent = Parent {
             again: self.args.from.clone(),
@@ -166,8 +163,13 @@ impl Search<'_> {
         if let Some(missing) = self.missing(&plan) {
             return Ok(Err(missing));
         }
+        let not_run = self.not_run(&plan);
+        let is_new = !self.args.plan && !self.answered.contains(&entry.session);
+        if is_new && with_stored_answers(plan, &answers).needs_stored_answer(self.graph) {
+            return Ok(Ok(Found::Answers(entry.session.clone())));
+        }
         let reusing = reusable.map(|reusable| (reusable, parent));
-        let part = RunPart { input, reusing, not_run: self.not_run(&plan) };
+        let part = RunPart { input, reusing, not_run };
         Ok(Ok(Found::Part(Box::new(part))))
     }
 

@@ -9,6 +9,7 @@ use inspan_protocol::Command;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::{JoinError, JoinHandle},
+    time::Instant,
 };
 
 use crate::{console::restore, exit::Exit, failure::Failure};
@@ -18,6 +19,9 @@ pub(super) type RunningSession = JoinHandle<Result<FlowRunResult, RunError>>;
 
 /// How long a session that a signal ends may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
+
+/// The same signal that comes again so soon is no second one: GNU `timeout` signals its program, and then the whole group.
+const REPEATED: Duration = Duration::from_millis(200);
 
 /// How a session ended.
 pub(super) struct SessionEnd {
@@ -33,6 +37,8 @@ pub(in crate::commands) struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
     hangup: Option<Signal>,
+    /// The last one, and when it was received, or took effect.
+    last: Option<(&'static str, Instant)>,
     /// A write beyond a limit of the file's size fails then, like one to a full disk. By itself it would kill the program.
     _file_size: Option<Signal>,
 }
@@ -44,12 +50,28 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt()),
             terminate: listen(SignalKind::terminate()),
             hangup: listen(SignalKind::hangup()),
+            last: None,
             _file_size: listen(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())),
         }
     }
 
     /// The next signal: the code that it earns, and its name.
     pub(in crate::commands) async fn next(&mut self) -> (Exit, &'static str) {
+        loop {
+            let (exit, name) = self.received().await;
+            if !self.last.is_some_and(|(last, at)| last == name && at.elapsed() < REPEATED) {
+                self.last = Some((name, Instant::now()));
+                return (exit, name);
+            }
+        }
+    }
+
+    /// The last signal takes effect only now. What was sent with it is received after this.
+    fn takes_effect(&mut self) {
+        self.last = self.last.map(|(name, _)| (name, Instant::now()));
+    }
+
+    async fn received(&mut self) -> (Exit, &'static str) {
         tokio::select! {
             () = next(&mut self.interrupt) => (Exit::Interrupted, "SIGINT"),
             () = next(&mut self.terminate) => (Exit::Terminated, "SIGTERM"),
@@ -94,6 +116,7 @@ pub(super) async fn watch(
             running.abort();
             return Err(Failure::new(exit, "stopped before the session began"));
         }
+        signals.takes_effect();
         if std::mem::take(&mut pauses) {
             // A session that has just ended needs no pause.
             let _ = commands(Command::Pause { reason: Some(name.to_owned()) });

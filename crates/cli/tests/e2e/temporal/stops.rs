@@ -69,7 +69,8 @@ pub(in super::super) fn worker_stops(sandbox: &mut Sandbox) -> anyhow::Result<()
     cluster.detach("deaf.yaml", "deaf")?;
     begun(sandbox, 3)?;
     signal(&other, Signal::TERM)?;
-    pause(Duration::from_millis(100));
+    // What comes sooner is the same signal.
+    pause(Duration::from_millis(300));
     signal(&other, Signal::TERM)?;
     let watch = Stopwatch::start();
     let ended = other.finish()?;

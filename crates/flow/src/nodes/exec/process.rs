@@ -9,6 +9,7 @@ use tokio::{
     process::{ChildStderr, ChildStdin, ChildStdout},
     time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{report::OutputReporter, sink::FileSink};
 
@@ -61,12 +62,14 @@ impl Process {
     }
 
     /// Runs it to its end, which is the end of the program: other processes that hold its streams are not waited for.
-    /// What it prints is reported meanwhile. What a sink takes is not held in memory.
+    /// What it prints is reported meanwhile. What a sink takes is not held in memory. If it is cancelled, its group gets
+    /// SIGTERM, and after a while SIGKILL.
     pub(super) async fn run(
         &mut self,
         stdin: Vec<u8>,
         sinks: [Option<FileSink>; 2],
         report: &mut OutputReporter,
+        cancel: &CancellationToken,
     ) -> Result<Ended, AgentError> {
         let [to_stdout, to_stderr] = sinks;
         let mut stdout =
@@ -74,7 +77,7 @@ impl Process {
         let mut stderr =
             StreamOutput::new(self.stderr.take(), &self.program, OutputStream::Stderr, to_stderr);
         let mut feeding = pin!(feed(self.stdin.take(), stdin));
-        let mut ending = pin!(self.handle.status());
+        let mut ending = pin!(status(&self.handle, cancel));
         let mut is_fed = false;
         let status = loop {
             let due = report.due();
@@ -104,11 +107,6 @@ impl Process {
         Ok(Ended { status, stdout, stderr, altered })
     }
 
-    /// Ends it: SIGTERM to its group, and after a while SIGKILL.
-    pub(super) async fn end(&self) {
-        self.handle.stop().await;
-    }
-
     /// The error if its guard is gone.
     pub(super) fn lost(&self) -> Option<AgentError> {
         self.handle.is_lost().then(|| lost(Path::new(&self.program)))
@@ -117,6 +115,19 @@ impl Process {
     /// Why it was not started, if its guard could not.
     pub(super) fn refused(&self, ended: &Ended) -> Option<io::Error> {
         self.handle.refused(&ended.stderr)
+    }
+}
+
+/// How it ended; nothing if it was cancelled. Its streams are read until then: a program that writes to a closed one while
+/// it cleans up after SIGTERM is ended by SIGPIPE.
+async fn status(handle: &Handle, cancel: &CancellationToken) -> Option<ExitStatus> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => {
+            handle.stop().await;
+            None
+        }
+        status = handle.status() => status,
     }
 }
 

@@ -114,6 +114,22 @@ async fn a_program_that_is_deaf_is_killed_when_its_time_is_up() {
 }
 
 #[tokio::test]
+async fn a_program_that_is_cancelled_can_print_while_it_cleans_up() {
+    let work = tempfile::tempdir().unwrap();
+    let clean = "trap 'echo cleans; echo up >&2; touch cleaned; exit 0' TERM; while :; do sleep 0.05; done";
+    let input = json!({ "argv": ["sh", "-c", clean], "stdoutFile": "said" });
+    let flow = json!({ "name": "f", "nodes": [
+        { "id": "a", "type": "exec", "input": input, "policy": { "timeout": "300ms" } },
+    ] });
+    let result = runner(&flow, [PATH]).cwd(work.path()).with_events().build().run(Map::new()).await.unwrap();
+    assert_eq!(result.nodes.get("a").and_then(|report| report.error).unwrap().code, ErrorCode::Timeout);
+    assert!(work.path().join("cleaned").exists());
+    assert_eq!(std::fs::read_to_string(work.path().join("said")).unwrap(), "cleans\n");
+    let is_said = |event: &Event| serde_json::to_string(event).unwrap().contains("up\\n");
+    assert!(result.events.iter().any(|envelope| is_said(&envelope.event)), "{:?}", result.events);
+}
+
+#[tokio::test]
 async fn what_cannot_be_started_says_why() {
     let rows = [
         (
