@@ -350,6 +350,14 @@ pub(crate) fn as_shell_length(text: &str) -> String {
     )
 }
 
+/// How an expression with a `$` before its braces is written: without it, or so that it is meant.
+pub(crate) fn without_dollar(expression: &str) -> String {
+    let expression = if expression.is_empty() || expression.len() > 40 { "…" } else { expression };
+    format!(
+        "write `{{{{ {expression} }}}}`; if the text is to have a `$` there, write `{{{{ '$' }}}}{{{{ {expression} }}}}`"
+    )
+}
+
 /// The name and its offset, if a text is one name or dotted path in braces, as most bindings are.
 fn lone_name(text: &str) -> Option<(&str, usize)> {
     let inner = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
