@@ -306,6 +306,17 @@ pub(crate) fn parse_template(
         else {
             continue;
         };
+        let mut words = source.split_whitespace();
+        if matches!(part, Segment::Statement { .. })
+            && (words.next(), words.next()) == (Some("else"), Some("if"))
+        {
+            let reason = "unknown statement `else if`".to_owned();
+            return Err(SyntaxFault {
+                reason,
+                offset: *offset,
+                help: Some("write `{% elif … %}`".to_owned()),
+            });
+        }
         vocabulary::check(source).map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
     }
     let is_blank = |part: &&Segment<'_>| matches!(part, Segment::Text(text) if text.trim().is_empty());
