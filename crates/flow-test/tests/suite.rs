@@ -824,6 +824,32 @@ cases:
 }
 
 #[test]
+fn snapshots_that_cannot_be_read_are_written_anew_as_a_whole() {
+    let cases = "
+defaults: { answers: { write: A text., check: PASS, build: '{}' } }
+cases:
+  - { name: first, expect: { prompts: snapshot } }
+  - { name: second, expect: { prompts: snapshot } }
+";
+    let broken = "<<<<<<< HEAD\nfirst: {}\n=======\n";
+    let folder = folder(&[("f.yaml", REVIEW), ("f.test.yaml", cases), ("f.test.snap.yaml", broken)]);
+    let place = folder.path();
+    let update = |filter: &[&str]| {
+        let filter = filter.iter().map(|text| (*text).to_owned()).collect();
+        let report =
+            run_in(place, &Options { snapshots: SnapshotMode::Update, filter, ..Options::default() });
+        (report.written.len(), failed(&report, place))
+    };
+    let stored = || fs::read_to_string(place.join("f.test.snap.yaml")).unwrap();
+    let why = failed(&run_in(place, &Options::default()), place);
+    assert!(why.len() == 1 && why[0].contains("if all cases with a snapshot run and pass"), "{why:#?}");
+    assert_eq!((update(&["first"]), stored()), ((0, why), broken.to_owned()));
+    assert_eq!(update(&[]), (1, Vec::new()));
+    assert!(stored().contains("first: {") && stored().contains("second: {"));
+    assert_eq!(failed(&run_in(place, &Options::default()), place), [""; 0]);
+}
+
+#[test]
 fn coverage_counts_nodes_edges_and_ways_to_fail() {
     let flow = "
 name: covered
