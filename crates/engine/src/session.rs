@@ -127,6 +127,9 @@ fn closed() -> AgentError {
 
 impl AgentSession {
     /// A new conversation. Options that the provider does not take are refused at once.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: the provider does not take an option or the tools of the program, or a value does not fit.
     pub fn new(provider: impl IntoProvider, options: AgentOptions) -> Result<Self, AgentError> {
         Self::open(provider.into_provider(), options, Transcript::default(), Vec::new(), Carried::default())
     }
@@ -134,6 +137,9 @@ impl AgentSession {
     /// Continues a conversation that began elsewhere. The options override the state. If the state was made
     /// with another provider, or the provider does not know the conversation any more (on another machine, after it was
     /// deleted), a new one begins with the messages that were said, and `agent:warning` says so in the latter case.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: the state has another version, or as [`AgentSession::new`].
     pub fn restore(
         provider: impl IntoProvider,
         state: SessionState,
@@ -225,6 +231,11 @@ impl AgentSession {
 
     /// Sends a message and waits for the answer. While another chat is in progress the message becomes part of it, as
     /// its mode says, and the result is that of the whole. Dropped, the chat is cancelled.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: the session is closed, the message is empty, too many messages wait, or the attachments cannot be
+    /// taken, as in the middle of another chat. `ABORTED`: the chat was cancelled. Else what the provider or a hook failed with.
+    /// [`ChatError::partial`] is what was done before.
     pub fn chat(
         &self,
         chat: impl Into<Chat>,
@@ -239,11 +250,17 @@ impl AgentSession {
     }
 
     /// A message that interrupts the turn in progress and becomes the next one.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: the session is closed, or too many messages wait.
     pub fn steer(&self, message: impl Into<String>) -> Result<(), AgentError> {
         self.get()?.post(&message.into(), MessageMode::Steer, None).map(drop)
     }
 
     /// A message for the turn after the one in progress.
+    ///
+    /// # Errors
+    /// As [`AgentSession::steer`].
     pub fn follow_up(&self, message: impl Into<String>) -> Result<(), AgentError> {
         self.get()?.post(&message.into(), MessageMode::FollowUp, None).map(drop)
     }
@@ -264,6 +281,9 @@ impl AgentSession {
     }
 
     /// A view of the session.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: the session is closed.
     pub fn snapshot(&self) -> Result<AgentSnapshot, AgentError> {
         let open = self.get()?;
         let (status, queued) = open.queued();
@@ -280,6 +300,9 @@ impl AgentSession {
     }
 
     /// The session as data. While a chat is in progress it is what was said so far; abort it first for a clean cut.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`: the session is closed. `OUTPUT_INVALID`: what it holds is no valid state without its secrets.
     pub fn export(&self) -> Result<SessionState, AgentError> {
         let AgentSnapshot { messages, queued, provider, model, session_id, .. } = self.snapshot()?;
         let open = self.get()?;
@@ -390,6 +413,9 @@ fn check_version(version: u64) -> Result<(), AgentError> {
 type Items = BoxStream<'static, Result<AgentItem, ChatError>>;
 
 /// Runs an agent to its end.
+///
+/// # Errors
+/// As [`AgentSession::new`] and [`AgentSession::chat`].
 pub async fn run_agent(
     provider: impl IntoProvider,
     options: impl Into<RunAgentOptions>,
@@ -403,6 +429,9 @@ pub async fn run_agent(
 
 /// Runs an agent: its events as they happen, then its result. Nothing happens unless the stream is read; dropped, the
 /// agent is cancelled.
+///
+/// # Errors
+/// As [`AgentSession::new`]. What fails later is an item of the stream.
 pub fn run_agent_stream(
     provider: impl IntoProvider,
     options: impl Into<RunAgentOptions>,

@@ -71,6 +71,7 @@ codes! {
     UnknownProvider "unknown-provider" "No provider with this name is registered.";
     InputNotGiven "input-not-given" "A template uses an input without a default, so every run must pass it.";
     TemplateComment "template-comment" "A part of a shell script is taken as a comment of a template.";
+    TemplateDollar "template-dollar" "A `$` before a template stays in the text.";
     ShellTemplate "shell-template" "A template is used inside a shell script.";
     SharedConversation "shared-conversation" "Two nodes that may run at the same time continue the same conversation.";
     OptionalValue "optional-value" "A template or condition uses a value that may be missing.";

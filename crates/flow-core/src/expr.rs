@@ -28,8 +28,8 @@ pub(crate) use self::{
     condition::{Predicate, is_true, parse_condition, parse_variable},
     path::{FRAME, Path, PathRoot, PathStep, is_reserved, spell as spell_path},
     program::{CompiledExpr, NameUse, Resolver, Strictness},
-    segment::{first_code, has_segments, shell_length},
-    template::{Binding, Piece, TemplateValue, as_shell_length, parse_template},
+    segment::{dollar, first_code, has_segments, shell_length},
+    template::{Binding, Piece, TemplateValue, as_shell_length, parse_template, without_dollar},
     tree::{Args, AssignTarget, Expr, For, Function, Stmt},
 };
 

@@ -1,7 +1,7 @@
 //! The cases of a test file checked against its flow: every path leads to a node, every answer fits its node.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -30,6 +30,8 @@ pub(crate) struct Case {
     /// How many of them are its own; the others are those of `defaults`.
     pub(crate) own_answers: usize,
     pub(crate) replies: Vec<(Pattern, Replies)>,
+    /// How many of them are its own.
+    pub(crate) own_replies: usize,
     pub(crate) messages: Vec<(Pattern, Vec<String>)>,
     pub(crate) clock: Timestamp,
     pub(crate) faults: Vec<Fault>,
@@ -101,7 +103,8 @@ pub(crate) fn cases(
 ) -> Result<Vec<Case>, Vec<FileProblem>> {
     let places = places(graph, nodes);
     let recursive = calls_itself(graph);
-    let mut check = Check { path, places: &places, file, recursive, problems: Vec::new() };
+    let special = SpecialPlaces::of(graph);
+    let mut check = Check { path, places: &places, special: &special, file, recursive, problems: Vec::new() };
     let base = file.defaults.as_ref();
     if let Some(base) = base {
         check.defaults(base);
@@ -133,6 +136,7 @@ pub(crate) fn cases(
 struct Check<'a> {
     path: &'a Path,
     places: &'a [(String, Option<AnswerKind>)],
+    special: &'a SpecialPlaces,
     file: &'a TestFile,
     /// Whether places may be nested deeper than those.
     recursive: bool,
@@ -161,7 +165,7 @@ impl Check<'_> {
     fn case(&mut self, key: &str, spec: &Spanned<CaseSpec>, base: Option<&CaseSpec>) -> Case {
         let own = &spec.value;
         let answers = self.answers(key, &own.answers);
-        let replies = self.by_path(key, "replies", &own.replies);
+        let replies = self.replies(key, &own.replies);
         let messages = self.by_path(key, "messages", &own.messages);
         let faults: Vec<Fault> =
             own.faults.iter().enumerate().filter_map(|(at, fault)| self.fault(key, at, fault)).collect();
@@ -194,6 +198,7 @@ impl Check<'_> {
             recordings: own.recordings.as_ref().map(|dir| self.path.with_file_name("").join(dir)),
             answers: Arc::default(),
             own_answers: answers.len(),
+            own_replies: replies.len(),
             replies,
             messages,
             clock: own.clock.unwrap_or(START),
@@ -247,6 +252,25 @@ impl Check<'_> {
         found
     }
 
+    fn replies(
+        &mut self,
+        key: &str,
+        replies: &BTreeMap<String, Spanned<Replies>>,
+    ) -> Vec<(Pattern, Replies)> {
+        let found = self.by_path(key, "replies", replies);
+        for (pattern, _) in &found {
+            // A program can be asked about too, when it was cut short.
+            if let Some((place, None)) = self.place(pattern)
+                && !self.special.asking.contains(place)
+            {
+                let at = replies.get(pattern.as_str()).map(|value| value.referenced);
+                let why = "this node asks nothing: it only computes, or waits";
+                self.problem(at, &format!("{key}.replies.{pattern}"), why);
+            }
+        }
+        found
+    }
+
     fn by_path<T: Clone>(
         &mut self,
         key: &str,
@@ -259,6 +283,7 @@ impl Check<'_> {
             match Pattern::parse(path) {
                 Ok(pattern) => {
                     self.known(Some(value.referenced), &key, &pattern);
+                    self.has_passes(Some(value.referenced), &key, &pattern);
                     found.push((pattern, value.value.clone()));
                 }
                 Err(why) => self.problem(Some(value.referenced), &key, why),
@@ -318,6 +343,23 @@ impl Check<'_> {
         self.problem(at, key, format!("the flow has no node `{place}`: {hint}"));
     }
 
+    /// Reports a pass after the first of a node to which no edge leads back: nothing would ever take what is for it.
+    fn has_passes(&mut self, at: Option<Location>, key: &str, pattern: &Pattern) {
+        let nodes = self.places;
+        let special = self.special;
+        for place in pattern.later_passes() {
+            // That a place is unknown is reported before.
+            if special.repeated.contains(&place) || nodes.iter().all(|(known, _)| *known != place) {
+                continue;
+            }
+            let around = place.rsplit_once('/').filter(|(around, _)| special.loops.contains(*around));
+            let hint = around.map_or_else(String::new, |(around, node)| {
+                format!("; a pass of `{around}` is an item, counted from 0: `{around}[1]/{node}`")
+            });
+            self.problem(at, key, format!("`{place}` has one pass, as no edge leads back to it{hint}"));
+        }
+    }
+
     /// The node that a path leads to, as far as it is known, and what sort of answer it takes.
     fn place(&self, pattern: &Pattern) -> Option<&(String, Option<AnswerKind>)> {
         let place = place_in_file(pattern.as_str());
@@ -331,6 +373,34 @@ fn add<T>(own: &mut Vec<(Pattern, T)>, base: impl IntoIterator<Item = (Pattern, 
         if own.iter().all(|(known, _)| *known != pattern) {
             own.push((pattern, value));
         }
+    }
+}
+
+/// The places of nodes that a check must tell from others.
+struct SpecialPlaces {
+    /// Those in loops of edges, which may have several passes.
+    repeated: BTreeSet<String>,
+    /// Those of `control.loop`.
+    loops: BTreeSet<String>,
+    /// Those of `human.input`.
+    asking: BTreeSet<String>,
+}
+
+impl SpecialPlaces {
+    fn of(graph: &Graph) -> Self {
+        let mut places = Self { repeated: BTreeSet::new(), loops: BTreeSet::new(), asking: BTreeSet::new() };
+        each_body(graph, &mut |prefix, body| {
+            let cycles = body.edges.iter().filter_map(|edge| edge.cycle.as_ref());
+            let again = cycles.flat_map(|cycle| cycle.body.iter());
+            places.repeated.extend(again.map(|node| format!("{prefix}{}", body.node(*node).id)));
+            let of_type = |name: &str| {
+                let nodes = body.nodes.iter().filter(move |node| &*node.node_type == name);
+                nodes.map(|node| format!("{prefix}{}", node.id)).collect::<Vec<_>>()
+            };
+            places.loops.extend(of_type("control.loop"));
+            places.asking.extend(of_type("human.input"));
+        });
+        places
     }
 }
 

@@ -65,6 +65,14 @@ impl Pattern {
         self.segments.last().is_some_and(|last| last.pass.is_some())
     }
 
+    /// The nodes, by their places in the file, of which it names a pass after the first.
+    pub(crate) fn later_passes(&self) -> Vec<String> {
+        let ids: Vec<&str> = self.segments.iter().map(|segment| segment.node.as_str()).collect();
+        let segments = self.segments.iter().enumerate();
+        let later = segments.filter(|(_, segment)| segment.pass.is_some_and(|pass| pass > 1));
+        later.map(|(at, _)| ids[..=at].join("/")).collect()
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }

@@ -21,6 +21,8 @@ use crate::{
 /// The people of one session.
 pub(crate) struct People {
     replies: Vec<(Pattern, Replies)>,
+    /// How many of them are the case's own.
+    own: usize,
     messages: Vec<(Pattern, Vec<String>)>,
     state: Mutex<PeopleState>,
 }
@@ -32,6 +34,8 @@ struct PeopleState {
     /// The number of each question, of both counts.
     numbers: BTreeMap<PromptId, (usize, usize)>,
     replied: BTreeSet<PromptId>,
+    /// The replies that some question asked for.
+    used: BTreeSet<usize>,
     runs: BTreeMap<RunId, (NodePath, MultiTurn)>,
     /// How many messages each place was sent.
     sent: BTreeMap<String, usize>,
@@ -40,7 +44,19 @@ struct PeopleState {
 
 impl People {
     pub(crate) fn new(case: &Case) -> Self {
-        Self { replies: case.replies.clone(), messages: case.messages.clone(), state: Mutex::default() }
+        Self {
+            replies: case.replies.clone(),
+            own: case.own_replies,
+            messages: case.messages.clone(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The keys of the case's own replies that no question has asked for.
+    pub(crate) fn unused(&self) -> Vec<String> {
+        let state = self.state();
+        let own = self.replies.iter().take(self.own).enumerate();
+        own.filter(|(at, _)| !state.used.contains(at)).map(|(_, (key, _))| key.to_string()).collect()
     }
 
     /// Whether some reply comes only after a while.
@@ -92,7 +108,8 @@ impl People {
 
     fn answer(self: &Arc<Self>, path: &NodePath, prompt: &Prompt, hub: &Hub) {
         let (in_pass, in_all) = self.state().number(path, prompt);
-        let reply = best(&self.replies, path).and_then(|(_, (key, replies))| {
+        let reply = best(&self.replies, path).and_then(|(at, (key, replies))| {
+            self.state().used.insert(at);
             let number = if key.has_pass() { in_pass } else { in_all };
             Some((key, replies.get(number)?))
         });

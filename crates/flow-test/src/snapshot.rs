@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path) -> Result<Snapshots, String> {
         Ok(text) => {
             let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
             serde_saphyr::from_str_with_options(&text, options)
-                .map_err(|error| format!("{error}; `inspan test --update` writes it anew"))
+                .map_err(|error| format!("{error}; `inspan test --update` writes it anew, if all cases with a snapshot run and pass"))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Snapshots::new()),
         Err(error) => Err(error.to_string()),

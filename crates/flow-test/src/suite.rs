@@ -82,7 +82,8 @@ struct Ready {
     path: PathBuf,
     flow: Arc<TestedFlow>,
     cases: Vec<Case>,
-    snapshots: Snapshots,
+    /// Why they cannot be read, if that is so and they are to be written again.
+    snapshots: Result<Snapshots, String>,
     /// The recordings of the cases, by their folders.
     recordings: BTreeMap<PathBuf, Replayer>,
 }
@@ -119,7 +120,7 @@ impl Suite {
         let mut flows = BTreeMap::new();
         let mut ready = Vec::new();
         for path in files {
-            match self.read(path, &mut flows) {
+            match self.read(path, &mut flows, options.snapshots) {
                 Ok(file) => ready.push(file),
                 Err(problems) => report.problems.extend(problems),
             }
@@ -177,18 +178,25 @@ impl Suite {
     ) -> Vec<String> {
         let has_one =
             |name: &String| file.cases.iter().any(|case| case.name == *name && case.expect.wants_snapshot());
+        let path = snapshot::path(&file.path);
+        // What is stored of a case that does not run, or fails, would be lost.
+        let is_whole =
+            file.cases.iter().all(|case| !case.expect.wants_snapshot() || prompts.contains_key(&case.name));
+        if let (Err(why), false) = (&file.snapshots, is_whole) {
+            report.problems.push(problem(&path, why.clone()));
+            return Vec::new();
+        }
         if options.snapshots == SnapshotMode::Compare {
-            let stale = file.snapshots.keys().filter(|name| !has_one(name));
+            let stale = file.snapshots.iter().flat_map(BTreeMap::keys).filter(|name| !has_one(name));
             return stale
                 .map(|name| format!("the snapshot of `{name}` is of no case: `--update` removes it"))
                 .collect();
         }
-        let mut all = file.snapshots.clone();
+        let mut all = file.snapshots.clone().unwrap_or_default();
         // A case that fails keeps what was accepted of it.
         all.retain(|name, _| has_one(name));
         all.extend(prompts);
-        if all != file.snapshots {
-            let path = snapshot::path(&file.path);
+        if file.snapshots.as_ref() != Ok(&all) {
             match snapshot::write(&path, &all) {
                 Ok(()) => report.written.push(path),
                 Err(error) => report.problems.push(problem(&path, error.to_string())),
@@ -256,7 +264,8 @@ impl Suite {
         let wants = case.expect.wants_snapshot() && failures.is_empty();
         let prompts = wants.then(|| snapshot::of(&sent));
         if let Some(prompts) = prompts.as_ref().filter(|_| options.snapshots == SnapshotMode::Compare) {
-            failures = snapshot::compare(file.snapshots.get(&case.name), prompts);
+            let stored = file.snapshots.as_ref().ok().and_then(|stored| stored.get(&case.name));
+            failures = snapshot::compare(stored, prompts);
         }
         let report = CaseReport {
             file: file.path.clone(),
@@ -275,6 +284,7 @@ impl Suite {
         &self,
         path: &Path,
         flows: &mut BTreeMap<PathBuf, Result<Arc<TestedFlow>, FileProblem>>,
+        mode: SnapshotMode,
     ) -> Result<Ready, Vec<FileProblem>> {
         let text = read_text(path).map_err(|problem| vec![problem])?;
         let written = file::read(path, &text).map_err(|problem| vec![problem])?;
@@ -301,8 +311,11 @@ impl Suite {
                 }
             }
         }
-        let snapshots = snapshot::path(path);
-        let snapshots = snapshot::read(&snapshots).map_err(|why| vec![problem(&snapshots, why)])?;
+        let stored = snapshot::path(path);
+        let snapshots = snapshot::read(&stored);
+        if let (Err(why), SnapshotMode::Compare) = (&snapshots, mode) {
+            return Err(vec![problem(&stored, why.clone())]);
+        }
         if !problems.is_empty() {
             return Err(problems);
         }

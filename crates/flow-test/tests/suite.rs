@@ -285,14 +285,14 @@ inputSchema: { properties: { never: { type: boolean } } }
     let cases = "
 defaults: { answers: { a: yes, b: no, c: never } }
 cases:
-  - { name: one, answers: { b: no } }
+  - { name: one, answers: { b: no }, replies: { a: allow } }
   - { name: other, input: { go: false } }
 ";
     let folder = folder(&[("f.yaml", &flow), ("f.test.yaml", cases)]);
     let report = run_in(folder.path(), &Options::default());
     assert_eq!(failed(&report, folder.path()), [""; 0]);
     let of_cases: Vec<_> = report.cases().flat_map(|case| case.warnings.clone()).collect();
-    assert_eq!(of_cases, ["`answers.b` is not used"]);
+    assert_eq!(of_cases, ["`answers.b` is not used", "`replies.a` is not used"]);
     let of_files: Vec<_> = report.files.iter().flat_map(|file| file.warnings.clone()).collect();
     assert_eq!(of_files, ["`defaults.answers.c` is used by no case"]);
 }
@@ -545,6 +545,24 @@ cases:
     faults: [ { crashAfter: each } ]
 ";
     assert_eq!(failures(flow, cases), [""; 0]);
+    let cases = "
+defaults: { answers: { scan/review: fine, scan/fix: fixed, again/try: done } }
+cases:
+  - name: passes that no edge makes
+    answers: { \"again/try#1\": done, \"again/try#2\": done, \"scan#2/fix\": fixed }
+  - { name: nobody is asked, replies: { end: yes, again/try: yes } }
+";
+    let at = "f.test.yaml:5:";
+    let found = failures(flow, cases);
+    let expected = [
+        format!(
+            "{at}52: `cases[0].answers.again/try#2`: `again/try` has one pass, as no edge leads back to it; a pass of `again` is an item, counted from 0: `again[1]/try`"
+        ),
+        format!("{at}72: `cases[0].answers.scan#2/fix`: `scan` has one pass, as no edge leads back to it"),
+        "f.test.yaml:6:46: `cases[1].replies.end`: this node asks nothing: it only computes, or waits"
+            .to_owned(),
+    ];
+    assert_eq!(found, expected);
     let wrong = "cases: [{ name: a, answers: { scan/revew: x } }]\n";
     let expected = "f.test.yaml:1:43: `cases[0].answers.scan/revew`: the flow has no node `scan/revew`: did you mean `scan/review`?";
     assert_eq!(failures(flow, wrong), [expected]);
@@ -803,6 +821,32 @@ cases:
     assert_eq!((update(&[]), compare()), (1, Vec::<String>::new()));
     fs::write(place.join("f.test.yaml"), cases.replace(", expect: { prompts: snapshot }", "")).unwrap();
     assert_eq!((update(&[]), place.join("f.test.snap.yaml").exists()), (1, false));
+}
+
+#[test]
+fn snapshots_that_cannot_be_read_are_written_anew_as_a_whole() {
+    let cases = "
+defaults: { answers: { write: A text., check: PASS, build: '{}' } }
+cases:
+  - { name: first, expect: { prompts: snapshot } }
+  - { name: second, expect: { prompts: snapshot } }
+";
+    let broken = "<<<<<<< HEAD\nfirst: {}\n=======\n";
+    let folder = folder(&[("f.yaml", REVIEW), ("f.test.yaml", cases), ("f.test.snap.yaml", broken)]);
+    let place = folder.path();
+    let update = |filter: &[&str]| {
+        let filter = filter.iter().map(|text| (*text).to_owned()).collect();
+        let report =
+            run_in(place, &Options { snapshots: SnapshotMode::Update, filter, ..Options::default() });
+        (report.written.len(), failed(&report, place))
+    };
+    let stored = || fs::read_to_string(place.join("f.test.snap.yaml")).unwrap();
+    let why = failed(&run_in(place, &Options::default()), place);
+    assert!(why.len() == 1 && why[0].contains("if all cases with a snapshot run and pass"), "{why:#?}");
+    assert_eq!((update(&["first"]), stored()), ((0, why), broken.to_owned()));
+    assert_eq!(update(&[]), (1, Vec::new()));
+    assert!(stored().contains("first: {") && stored().contains("second: {"));
+    assert_eq!(failed(&run_in(place, &Options::default()), place), [""; 0]);
 }
 
 #[test]

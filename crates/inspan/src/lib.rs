@@ -3,7 +3,7 @@
 //! ```
 //! use inspan::prelude::*;
 //!
-//! # #[tokio::main]
+//! #[tokio::main]
 //! async fn main() -> Result<(), BoxError> {
 //!     let result = run_agent(EchoProvider, "Say something about oxen.").await?;
 //!     println!("{}", result.text);
@@ -22,7 +22,7 @@
 //! ```
 //! use inspan::prelude::*;
 //!
-//! # #[tokio::main]
+//! #[tokio::main]
 //! async fn main() -> Result<(), BoxError> {
 //!     let flow = Flow::parse(
 //!         "hello.yaml",

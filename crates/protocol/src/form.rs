@@ -169,9 +169,18 @@ impl FormField {
                 is_integer: kind == "integer",
             },
             (None, Some("boolean")) => FieldKind::Boolean,
+            (None, _) if !schema.contains_key("type") => {
+                let message = format!(
+                    "the field `{name}` needs a `type`: `string`, `number`, `integer` or `boolean`; or an `enum`"
+                );
+                // There is no `type` to point at.
+                return wrong("", message);
+            }
             (None, _) => {
-                let message = "the `type` of a field is `string`, `number`, `integer` or `boolean`, or it has an `enum`";
-                return wrong("/type", message.to_owned());
+                let message = format!(
+                    "the `type` of the field `{name}` is `string`, `number`, `integer` or `boolean`, or it has an `enum`"
+                );
+                return wrong("/type", message);
             }
         };
         let (title, description) = (text("title"), text("description"));

@@ -141,13 +141,15 @@ pub(crate) fn is_of_test(name: &str) -> bool {
 fn has_key_of_flow(text: &str) -> bool {
     let text = text.trim_start_matches('\u{feff}');
     let is_json = text.trim_start().starts_with('{');
-    KEYS_OF_FLOW.iter().any(|key| match is_json {
-        true => text.contains(&format!("\"{key}\"")),
-        false => text.lines().any(|line| {
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(value) => KEYS_OF_FLOW.iter().any(|key| value.get(key).is_some()),
+        // JSON that is broken may be a flow if it has the key anywhere.
+        Err(_) if is_json => KEYS_OF_FLOW.iter().any(|key| text.contains(&format!("\"{key}\""))),
+        Err(_) => text.lines().any(|line| {
             let name = line.split_once(':').map(|(name, _)| name.trim_end().trim_matches(['"', '\'']));
-            name == Some(key)
+            name.is_some_and(|name| KEYS_OF_FLOW.contains(&name))
         }),
-    })
+    }
 }
 
 const KEYS_OF_FLOW: [&str; 3] = ["flow", "nodes", "edges"];
@@ -175,5 +177,27 @@ fn verdict(problems: &Diagnostics, about: Option<&str>) -> String {
         (Some(about), true) => format!("ok ({about})"),
         (Some(about), false) => format!("ok with {} ({about})", flow::count(problems)),
         (None, _) => flow::count(problems),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_has_a_key_of_its_own_at_the_top_level() {
+        let rows = [
+            ("nodes: []\n", true),
+            ("\"nodes\" : []\n", true),
+            ("x:\n  nodes: []\n", false),
+            ("{ \"name\": \"f\", \"nodes\": [] }", true),
+            ("{ \"openapi\": \"3.0\", \"x\": { \"nodes\": [] } }", false),
+            ("{ \"title\": \"nodes\" }", false),
+            ("{ \"name\": \"f\" \"nodes\": [] }", true),
+            ("[{ \"nodes\": [] }]", false),
+        ];
+        for (text, is_flow) in rows {
+            assert_eq!(has_key_of_flow(text), is_flow, "{text}");
+        }
     }
 }

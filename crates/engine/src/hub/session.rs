@@ -158,6 +158,10 @@ impl Hub {
 
     /// A message to everything in the session that listens for one: multi-turn runs, nodes that wait for
     /// `session:message`, subscribers of it. Gives how many there are; with none it is refused.
+    ///
+    /// # Errors
+    /// [`Rejection::NotActive`], [`Rejection::EmptyMessage`], [`Rejection::NoListener`], and [`Rejection::MailboxFull`]
+    /// if one of them has too many messages: then none gets it.
     pub fn send(&self, content: impl Into<String>) -> Result<u32, Rejection> {
         match self.carry_out(Command::Send { content: content.into() }) {
             Ok(sent) => Ok(match sent.event {
@@ -189,6 +193,10 @@ impl Hub {
     }
 
     /// The answer to a prompt.
+    ///
+    /// # Errors
+    /// [`Rejection::NotActive`], [`Rejection::UnknownPrompt`] and [`Rejection::AlreadyAnswered`];
+    /// [`Rejection::NotAChoice`], [`Rejection::TextNotAllowed`] and [`Rejection::Misfit`] if the answer does not fit.
     pub fn reply(
         &self,
         prompt: PromptId,

@@ -84,6 +84,20 @@ pub(crate) fn shell_length(text: &str) -> Option<usize> {
     })
 }
 
+/// The offset of a `$` before an expression, as in `${{ name }}` of GitHub Actions, and the expression.
+pub(crate) fn dollar(text: &str) -> Option<(usize, &str)> {
+    if !text.contains("${{") {
+        return None;
+    }
+    segments(text).ok()?.iter().find_map(|part| match part {
+        Segment::Expression { source, offset, .. } => {
+            let before = text[..*offset].rfind("{{")?.checked_sub(1)?;
+            (text.as_bytes()[before] == b'$').then(|| (before, source.trim()))
+        }
+        _ => None,
+    })
+}
+
 /// Whether a text has expressions, statements or comments.
 pub(crate) fn has_segments(text: &str) -> bool {
     next_open(text, 0).is_some()

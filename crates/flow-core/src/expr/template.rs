@@ -306,6 +306,17 @@ pub(crate) fn parse_template(
         else {
             continue;
         };
+        let mut words = source.split_whitespace();
+        if matches!(part, Segment::Statement { .. })
+            && (words.next(), words.next()) == (Some("else"), Some("if"))
+        {
+            let reason = "unknown statement `else if`".to_owned();
+            return Err(SyntaxFault {
+                reason,
+                offset: *offset,
+                help: Some("write `{% elif … %}`".to_owned()),
+            });
+        }
         vocabulary::check(source).map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
     }
     let is_blank = |part: &&Segment<'_>| matches!(part, Segment::Text(text) if text.trim().is_empty());
@@ -347,6 +358,14 @@ pub(crate) fn as_shell_length(text: &str) -> String {
     let name = text[2..].split('}').next().filter(|name| !name.is_empty()).filter(is_name).unwrap_or("name");
     format!(
         "`{{#` begins a comment: for the shell's `${{#{name}}}` write `{{% raw %}}${{#{name}}}{{% endraw %}}`"
+    )
+}
+
+/// How an expression with a `$` before its braces is written: without it, or so that it is meant.
+pub(crate) fn without_dollar(expression: &str) -> String {
+    let expression = if expression.is_empty() || expression.len() > 40 { "…" } else { expression };
+    format!(
+        "write `{{{{ {expression} }}}}`; if the text is to have a `$` there, write `{{{{ '$' }}}}{{{{ {expression} }}}}`"
     )
 }
 

@@ -146,6 +146,10 @@ fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
                 "&&" => Some("use `and`"),
                 "!" => Some("use `not`"),
                 "?" => Some("use `a if condition else b`"),
+                "$" if is_next("{") => {
+                    Some("write `{{ … }}` without the `$`, or in a condition the expression alone")
+                }
+                "$" => Some("write the name without the `$`"),
                 _ => None,
             };
             let reason = format!("unexpected `{sign}` in an expression");

@@ -361,6 +361,17 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
             "write `\\\"` for a quote within double quotes, or quote the string with `'`".to_owned(),
         );
     }
+    if message.contains("unknown escape") {
+        return Some(
+            "`\\` begins an escape within double quotes: quote the string with `'`, or write `\\\\`"
+                .to_owned(),
+        );
+    }
+    if message.contains("unclosed quote") || message.contains("multiline quoted") {
+        return Some(
+            "close the quote that begins before this place, or indent all lines of its text".to_owned(),
+        );
+    }
     if message.contains("unknown anchor") {
         return Some("quote a string that begins with `*`; an alias needs its anchor before it".to_owned());
     }

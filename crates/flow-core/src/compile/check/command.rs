@@ -52,6 +52,17 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
             help,
         );
     }
+    if script.is_none()
+        && let Some(at) = items.iter().skip(1).position(|item| item.text().is_some_and(is_of_shell))
+    {
+        let (at, sign) = (at + 1, items[at + 1].text().unwrap_or_default());
+        warn(
+            Code::InvalidValue,
+            (at, items[at].span),
+            format!("`{sign}` is passed to `{name}` as an argument: no shell reads it"),
+            "pipes, redirections and several commands need a shell: `[sh, -c, \"…\"]`".to_owned(),
+        );
+    }
     if script.is_none() {
         for (at, item) in items.iter().enumerate() {
             let Some(variable) = item.text().and_then(variable) else { continue };
@@ -71,6 +82,11 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
             );
         }
     }
+}
+
+/// Whether an argument is only a sign that a shell reads. `;` is not meant: `find -exec` takes it.
+fn is_of_shell(argument: &str) -> bool {
+    ["|", "||", "&&", ">", ">>", "<"].contains(&argument)
 }
 
 /// The first `{{ … }}` of a text.

@@ -8,7 +8,7 @@ use crate::{
     catalog::{CONDITION, DURATION, RAW},
     compile::resolve::InputSchema,
     diagnostic::{Code, Problem},
-    expr::{TemplateValue, as_shell_length, parse_template, shell_length},
+    expr::{TemplateValue, as_shell_length, dollar, parse_template, shell_length, without_dollar},
     nodes::pointer_part,
     spec::{Data, Key, Yaml, parse_time},
 };
@@ -127,6 +127,12 @@ impl InputParser<'_, '_> {
                     let message = "what stands between `{#` and `#}` is left out as a comment".to_owned();
                     let problem = Problem::warning(Code::TemplateComment, value.place(offset), message);
                     let problem = problem.help(as_shell_length(&text[offset + 1..]));
+                    self.checker.sink.push(self.site.locate(problem, key));
+                }
+                if let Some((offset, expression)) = dollar(text) {
+                    let message = "the `$` before `{{` stays in the text".to_owned();
+                    let problem = Problem::warning(Code::TemplateDollar, value.place(offset), message);
+                    let problem = problem.help(without_dollar(expression));
                     self.checker.sink.push(self.site.locate(problem, key));
                 }
                 if binding.is_whole() && self.takes_only_text(key) {

@@ -98,6 +98,8 @@ impl SchemaCheck<'_> {
                 let words: Vec<&str> = words.into_iter().flat_map(str::split_whitespace).collect();
                 let help = (types(kind) == "a list" && !words.is_empty())
                     .then(|| format!("write a list: `[{}]`", words.join(", ")));
+                let named = error.instance().as_str().filter(|text| text.starts_with("flow."));
+                let help = named.and_then(as_template).or(help);
                 self.push(Problem::error(Code::WrongType, self.span(path), message).help(help), key, sink);
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } if !holds_bound => {
@@ -178,7 +180,9 @@ impl SchemaCheck<'_> {
         let code = if only_types { Code::WrongType } else { code };
         let tail = if only_types { format!(", found {}", self.kind(path)) } else { String::new() };
         let message = format!("{whose} {verb} {}{tail}", either(&needs));
-        self.push(Problem::error(code, self.span(path), message), key, sink);
+        let written = self.input.at(path).and_then(Yaml::text).filter(|_| only_types);
+        let help = written.and_then(as_template);
+        self.push(Problem::error(code, self.span(path), message).help(help), key, sink);
     }
 
     fn unknown(&self, name: &str, path: &str, error: &ValidationError<'_>, sink: &mut Sink) {
@@ -278,6 +282,16 @@ fn words(json_type: &str) -> &'static str {
         "object" => "a mapping",
         _ => "null",
     }
+}
+
+/// How the value is inserted that a text seems to name, such as `flow.input.files`.
+fn as_template(text: &str) -> Option<String> {
+    let is_name = |part: &str| {
+        part.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic())
+            && part.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+    };
+    let is_path = text.contains('.') && text.split('.').all(is_name);
+    is_path.then(|| format!("to insert a value, write `\"{{{{ {text} }}}}\"`"))
 }
 
 fn spell(value: &Value) -> String {
