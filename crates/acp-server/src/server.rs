@@ -162,6 +162,10 @@ impl Server {
 
     async fn new_session(&self, id: &Value, given: Value) {
         let opened = params(given).and_then(|wire::NewSession { cwd }| {
+            if cwd.is_absolute() && !cwd.is_dir() {
+                let message = format!("`cwd` must be a folder that exists, not `{}`", cwd.display());
+                return Err(RpcError::params(message));
+            }
             let chat = self.new_chat(Chat::id_of(&(self.fresh_id)()), cwd)?;
             self.put_chat(&chat)?;
             Ok(chat)
@@ -187,11 +191,10 @@ impl Server {
     fn put_chat(&self, chat: &Arc<Chat>) -> Result<(), RpcError> {
         let mut chats = self.chats.lock();
         match chats.get(&chat.id) {
-            Some(old) if old.turn.lock().is_some() => {
-                let message = format!("a turn of session `{}` is in progress", chat.id);
-                return Err(RpcError::new(INVALID_REQUEST, message));
+            Some(old) => {
+                without_turn(old)?;
+                old.close();
             }
-            Some(old) => old.close(),
             None if chats.len() >= MOST_CHATS => {
                 let message = format!("at most {MOST_CHATS} conversations can be open");
                 return Err(RpcError::new(INTERNAL_ERROR, message));
@@ -222,8 +225,9 @@ impl Server {
         SessionId::checked(&session_id).map_err(|error| unknown(error.to_string()))?;
         let chat = self.new_chat(session_id, cwd)?;
         let old = self.chats.lock().get(&chat.id).cloned();
-        // It shows nothing while the same is shown again.
         if let Some(old) = &old {
+            without_turn(old)?;
+            // It shows nothing while the same is shown again.
             old.end_watch();
         }
         let loaded = match self.replay(&chat, replays).await {
@@ -346,6 +350,15 @@ impl Server {
     async fn update(&self, chat: &Chat, update: Value) {
         notify(&self.client, chat, update).await;
     }
+}
+
+/// Refuses what cannot be done to a conversation while a turn is in progress.
+fn without_turn(chat: &Chat) -> Result<(), RpcError> {
+    if chat.turn.lock().is_some() {
+        let message = format!("a turn of session `{}` is in progress", chat.id);
+        return Err(RpcError::new(INVALID_REQUEST, message));
+    }
+    Ok(())
 }
 
 async fn notify(client: &Client, chat: &Chat, update: Value) {

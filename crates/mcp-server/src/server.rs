@@ -122,7 +122,13 @@ impl FlowServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, SessionError> {
         let session = match &request.request_state {
-            Some(state) => self.sessions.entry(&SessionId::from(state.as_str())).await?.session,
+            Some(state) => {
+                let entry = self.sessions.entry(&SessionId::from(state.as_str())).await?;
+                if entry.flow != tool.flow.name {
+                    return Err(invalid(format!("session `{state}` is not of the flow `{}`", tool.flow.id)));
+                }
+                entry.session
+            }
             None => {
                 let options = StartOptions::default();
                 self.sessions.launcher().start(&tool.flow.id, &input, &options).await?
@@ -153,7 +159,9 @@ impl FlowServer {
             (true, false) => Ask::Elicit(context.peer.clone()),
         };
         let (mut known, mut answered) = (HashSet::new(), HashSet::new());
-        if let Some(answers) = &request.input_responses {
+        // Only who is asked by rounds answers so: another client may have nobody to ask.
+        let answers = request.input_responses.as_ref().filter(|_| matches!(ask, Ask::Return));
+        if let Some(answers) = answers {
             known.extend(answers.keys().map(|id| PromptId::from(id.as_str())));
             for (prompt, command) in commands_of(&open, answers) {
                 self.sessions.apply(session, &command, None).await?;
@@ -422,8 +430,14 @@ impl ServerHandler for FlowServer {
     async fn update_task(
         &self,
         request: UpdateTaskParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        if !shows_forms(context.client_capabilities().as_ref()) {
+            let why = format!(
+                "only a client that shows forms answers with `tasks/update`; `{REPLY}` passes on what the user said"
+            );
+            return Err(ErrorData::invalid_params(why, None));
+        }
         let updated = tasks::update(&self.sessions, &request.task_id, &request.input_responses).await;
         updated.map_err(|error| protocol_error(&error))
     }

@@ -1,13 +1,13 @@
 //! A session as one file: the page with the answers that a server would give, for a pull request or a report. It needs no
 //! server and no network, and the token is not in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use inspan_flow::{About, FACTS, Select, explain};
-use inspan_protocol::{Environment, NodePath, SessionId};
+use inspan_protocol::{Environment, NodePath, NodeStatus, SessionId};
 use inspan_sessions::{SessionError, Sessions};
-use inspan_view::{Commands, FrameSelect};
+use inspan_view::{Commands, FramePage, FrameSelect, PageFold, PageSession};
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
@@ -19,6 +19,13 @@ const MOMENTS: u64 = 400;
 const ITEMS: usize = 1_000;
 /// Frames of each node, and rows of the timeline. Streams and reasons are there for as many nodes.
 const ROWS: usize = 1_000;
+/// What the frames of a node can be chosen by.
+const STATUSES: [(&str, NodeStatus); 4] = [
+    ("failed", NodeStatus::Failed),
+    ("running", NodeStatus::Running),
+    ("waiting", NodeStatus::Waiting),
+    ("complete", NodeStatus::Complete),
+];
 /// How many facts may be read in all for the reasons of nodes.
 const FACTS_READ: usize = 5_000_000;
 /// Events that are read at once.
@@ -75,9 +82,10 @@ async fn data(
     let streams = watch.streams(paths.iter().copied(), ITEMS).await?;
     let mut frames = Map::new();
     for path in paths.iter().copied() {
-        let (node, select) = (NodePath::new(path), FrameSelect { limit: ROWS, ..FrameSelect::default() });
-        if let Some(page) = watch.read(None, |fold, session| fold.frames(session, &node, select)).await? {
-            frames.insert(path.to_owned(), json!(page));
+        let node = NodePath::new(path);
+        if let Some(pages) = watch.read(None, |fold, session| frame_pages(fold, session, &node, ROWS)).await?
+        {
+            frames.insert(path.to_owned(), json!(pages));
         }
     }
     let why = why(watch, sessions, id, paths.into_iter().filter(|path| nodes.contains_key(*path))).await?;
@@ -104,6 +112,21 @@ async fn data(
         "why": why,
     });
     Ok(all)
+}
+
+/// The first frames of a node as `all`. Of more than `most` also the first of each status, by its name: a frame that failed
+/// may be far down.
+fn frame_pages(
+    fold: &PageFold,
+    session: &PageSession,
+    node: &NodePath,
+    most: usize,
+) -> Option<BTreeMap<&'static str, FramePage>> {
+    let page = |status| fold.frames(session, node, FrameSelect { status, from: 0, limit: most });
+    let all = page(None)?;
+    let wanted: &[_] = if all.total <= most { &[] } else { &STATUSES };
+    let some = wanted.iter().filter_map(|(name, status)| Some((*name, page(Some(*status))?)));
+    Some(some.chain([("all", all)]).collect())
 }
 
 /// Why the session and some of its nodes are where they are. Each reason is found in the whole log, so of a long one there

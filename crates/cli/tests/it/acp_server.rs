@@ -316,6 +316,23 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
 }
 
 #[test]
+fn a_conversation_with_a_turn_in_progress_is_not_loaded_and_nothing_is_shown_again() {
+    let folder = folder_with(&[("talk.yaml", TALK), ("gated.yaml", GATED)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    turn(&mut client, &id, "/talk one");
+    let call = prompt(&mut client, &id, "/gated");
+    while !client.next().to_string().contains("gate") {}
+    let load = client.request("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    let (refused, before) = client.answer(load);
+    assert_eq!(refused["error"]["code"], json!(-32600), "{refused}");
+    let shown = short(&updates(&before));
+    assert!(!shown.iter().any(|line| line.contains("one") || line.starts_with("user")), "{shown:?}");
+    fs::write(folder.join("go"), "").unwrap();
+    assert_eq!(client.answer(call).0["result"]["stopReason"], json!("end_turn"));
+}
+
+#[test]
 fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
     let folder = folder_with(&[("chat.yaml", CHAT)]);
     let folder = folder.path();
@@ -422,6 +439,8 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
         ("session/set_mode", json!({ "sessionId": "x", "modeId": "y" }), -32601),
         ("authenticate", json!({ "methodId": "x" }), -32602),
         ("session/new", json!({ "cwd": "here", "mcpServers": [] }), -32602),
+        ("session/new", json!({ "cwd": "/nowhere", "mcpServers": [] }), -32602),
+        ("session/new", json!({ "cwd": folder.join("talk.yaml"), "mcpServers": [] }), -32602),
         ("session/new", json!({}), -32602),
         ("session/prompt", json!({ "sessionId": "nobody", "prompt": text }), -32002),
         ("session/list", json!({ "cursor": "x" }), -32602),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use inspan_protocol::Envelope;
+use serde_json::{Value, json};
 
 use crate::{
     program::{Ran, flow_folder, home, inspan, program, ran, replaced, snapshot},
@@ -340,4 +341,27 @@ nodes:
     let shown = inspan(folder.path(), &["show", "t", "--json"]).json();
     let node = &shown["nodes"]["dyn"];
     assert_eq!((&node["type"], &node["reused"]), (&"echo.agent".into(), &true.into()), "{shown}");
+}
+
+#[test]
+fn an_exported_page_has_the_frames_that_failed_also_after_its_last_row() {
+    let flow = r#"
+flow: { name: late }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: "{{ range(1003) | list }}", onItemError: continue }
+    body: { nodes: [{ id: z, type: control.fail, when: "item == 1001", input: { message: lost } }] }
+"#;
+    let folder = flow_folder(flow);
+    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]);
+    let page = inspan(folder.path(), &["export", "s", "--html", "-"]).expect(0).stdout;
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    let frames = &data["frames"]["each"];
+    let held = |name: &str| (frames[name]["total"].clone(), frames[name]["frames"].as_array().unwrap().len());
+    assert_eq!(held("all"), (json!(1003), 1000));
+    assert_eq!(held("failed"), (json!(1), 1));
+    assert_eq!(frames["failed"]["frames"][0]["path"], json!("each[1001]"));
+    assert_eq!(held("complete"), (json!(1002), 1000));
 }

@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
+use crate::commands::PERMISSION;
 use crate::json_rpc::RpcClient;
 use crate::processes::until;
 use crate::program::{folder_with, inspan};
@@ -436,7 +437,7 @@ fn meta(capabilities: &Value) -> Value {
 
 #[test]
 fn a_client_of_the_newest_version_is_asked_by_rounds() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET), ("fails.yaml", FAILS)]);
     let folder = folder.path();
     let meta = meta(&json!({ "elicitation": { "form": {} } }));
     let mut client = RpcClient::start(folder, &["mcp"]);
@@ -460,6 +461,39 @@ fn a_client_of_the_newest_version_is_asked_by_rounds() {
     forged["requestState"] = json!("nobody");
     let (refused, _) = client.call("tools/call", &forged);
     assert_eq!(refused["isError"], json!(true));
+    // The session of one tool is not given by another.
+    let mut of_another = answered("accept");
+    of_another["name"] = json!("fails");
+    let (refused, _) = client.call("tools/call", &of_another);
+    let expected =
+        format!("session `{}` is not of the flow `fails`", asked["requestState"].as_str().unwrap());
+    assert!(text(&refused).contains(&expected), "{refused}");
+}
+
+#[test]
+fn a_client_without_forms_cannot_allow_what_an_agent_asks_for() {
+    let folder = folder_with(&[("permission.yaml", PERMISSION)]);
+    let folder = folder.path();
+    let mut client = client(folder, &json!({}));
+    let asked = tool(&mut client, "permission", &json!({}));
+    let (id, question) = (session(&asked), asked["structuredContent"]["questions"][0]["id"].clone());
+    let allowed = json!({
+        question.as_str().unwrap(): { "action": "accept", "content": { "decision": "allow" } },
+    });
+    let call = json!({
+        "name": "permission", "arguments": {}, "requestState": id, "inputResponses": allowed,
+    });
+    let (open, _) = client.call("tools/call", &call);
+    assert_eq!(open["structuredContent"]["questions"][0]["id"], question, "{open}");
+
+    let meta = meta(&json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } }));
+    let mut other = RpcClient::start(folder, &["mcp"]);
+    let update = json!({ "taskId": id, "inputResponses": allowed, "_meta": meta });
+    let (code, why) = other.refused("tasks/update", &update);
+    assert_eq!(code, -32602);
+    assert!(why.contains("shows forms"), "{why}");
+    let status = tool(&mut client, "session_status", &json!({ "session": id }));
+    assert_eq!(status["structuredContent"]["questions"][0]["id"], question, "{status}");
 }
 
 #[test]

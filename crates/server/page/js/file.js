@@ -12,7 +12,7 @@ import { own, readJson } from './format.js';
  * @property {any} graph @property {any} timeline @property {any} cost
  * @property {Record<string, any>} streams by node
  * @property {Record<string, any>} why by node; that of the session has an empty name
- * @property {Record<string, any>} frames by node
+ * @property {Record<string, Record<string, Api.FramePage>>} frames by node: `all`, and of many also those of each status
  * @property {any[]} events
  */
 
@@ -33,9 +33,16 @@ export function applyPatch(state, patch) {
   return state;
 }
 
+/** A file has the streams and frames of at most so many nodes: those of its timeline and those outside frames. */
+const MOST = 1000;
+
 /** @param {FileData} data */
 function reader(data) {
   const last = data.patches.at(-1)?.seq ?? data.start.seq;
+  // Of a long session the file has not every moment: this is the one before.
+  const momentBefore = (/** @type {number} */ at) => data.patches.findLast((patch) => patch.seq <= at)?.seq ?? data.start.seq;
+  const isCut = data.timeline.omitted > 0 || Object.keys(data.streams).length >= MOST;
+  const missing = () => new Error('This file does not have it for this node: `inspan serve` shows it.');
   /** @param {number} at */
   const stateAt = (at) => {
     const state = { ...data.start, nodes: { ...data.start.nodes } };
@@ -71,18 +78,30 @@ function reader(data) {
       case 'cost':
         return data[part];
       case 'stream': {
-        const stream = own(data.streams, query.node) ?? { total: 0, items: [] };
-        const isWanted = (/** @type {Loose} */ item) => (!query.at || item.seq <= query.at) && (!query.pass || item.pass === query.pass) && (!query.attempt || item.attempt === query.attempt);
+        const found = own(data.streams, query.node);
+        if (!found && isCut) throw missing();
+        const stream = found ?? { items: [] };
+        const until = query.at ? momentBefore(query.at) : last;
+        const isWanted = (/** @type {Loose} */ item) => item.seq <= until && (!query.pass || item.pass === query.pass) && (!query.attempt || item.attempt === query.attempt);
         const items = stream.items.filter(isWanted);
         return { total: items.length, attempts: stream.attempts, items };
       }
       case 'frames': {
-        const { frames = [] } = own(data.frames, query.node) ?? {};
-        const found = frames.filter((/** @type {Loose} */ frame) => !query.status || frame.status === query.status);
-        return { total: found.length, frames: found.slice(query.from ?? 0, (query.from ?? 0) + query.limit) };
+        const { from = 0, limit, status } = query;
+        const kept = own(data.frames, query.node);
+        if (!kept && isCut) throw missing();
+        const pages = kept ?? { all: { total: 0, frames: [] } };
+        // All are there, unless there are pages by status.
+        const isWhole = pages.all.total === pages.all.frames.length;
+        const found = isWhole && status ? pages.all.frames.filter((/** @type {Loose} */ frame) => frame.status === status) : pages[status || 'all'].frames;
+        const total = isWhole ? found.length : pages[status || 'all'].total;
+        return { total, held: found.length, frames: found.slice(from, from + limit) };
       }
-      case 'why':
-        return own(data.why, query.node ?? '') ?? { because: [] };
+      case 'why': {
+        const found = own(data.why, query.node ?? '');
+        if (!found) throw missing();
+        return found;
+      }
       default:
         throw new Error('This file does not have that: it holds one session.');
     }

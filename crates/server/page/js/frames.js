@@ -2,7 +2,7 @@
 
 import { cls, html, useState } from './dom.js';
 import { duration, money } from './format.js';
-import { Empty, Failure, Loading, NodeSign } from './parts.js';
+import { AtEnd, Empty, Failure, Loading, NodeSign } from './parts.js';
 import { base, moment, useResource } from './session.js';
 import { route, setQuery } from './route.js';
 
@@ -13,11 +13,14 @@ export function Frames({ session, path }) {
   const [from, setFrom] = useState(0);
   const [status, setStatus] = useState('');
   const { at, tick } = moment(session);
-  const { data, isLoading, error, reload } = /** @type {Resource<Api.FramePage>} */ (useResource(`${base(session.id)}/frames`, { node: path, from, limit: PAGE, status, at }, tick));
+  const { data, isLoading, error, reload } = /** @type {Resource<Api.FramePage & { held?: number }>} */ (useResource(`${base(session.id)}/frames`, { node: path, from, limit: PAGE, status, at }, tick));
   const state = session.shown.value?.nodes[path]?.frames;
   if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} what="the frames" />`;
+  // A file has only the first of very many.
+  const held = data.held ?? data.total;
   return html`<div class="frames-list">
+    <${AtEnd} session=${session} />
     <div class="tools">
       ${state?.total > 0 && html`<div class="progress" role="img" aria-label=${`${state.succeeded} succeeded, ${state.failed} failed, of ${state.total}`}>
         <i class="good" style=${{ flexGrow: state.succeeded }}></i><i class="bad" style=${{ flexGrow: state.failed }}></i><i style=${{ flexGrow: Math.max(0, state.total - state.succeeded - state.failed) }}></i>
@@ -34,8 +37,8 @@ export function Frames({ session, path }) {
     <ul class="frames">${data.frames.map((frame) => html`<${Frame} key=${frame.path} session=${session} frame=${frame} />`)}</ul>
     ${data.total > PAGE && html`<p class="more">
       <button type="button" class="button small" disabled=${from === 0} onClick=${() => setFrom(Math.max(0, from - PAGE))}>Earlier</button>
-      <span class="num">${from + 1}–${Math.min(data.total, from + PAGE)} of ${data.total}</span>
-      <button type="button" class="button small" disabled=${from + PAGE >= data.total} onClick=${() => setFrom(from + PAGE)}>Later</button></p>`}
+      <span class="num">${from + 1}–${Math.min(held, from + PAGE)} of ${data.total}</span>${held < data.total && from + PAGE >= held ? html` <span class="faint">The file has the first ${held}.</span>` : ''}
+      <button type="button" class="button small" disabled=${from + PAGE >= held} onClick=${() => setFrom(from + PAGE)}>Later</button></p>`}
   </div>`;
 }
 

@@ -4,7 +4,7 @@
 import { cls, html, useEffect, useLayoutEffect, useMemo, useRef, useSize, useState } from './dom.js';
 import { duration, grouped, money } from './format.js';
 import { nodeStatus } from './lists.js';
-import { Empty, Failure, Loading, NodeSign, Rows } from './parts.js';
+import { AtEnd, Empty, Failure, Loading, NodeSign, Rows } from './parts.js';
 import { route, setQuery } from './route.js';
 import { base, choose, chosen, moment, nodesOf, useResource } from './session.js';
 
@@ -368,6 +368,7 @@ function GraphOf({ session, state, all, sums }) {
         <button type="button" aria-pressed=${isList} onClick=${() => setQuery({ as: 'list' })}>List</button>
       </div>
     </div>
+    ${sums !== NONE && html`<${AtEnd} session=${session} what="the state within frames" />`}
     ${isList
       ? html`<${NodeList} graph=${graph} state=${state} sums=${sums} />`
       : html`<${Drawing} all=${all} state=${state} sums=${sums} revision=${session.revision.value} />`}

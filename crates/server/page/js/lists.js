@@ -11,6 +11,8 @@ export const meta = signal(null);
 
 /** @type {{ value: any[] | null }} */
 export const sessions = signal(null);
+/** Whether there are older sessions that are not read. */
+export const hasOlder = signal(false);
 /** @type {{ value: any[] }} */
 export const inbox = signal([]);
 /** @type {{ value: Error | null }} */
@@ -29,6 +31,33 @@ export const nodeStatus = (word) => meta.value?.statuses?.[word] ?? { ...UNKNOWN
 /** How a session's state is shown. @param {string} word @returns {Status} */
 export const sessionStatus = (word) => meta.value?.sessionStatuses?.[word] ?? { ...UNKNOWN, label: word };
 
+/** How many pages of sessions are read. */
+let pages = 1;
+
+/** The newest sessions, and all others that have not ended: the questions of old ones wait too. */
+async function readSessions() {
+  const limit = 1000;
+  /** @type {any[]} */
+  const all = [];
+  let cursor;
+  for (let page = 0; page < pages && (page === 0 || cursor); page += 1) {
+    const { sessions: more, next } = await get('/sessions', { limit, cursor });
+    all.push(...more);
+    cursor = next;
+  }
+  hasOlder.value = !!cursor;
+  if (!cursor) return all;
+  const known = new Set(all.map((one) => one.sessionId));
+  const { sessions: open } = await get('/sessions', { limit, state: 'open' });
+  return [...all, ...open.filter((/** @type {Loose} */ one) => !known.has(one.sessionId))];
+}
+
+/** Reads one more page of sessions. */
+export function loadOlder() {
+  pages += 1;
+  return loadLists();
+}
+
 /** Reads the lists; from then on the socket keeps them fresh. */
 export async function loadLists() {
   try {
@@ -36,9 +65,9 @@ export async function loadLists() {
       meta.value ??= await get('/meta');
     };
     if (file) return await about();
-    const [all, open] = await Promise.all([get('/sessions', { limit: 1000 }), get('/inbox'), about()]);
+    const [all, open] = await Promise.all([readSessions(), get('/inbox'), about()]);
     now.value = time();
-    sessions.value = all.sessions;
+    sessions.value = all;
     inbox.value = open;
     listError.value = null;
   } catch (error) {

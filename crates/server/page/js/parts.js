@@ -33,8 +33,8 @@ export const Loading = ({ what }) => html`<div class="blank" role="status">
   <p>Reading ${what}…</p>
 </div>`;
 
-/** Says where a file has less than a server: some views only as they were at the end. @param {{ session: Session }} _ */
-export const AtEnd = ({ session }) => file && session.at.value ? html`<p class="hint">The file has this only as it was at the end.</p>` : null;
+/** Says where a file has less than a server: some views only as they were at the end. @param {{ session: Session, what?: string }} _ */
+export const AtEnd = ({ session, what = 'this' }) => file && session.at.value ? html`<p class="hint">The file has ${what} only as it was at the end.</p>` : null;
 
 /** Where there is nothing. @param {Loose} _ */
 export const Empty = ({ title, children, head }) => html`<div class="blank"><${head ? 'h1' : 'p'} class="blank-title">${title}<//>${children}</div>`;
@@ -47,7 +47,7 @@ export function Failure({ error, retry, head }) {
     <p>${error.message}</p>
     ${isProblem && error.hint && html`<p class="hint">${error.hint}</p>`}
     ${isProblem && error.code && html`<p class="mono faint">${error.code}</p>`}
-    ${retry && html`<${Button} onPress=${retry}>Try again<//>`}
+    ${retry && !file && html`<${Button} onPress=${retry}>Try again<//>`}
   </div>`;
 }
 

@@ -13,7 +13,7 @@ import { hasEnded, now, title } from './lists.js';
 import { count, duration, plural, spent } from './format.js';
 import { Button, Failure, Loading, SessionSign } from './parts.js';
 import { href, route } from './route.js';
-import { base, chosen, isLive, isPast, sessionOf } from './session.js';
+import { base, chosen, isLive, isPast, sessionOf, shownAt } from './session.js';
 import { file } from './source.js';
 import * as commands from './commands.js';
 
@@ -113,6 +113,6 @@ export function Run({ id, view }) {
       ${(chosen.value || view === 'graph') && html`<${NodePane} session=${session} state=${state} />`}
     </div>
     <${Scrubber} session=${session} state=${state} />
-    <p class="sr" role="status">${session.at.value ? `The session as it was at event ${session.at.value}` : plural(state.prompts?.length ?? 0, 'open question')}</p>
+    <p class="sr" role="status">${session.at.value ? `The session as it was at event ${shownAt(session, state)}` : plural(state.prompts?.length ?? 0, 'open question')}</p>
   </div>`;
 }

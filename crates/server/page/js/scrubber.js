@@ -3,6 +3,7 @@
 import { cls, html, perFrame, useEffect, useRef, useState } from './dom.js';
 import { clockMs, grouped } from './format.js';
 import { setQuery } from './route.js';
+import { shownAt } from './session.js';
 import { events } from './source.js';
 
 const SPEEDS = [1, 5, 25];
@@ -76,13 +77,13 @@ export function Scrubber({ session, state }) {
         setQuery({});
       }}>${one}×</button>`)}
     </div>
-    <input type="range" min="1" max=${Math.max(1, last)} value=${place} step="1" aria-label="Event" aria-valuetext=${`event ${place} of ${last}`}
+    <input type="range" min="1" max=${Math.max(1, last)} value=${place} step="1" aria-label="Event" aria-valuetext=${`event ${at ? shownAt(session, state) : last} of ${last}`}
       style=${{ '--part': `${last > 1 ? ((place - 1) / (last - 1)) * 100 : 100}%` }}
       onInput=${(event) => {
         setSpeed(0);
         move.current(Number(event.target.value), last);
       }} />
-    <span class="scrub-at num">${at ? html`<b>${grouped(at)}</b> of ${grouped(last)}` : html`event <b>${grouped(last)}</b>`}<span class="faint scrub-time"> ${at && state.at ? clockMs(state.at) : ''}</span></span>
+    <span class="scrub-at num">${at ? html`<b>${grouped(shownAt(session, state))}</b> of ${grouped(last)}` : html`event <b>${grouped(last)}</b>`}<span class="faint scrub-time"> ${at && state.at ? clockMs(state.at) : ''}</span></span>
     ${at
       ? html`<button type="button" class="button main small" onClick=${() => {
           setSpeed(0);

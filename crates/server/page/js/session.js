@@ -248,6 +248,9 @@ export function moment(session) {
   return { at: session.at.value ?? undefined, tick: session.at.value ? 0 : session.revision.value };
 }
 
+/** The event of the past that is shown: of a long session a file has only some. @param {Session} session @param {State} state */
+export const shownAt = (session, state) => (file ? state.seq : (session.at.value ?? state.seq));
+
 /** Whether what is shown changes no more: a moment of the past, a file, or a session that cannot be followed. @param {Session} session */
 export const isPast = (session) => !!file || !!session.at.value || !!session.error.value;
 

@@ -2,8 +2,8 @@
 
 import { cls, html, useMemo, useState } from './dom.js';
 import { ago, allTokens, count, duration, plural, spent } from './format.js';
-import { listError, loadLists, now, sessions, sortedSessions } from './lists.js';
-import { Empty, Failure, Loading, SessionSign } from './parts.js';
+import { hasOlder, listError, loadLists, loadOlder, now, sessions, sortedSessions } from './lists.js';
+import { Button, Empty, Failure, Loading, SessionSign } from './parts.js';
 import { href, route, setQuery } from './route.js';
 
 /** How long it took, or takes. @param {Loose} entry */
@@ -55,10 +55,12 @@ export function Sessions() {
   if (!sessions.value) return listError.value ? html`<${Failure} error=${listError.value} retry=${loadLists} head=${true} />` : html`<${Loading} what="the sessions" />`;
   const running = all.filter((entry) => entry.state === 'running').length;
   const waiting = all.filter((entry) => entry.questions > 0).length;
+  // The counts and the filter are of those that are read.
+  const total = plural(all.length, 'session') + (hasOlder.value ? ' (older ones are not read yet)' : '');
   return html`<section class="page">
     <div class="page-head">
       <h1>Sessions</h1>
-      <p class="faint">${[waiting && `${waiting} for you`, running && `${running} running`, plural(all.length, 'session')].filter(Boolean).join(' · ')}</p>
+      <p class="faint">${[waiting && `${waiting} for you`, running && `${running} running`, total].filter(Boolean).join(' · ')}</p>
       <span class="grow"></span>
       <input type="search" class="filter" data-filter value=${words} placeholder="Filter  /" aria-label="Filter sessions by flow, id or state"
         onInput=${(event) => setQuery({ q: event.target.value })} />
@@ -68,8 +70,9 @@ export function Sessions() {
     ${all.length === 0
       ? html`<${Empty} title="No session yet"><p>Start one from <a href=${href(['flows'])}>a flow</a>, or in a shell: <code>inspan run flow.yaml</code></p><//>`
       : found.length === 0
-        ? html`<${Empty} title="No session matches"><p>${plural(all.length, 'session')} in all.</p><//>`
+        ? html`<${Empty} title="No session matches"><p>${total}${hasOlder.value ? '' : ' in all'}.</p><//>`
         : html`<ul class="sessions">${found.slice(0, limit).map((entry) => html`<${Row} key=${entry.sessionId} entry=${entry} mark=${mark} onMark=${setMark} />`)}</ul>`}
     ${found.length > limit && html`<p class="more"><button type="button" class="button" onClick=${() => setLimit(limit + 200)}>Show ${Math.min(200, found.length - limit)} more of ${found.length}</button></p>`}
+    ${hasOlder.value && found.length <= limit && html`<p class="more"><${Button} onPress=${loadOlder}>Read older sessions<//></p>`}
   </section>`;
 }

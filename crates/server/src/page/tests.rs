@@ -62,7 +62,7 @@ fn every_file_is_served_and_every_reference_leads_to_one() {
 }
 
 #[test]
-fn scripts_and_styles_are_served_code_of() {
+fn scripts_and_styles_are_served_without_comments() {
     let script = "// What it is.\n\n/** One. @type {A} */\nconst a = f(/** @type {B} */ (b), 'x // y');\n  // why\n  a();\n/**\n * @param {C} c\n */\nfunction g(c) {}\n";
     assert_eq!(code_of(script, "/**"), "const a = f( (b), 'x // y');\na();\nfunction g(c) {}\n");
     assert_eq!(code_of("/* all */\na { b: c }\n", "/*"), "a { b: c }\n");
