@@ -1,7 +1,12 @@
 //! Recording and replay of any provider's calls, and of what nodes do outside: one JSON file a call.
 //!
-//! A recording holds `{version, provider, key, place?, session?, input, events, output | error}`. Of the input of a provider it holds
-//! only what is on an allow-list; secrets are replaced.
+//! A recording holds `{version, provider, key, place?, session?, cutShort?, input, events, output | error}`. Of the input of a provider
+//! it holds only what is on an allow-list; secrets are replaced.
+//!
+//! A call is written when it begins, as one that was cut short, and again when it ends: so a process that is killed leaves
+//! it, too. The agent that was cut short goes on in its conversation when the session is resumed, with another request
+//! than before. What it answers then is recorded for the request that was cut short, since a replay, which nothing cuts short,
+//! makes only that one.
 
 use std::{
     collections::BTreeMap,
@@ -12,11 +17,11 @@ use std::{
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, NodePath, ProviderItem, ProviderStream,
+    AgentError, Chunk, DynProvider, ErrorKind, ExecutionContext, NodePath, ProviderItem, ProviderStream,
     ProviderWrapper, Redactor, StreamEvent,
 };
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -61,8 +66,18 @@ pub struct Recorder {
     dir: Arc<Path>,
     /// Whether what an earlier process of the same session recorded stays.
     continues: bool,
+    made: Arc<Mutex<Made>>,
+}
+
+/// What the calls of a recorder have in common.
+#[derive(Default)]
+struct Made {
     /// The calls of each request so far, by its key.
-    made: Arc<Mutex<FxHashMap<String, CallsMade>>>,
+    calls: FxHashMap<String, CallsMade>,
+    /// The requests of agents that were cut short and not made again, once they have been read.
+    cut_short: Option<Vec<KeyedRequest>>,
+    /// Where a call is to end because of a pause.
+    pausing: FxHashSet<NodePath>,
 }
 
 /// The calls of one request.
@@ -82,7 +97,7 @@ impl CallsMade {
         let mut last_at: Vec<(Option<NodePath>, u32, bool)> = Vec::new();
         for (call, recording) in recorded {
             last_at.retain(|(place, ..)| *place != recording.place);
-            let was_cut = recording.end.was_aborted();
+            let was_cut = recording.cut_short || recording.end.was_aborted();
             last_at.push((recording.place, call, was_cut));
         }
         let cut_short = last_at.into_iter().filter(|(.., was_cut)| *was_cut);
@@ -133,27 +148,50 @@ impl Recorder {
         Arc::new(Recorded { provider, recorder: self.clone() })
     }
 
-    fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
-        let env = &context.host.env;
-        let request = KeyedRequest::new(provider, input, env, &Redactor::new(env));
-        self.tape_of(request.at(context.place.clone()), Redactor::of_call(env, input))
+    /// The call at this place is about to be cancelled because of a pause.
+    pub fn pausing(&self, place: &NodePath) {
+        self.made.lock().pausing.insert(place.clone());
     }
 
-    fn tape_of(&self, request: KeyedRequest, redactor: Redactor) -> Tape {
+    fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
+        let env = &context.host.env;
+        let request = KeyedRequest::new(provider, input, env, &Redactor::new(env)).at(context.place.clone());
+        let cut_short = self.take_cut_short(&request);
+        let continues = cut_short.is_some();
+        self.tape_of(cut_short.unwrap_or(request), Redactor::of_call(env, input), continues)
+    }
+
+    /// The request of the agent at the place that was cut short, which this one continues.
+    fn take_cut_short(&self, request: &KeyedRequest) -> Option<KeyedRequest> {
+        if request.place.is_none() || request.session.is_none() {
+            return None;
+        }
+        let mut made = self.made.lock();
+        let cut_short = made.cut_short.get_or_insert_with(|| match self.continues {
+            true => store::cut_short(&self.dir, request.session.as_ref()),
+            false => Vec::new(),
+        });
+        let is_same = |cut: &KeyedRequest| {
+            cut.place == request.place && cut.session == request.session && cut.provider == request.provider
+        };
+        let at = cut_short.iter().position(is_same)?;
+        Some(cut_short.swap_remove(at))
+    }
+
+    fn tape_of(&self, request: KeyedRequest, redactor: Redactor, continues: bool) -> Tape {
         let call = {
             let mut made = self.made.lock();
-            let made = made.entry(request.key.clone()).or_insert_with(|| self.recorded_before(&request));
-            made.next(request.place.as_ref())
+            let calls = made.calls.entry(request.key.clone());
+            calls.or_insert_with(|| self.recorded_before(&request)).next(request.place.as_ref())
         };
-        Tape {
-            dir: Arc::clone(&self.dir),
-            request,
-            redactor,
+        // What cannot be written is warned of when the call ends.
+        drop(store::write(
+            &self.dir,
             call,
-            began: Instant::now(),
-            events: Vec::new(),
-            saved: false,
-        }
+            &Recording::new(&request, Vec::new(), RecordedEnd::aborted(), true),
+        ));
+        let (recorder, began) = (self.clone(), Instant::now());
+        Tape { recorder, request, redactor, call, continues, began, events: Vec::new(), saved: false }
     }
 }
 
@@ -195,10 +233,12 @@ impl ProviderWrapper for Recorded {
 /// One call while it is recorded. One that is dropped before its end is recorded as aborted, so that the
 /// calls after it keep their places.
 struct Tape {
-    dir: Arc<Path>,
+    recorder: Recorder,
     request: KeyedRequest,
     redactor: Redactor,
     call: u32,
+    /// Whether the call continues one that was cut short, whose request this is.
+    continues: bool,
     began: Instant,
     events: Vec<RecordedEvent>,
     saved: bool,
@@ -214,17 +254,43 @@ impl Tape {
         if std::mem::replace(&mut self.saved, true) {
             return Ok(());
         }
+        let is_unheard = self.continues
+            && matches!(&end, RecordedEnd::Error(error)
+                if error.is(ErrorKind::SessionNotFound) || error.is(ErrorKind::NotOffered));
+        if is_unheard {
+            // The vendor does not know the conversation, and the agent begins anew: that call is the one to record.
+            self.leave();
+            return Ok(());
+        }
+        let place = self.request.place.as_ref();
+        let is_paused = place.is_some_and(|place| self.recorder.made.lock().pausing.remove(place));
+        let cut_short = is_paused && end.is_left_by_pause();
+        if cut_short {
+            self.leave();
+        }
         let mut events = std::mem::take(&mut self.events);
         redact_events(&self.redactor, &mut events);
-        let recording = Recording::new(&self.request, events, redacted_end(&self.redactor, end));
-        store::write(&self.dir, self.call, &recording)
+        let end = redacted_end(&self.redactor, end);
+        let recording = Recording::new(&self.request, events, end, cut_short);
+        store::write(&self.recorder.dir, self.call, &recording)
+    }
+
+    /// Leaves the place to the call that continues this one.
+    fn leave(&self) {
+        let mut made = self.recorder.made.lock();
+        // Before the first call of an agent there is nothing that an agent could continue.
+        if let Some(cut_short) = &mut made.cut_short {
+            cut_short.push(self.request.clone());
+        }
+        if let Some(calls) = made.calls.get_mut(&self.request.key) {
+            calls.cut_short.push((self.request.place.clone(), self.call));
+        }
     }
 }
 
 impl Drop for Tape {
     fn drop(&mut self) {
-        let error = AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output");
-        if let Err(error) = self.save(RecordedEnd::Error(error)) {
+        if let Err(error) = self.save(RecordedEnd::aborted()) {
             tracing::warn!(%error, "a dropped call could not be recorded");
         }
     }

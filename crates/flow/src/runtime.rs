@@ -384,6 +384,7 @@ mod tests {
     mod dropped;
     mod effects;
     mod handle;
+    mod recorded;
     mod rest;
     mod stage;
 }

@@ -86,6 +86,13 @@ impl NodeTape {
 }
 
 impl NodeCalls {
+    /// The call at this place is about to be cancelled because of a pause, and made again when the session is resumed.
+    pub fn pausing(&self, place: &NodePath) {
+        if let Self::Record(recorder) = self {
+            recorder.pausing(place);
+        }
+    }
+
     /// Whether the call is answered, and by what. A recording that is missing is an error that names the node and the
     /// difference; one that was aborted waits to be cancelled.
     pub async fn begin(
@@ -99,7 +106,7 @@ impl NodeCalls {
         match self {
             Self::Make => NodeAnswer::Make(NodeTape(None, None)),
             Self::Record(recorder) => {
-                let tape = recorder.tape_of(request(call), redactor.clone());
+                let tape = recorder.tape_of(request(call), redactor.clone(), false);
                 NodeAnswer::Make(NodeTape(Some(tape), artifacts.map(str::to_owned)))
             }
             Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None, None)),

@@ -96,7 +96,7 @@ impl Replayer {
     /// A provider of the same type that answers from the recordings: the n-th call of a request gets the
     /// n-th recording of it, at its own place in the session if that was recorded there. One that was not recorded fails with `CONFIG_INVALID` and shows how it differs
     /// from the nearest that was. A recorded interruption comes when the call is cancelled, or after a
-    /// minute.
+    /// minute. A call that a pause or the end of its process cut short, and that was never made again, fails at once.
     pub fn replay(&self, source: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
         Arc::new(Replayed { source, replayer: self.clone() })
     }
@@ -154,7 +154,11 @@ impl Tapes {
         match known.iter().find(|at| !played.contains(at)) {
             Some(at) => {
                 played.insert(*at);
-                Ok(Arc::clone(&self.all[*at].1))
+                let (name, recording) = &self.all[*at];
+                match recording.cut_short {
+                    true => Err(self.cut_short(name, recording)),
+                    false => Ok(Arc::clone(recording)),
+                }
             }
             None => {
                 drop(played);
@@ -174,6 +178,18 @@ impl Tapes {
             Some(known).filter(|known| !known.is_empty())
         };
         self.sessions.iter().find_map(known)
+    }
+
+    fn cut_short(&self, name: &str, recording: &Recording) -> AgentError {
+        let provider = &recording.provider;
+        let session = recording.session.as_ref().map(|session| format!(" `{session}`")).unwrap_or_default();
+        let message = format!(
+            "the recording `{name}` in `{}` has no end: a pause or the end of the process cut this call of `{provider}` \
+             short, and it was never made again. Resume the recorded session{session}, which makes it again, or record \
+             the flow anew",
+            self.dir.display()
+        );
+        AgentError::new(ErrorCode::ConfigInvalid, message).from_provider(provider)
     }
 
     fn miss(&self, request: &KeyedRequest, recorded: usize) -> AgentError {

@@ -21,6 +21,10 @@ pub(super) struct Recording {
     /// The id of the session in which the call was made; recordings of older versions have it only if the input has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) session: Option<String>,
+    /// Whether a pause or the end of the process cut the call short, so that the resumed session makes it again. A call
+    /// that is under way is recorded so; recordings of older versions do not say it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) cut_short: bool,
     pub(super) input: Value,
     pub(super) events: Vec<RecordedEvent>,
     #[serde(flatten)]
@@ -44,6 +48,11 @@ pub(super) enum RecordedEnd {
 }
 
 impl RecordedEnd {
+    /// The end of a call that gave none itself.
+    pub(super) fn aborted() -> Self {
+        Self::Error(AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output"))
+    }
+
     /// Whether the call was cut short.
     pub(super) fn was_aborted(&self) -> bool {
         match self {
@@ -51,20 +60,40 @@ impl RecordedEnd {
             Self::Error(error) => error.code == ErrorCode::Aborted,
         }
     }
+
+    /// Whether a call that is to end because of a pause had not done all of its work: then it is made again.
+    pub(super) fn is_left_by_pause(&self) -> bool {
+        let reason = match self {
+            Self::Output(output) => output["stopReason"].as_str(),
+            Self::Error(_) => None,
+        };
+        self.was_aborted() || reason.is_some_and(|reason| reason != "complete")
+    }
 }
 
 impl Recording {
-    pub(super) fn new(request: &KeyedRequest, events: Vec<RecordedEvent>, end: RecordedEnd) -> Self {
+    pub(super) fn new(
+        request: &KeyedRequest,
+        events: Vec<RecordedEvent>,
+        end: RecordedEnd,
+        cut_short: bool,
+    ) -> Self {
         Self {
             version: RECORDING_VERSION,
             provider: request.provider.clone(),
             key: request.key.clone(),
             place: request.place.clone(),
             session: request.session.clone(),
+            cut_short,
             input: request.input.clone(),
             events,
             end,
         }
+    }
+
+    fn into_request(self) -> KeyedRequest {
+        let Self { provider, key, place, session, input, .. } = self;
+        KeyedRequest { provider, input, key, place, session }
     }
 }
 
@@ -113,6 +142,18 @@ pub(super) fn keep(
         }
     }
     kept
+}
+
+/// The requests of a session whose calls were cut short, as far as the folder can be read.
+pub(super) fn cut_short(dir: &Path, session: Option<&String>) -> Vec<KeyedRequest> {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let recordings = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .filter_map(|path| Some(read(&path).ok()?.1));
+    recordings
+        .filter(|recording| recording.cut_short && recording.session.as_ref() == session)
+        .map(Recording::into_request)
+        .collect()
 }
 
 /// All recordings of a folder, each with its file's name, in the order of their calls.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
-use inspan_protocol::{Environment, NodePath, StopReason};
+use inspan_protocol::{Environment, ErrorCode, NodePath, StopReason};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -158,6 +158,77 @@ async fn what_an_earlier_process_of_the_session_recorded_stays() {
     assert_eq!(recorded(), rows(&[("1.json", "four")]));
     made(Recorder::new(dir.path()).unwrap(), "t", &[("a", Some("five"))]).await;
     assert_eq!(recorded(), rows(&[("1.json", "five")]));
+}
+
+/// A call of session `s` at a place that goes on in a conversation, or begins one.
+async fn call_at(provider: &Arc<dyn DynProvider>, place: &str, prompt: &str, resume: Option<&str>) -> Items {
+    let context = context();
+    let env = context.host.env.clone().with("INSPAN_SESSION", "s");
+    let host = Arc::new(inspan_protocol::Host { env, ..(*context.host).clone() });
+    let context = ExecutionContext { place: Some(NodePath::new(place)), host, ..context };
+    let input = match resume {
+        Some(session) => json!({ "prompt": prompt, "options": { "resume": session } }),
+        None => json!({ "prompt": prompt }),
+    };
+    provider.execute(input, context).try_collect().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_resumed_agent_answers_is_recorded_for_the_request_that_was_cut_short() {
+    let unknown = AgentError::new(ErrorCode::InvalidRequest, "no such conversation")
+        .with_kind(ErrorKind::SessionNotFound)
+        .from_provider("script");
+    let pause = AgentError::new(ErrorCode::Aborted, "paused").from_provider("script");
+    for is_killed in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let half = || match is_killed {
+            true => vec![Do::Say(session("s-1")), Do::Hang],
+            false => vec![Do::Say(session("s-1")), Do::Fail(pause.clone())],
+        };
+        let first = Recorder::new(dir.path()).unwrap();
+        let calls = [vec![Do::Output(output("whole"))], half(), half(), half()];
+        let provider = first.record(Script::new(calls).provider());
+        // Three items of a `foreach` ask the same, and two of them are cut short; a fourth place is never made again.
+        call_at(&provider, "each[0]/a", "go", None).await.unwrap();
+        for (place, prompt) in [("each[1]/a", "go"), ("each[2]/a", "go"), ("late", "wait")] {
+            if is_killed {
+                // A process that is killed drops nothing.
+                let mut call = Box::pin(call_at(&provider, place, prompt, None));
+                assert!(futures::poll!(&mut call).is_pending());
+                std::mem::forget(call);
+            } else {
+                first.pausing(&NodePath::new(place));
+                call_at(&provider, place, prompt, None).await.unwrap_err();
+            }
+        }
+
+        let calls = [
+            vec![Do::Output(output("second"))],
+            // The vendor does not know this conversation any more, so the agent begins anew.
+            vec![Do::Fail(unknown.clone())],
+            vec![Do::Output(output("third"))],
+            vec![Do::Output(output("fixed"))],
+        ];
+        let provider = Recorder::continuing(dir.path()).record(Script::new(calls).provider());
+        let second = call_at(&provider, "each[2]/a", "continue", Some("s-1")).await.unwrap();
+        call_at(&provider, "each[1]/a", "continue", Some("s-2")).await.unwrap_err();
+        let third = call_at(&provider, "each[1]/a", "go", None).await.unwrap();
+        // What follows has its own request.
+        let fixed = call_at(&provider, "each[1]/a", "fix it", Some("s-2")).await.unwrap();
+
+        let (replayer, provider) = replayed(dir.path());
+        assert_eq!(call_at(&provider, "each[1]/a", "go", None).await, Ok(third));
+        assert_eq!(call_at(&provider, "each[1]/a", "fix it", Some("s-2")).await, Ok(fixed));
+        assert_eq!(call_at(&provider, "each[2]/a", "go", None).await, Ok(second));
+        assert_eq!(replayer.unplayed().len(), 2);
+        let began = Instant::now();
+        let error = call_at(&provider, "late", "wait", None).await.unwrap_err();
+        assert_eq!((began.elapsed(), error.code), (Duration::ZERO, ErrorCode::ConfigInvalid));
+        let said = error.message.split_once(" has no end: ").unwrap().1;
+        let expected = "a pause or the end of the process cut this call of `script` short, and it was never made again. \
+                        Resume the recorded session `s`, which makes it again, or record the flow anew";
+        assert_eq!(said, expected);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ mod commands;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, Subscription};
-use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, Pilot, Received, TaskRef, Todo};
+use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, CancelCause, Pilot, Received, TaskRef, Todo};
 use inspan_protocol::{
     Command, Envelope, Event, NodePath, PauseCause, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
@@ -52,7 +52,8 @@ pub(super) struct Driver {
     attempts: HashMap<task::Id, (TaskRef, u32)>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
-    tokens: HashMap<(TaskRef, u32), CancellationToken>,
+    /// The place of each attempt that runs, and what cancels it.
+    tokens: HashMap<(TaskRef, u32), (NodePath, CancellationToken)>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     waiting: OpenCommands,
     stage: Stage,
@@ -180,7 +181,8 @@ impl Driver {
 
     /// Ends running attempts, because their session was paused or failed. An attempt that finishes anyway counts.
     pub(super) async fn shutdown(&mut self) {
-        for token in self.tokens.values() {
+        for (place, token) in self.tokens.values().filter(|(_, token)| !token.is_cancelled()) {
+            self.surroundings.calls.pausing(place);
             token.cancel();
         }
         self.asked.shutdown().await;
@@ -213,8 +215,11 @@ impl Driver {
             match todo {
                 publish @ Todo::Publish { .. } => self.publish(publish)?,
                 Todo::Begin(spec) => self.begin(*spec).await?,
-                Todo::Abort { node, attempt, .. } => {
-                    if let Some(token) = self.tokens.get(&(node, attempt)) {
+                Todo::Abort { node, attempt, reason } => {
+                    if let Some((place, token)) = self.tokens.get(&(node, attempt)) {
+                        if reason == CancelCause::Pausing {
+                            self.surroundings.calls.pausing(place);
+                        }
                         token.cancel();
                     }
                 }
@@ -287,7 +292,7 @@ impl Driver {
         let ground =
             Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone(), log, is_log_current: true });
         let attempt = (spec.node, spec.attempt);
-        self.tokens.insert(attempt, cancel);
+        self.tokens.insert(attempt, (spec.path.clone(), cancel));
         let run = run_attempt(self.nodes.clone(), spec, Progress::default(), ground);
         let task = self.tasks.spawn(async move {
             // Dropped after the attempt: until then nobody else may run the session.
@@ -358,7 +363,7 @@ impl Driver {
         let (state, now) = (self.pilot.run().state(), self.now());
         let is_due = state.prompts().iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
         // What is cancelled is about to end, and what follows from that is decided by this process.
-        let is_ending = self.tokens.values().any(CancellationToken::is_cancelled);
+        let is_ending = self.tokens.values().any(|(_, token)| token.is_cancelled());
         state.status() == SessionStatus::Waiting
             && !is_ending
             // A question whose time is up is about to be answered with its default.
