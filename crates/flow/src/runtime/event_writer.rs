@@ -11,7 +11,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
-use inspan_protocol::{Envelope, Event};
+use inspan_protocol::{Envelope, Event, PauseCause};
 use tokio::{
     runtime::Handle,
     task,
@@ -218,8 +218,14 @@ impl EventWriter {
         }
     }
 
+    /// Whether someone has asked that the session ends or pauses. A session without room pauses itself, and nobody waits
+    /// for that.
     fn is_to_end(&self) -> bool {
-        let ends = |event: &Event| matches!(event, Event::SessionPause { .. } | Event::SessionAbort { .. });
+        let ends = |event: &Event| match event {
+            Event::SessionPause { cause, .. } => *cause != Some(PauseCause::Store),
+            Event::SessionAbort { .. } => true,
+            _ => false,
+        };
         self.pending.iter().any(|event| ends(&event.event))
     }
 

@@ -321,3 +321,22 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
     assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })));
     assert_eq!((stage.effects.done().len(), play.calls().len()), (done, calls));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_pauses_without_room_waits_for_room_as_long_as_any() {
+    let mut waited = 0;
+    for appends in 1..12 {
+        let play = talk();
+        let stage = Stage::new(FLOW, &play);
+        // There is room again after 15 s.
+        stage.store.shrink(appends);
+        stage.store.fail(appends + 1, 60);
+        let ended = stage.builder().build().run(Map::new()).await;
+        if ended.is_ok_and(|result| result.status == inspan_protocol::SessionStatus::Paused)
+            && stage.store.appended() > appends + 60
+        {
+            waited += 1;
+        }
+    }
+    assert!(waited > 0, "nothing was at work when the room was used up");
+}
