@@ -1,6 +1,6 @@
 //! The secrets that the options of an agent give to programs and servers.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Redactor;
 use crate::Environment;
@@ -28,14 +28,18 @@ fn collect(options: &Value, env: &Environment, given: &mut Vec<(String, String)>
         Value::Object(fields) => {
             for (key, value) in fields {
                 match value {
-                    Value::Object(pairs) if VARIABLES.contains(&&**key) => given.extend(filled(pairs, env)),
+                    Value::Object(pairs) if VARIABLES.contains(&&**key) => {
+                        for (name, value) in texts(pairs) {
+                            given.extend(forms(value, env).map(|form| (name.clone(), form)));
+                        }
+                    }
                     Value::Object(pairs) if HEADERS.contains(&&**key) => {
-                        for (name, value) in filled(pairs, env) {
+                        for (name, value) in texts(pairs) {
                             // `Bearer` and the like are not secret, the word after it is.
-                            let word =
-                                value.split_once(' ').map(|(_, word)| (name.clone(), word.trim().to_owned()));
-                            given.extend(word);
-                            given.push((name, value));
+                            let word = value.split_once(' ').map(|(_, word)| word.trim());
+                            for secret in word.into_iter().chain([value]) {
+                                given.extend(forms(secret, env).map(|form| (name.clone(), form)));
+                            }
                         }
                     }
                     value => collect(value, env, given),
@@ -46,30 +50,25 @@ fn collect(options: &Value, env: &Environment, given: &mut Vec<(String, String)>
     }
 }
 
-/// The texts among the values: as they are written, which is what some programs are given, and filled in. One that names a
-/// variable which is not set cannot be filled in.
-fn filled(pairs: &serde_json::Map<String, Value>, env: &Environment) -> Vec<(String, String)> {
-    let mut texts = Vec::new();
-    for (name, value) in pairs.iter().filter_map(|(name, value)| Some((name, value.as_str()?))) {
-        // OpenCode writes `{env:NAME}` for `${NAME}`.
-        let written = value.replace("{env:", "${");
-        if has_own_word(&written) {
-            texts.push((name.clone(), value.to_owned()));
-        }
-        texts.extend(
-            env.fill(&written).ok().filter(|filled| filled != value).map(|text| (name.clone(), text)),
-        );
-    }
-    texts
+/// The texts among the values.
+fn texts(pairs: &Map<String, Value>) -> impl Iterator<Item = (&String, &str)> {
+    pairs.iter().filter_map(|(name, value)| Some((name, value.as_str()?)))
 }
 
-/// Whether the last word of a text is more than names of variables, which are no secrets.
-fn has_own_word(written: &str) -> bool {
-    let mut rest = written.rsplit(' ').next().unwrap_or_default().to_owned();
-    while let Some(start) = rest.find("${")
-        && let Some(end) = rest[start..].find('}')
-    {
-        rest.replace_range(start..=start + end, "");
-    }
-    !rest.is_empty()
+/// A value with its variables filled in, if they are set, and as it is written: some programs are given it like that.
+fn forms(value: &str, env: &Environment) -> impl Iterator<Item = String> {
+    // OpenCode writes `{env:NAME}` for `${NAME}`.
+    let text = value.replace("{env:", "${");
+    let written = (!only_names(&text)).then(|| value.to_owned());
+    env.fill(&text).ok().into_iter().chain(written)
+}
+
+/// Whether a text only names variables, such as `${TOKEN}` or `Bearer ${TOKEN}`. Such words are no secret.
+fn only_names(text: &str) -> bool {
+    let names = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("Basic ")).unwrap_or(text);
+    let name = |part: &str| {
+        part.strip_suffix('}').is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+    };
+    let mut parts = names.split("${");
+    parts.next() == Some("") && parts.all(name)
 }

@@ -253,11 +253,25 @@ fn what_options_give_to_programs_and_servers_is_known_by_its_names() {
     let harmless = "argument-1 harmless-a application/json ${UNSET_NAME} ${ELSEWHERE} of-the-prompt";
     assert_eq!(redactor.text(harmless), harmless);
     assert_eq!(Redactor::of_call(&env, &json!("no input")).text(secrets), secrets);
-    // Some programs are given a value as it is written.
-    let written = json!({ "K_TOKEN": "Zq${UNSET_NAME}-planted-k", "L_TOKEN": "Zq${ELSEWHERE}-planted-l" });
-    let redactor = Redactor::of_call(&env, &json!({ "options": { "env": written } }));
-    let given = "Zq${UNSET_NAME}-planted-k Zq${ELSEWHERE}-planted-l Zqvalue-of-elsewhere-planted-l";
-    assert_eq!(redactor.text(given), "[redacted K_TOKEN] [redacted L_TOKEN] [redacted L_TOKEN]");
+}
+
+#[test]
+fn secrets_of_options_go_also_as_they_are_written() {
+    let env: Environment = [("SET".to_owned(), "value-of-set".to_owned())].into_iter().collect();
+    let options = json!({
+        "env": {
+            "A_TOKEN": "planted${no}-a", "B_TOKEN": "planted${SET}-b", "C_TOKEN": "${SET:-planted-c}",
+            "D_TOKEN": "${SET}", "E_TOKEN": "planted{env:no}-e", "F_TOKEN": "${no}${SET}",
+        },
+        "headers": { "Authorization": "Bearer planted${no}-g", "X-Token": "Bearer ${no}" },
+    });
+    let redactor = Redactor::of_call(&env, &json!({ "prompt": "p", "options": options }));
+    let secrets = "planted${no}-a planted${SET}-b plantedvalue-of-set-b ${SET:-planted-c} planted{env:no}-e planted${no}-g";
+    let names = ["A_TOKEN", "B_TOKEN", "B_TOKEN", "C_TOKEN", "E_TOKEN", "Authorization"];
+    let expected = names.map(|name| format!("[redacted {name}]")).join(" ");
+    assert_eq!(redactor.text(secrets), expected);
+    let harmless = "${SET} ${no} ${no}${SET} Bearer ${no}";
+    assert_eq!(redactor.text(harmless), harmless, "the names of variables are no secrets");
 }
 
 #[test]
