@@ -94,7 +94,12 @@ impl TurnText {
     pub(crate) fn retract(&mut self) -> impl Iterator<Item = StreamEvent> + use<> {
         self.text.truncate(self.message.max(self.boundary));
         let content = self.text[self.boundary..].trim_start().to_owned();
-        self.boundary();
+        if content.is_empty() {
+            // The text before the boundary is still shown, and the next text comes right behind it.
+            self.unseen_boundary();
+        } else {
+            self.boundary();
+        }
         let again = (!content.is_empty()).then_some(StreamEvent::Text { content, chunk: Chunk::Whole });
         std::iter::once(StreamEvent::Retract).chain(again)
     }
@@ -214,9 +219,10 @@ mod tests {
             [StreamEvent::Retract],
             "what came before the boundary stays"
         );
+        assert_eq!(piece(&mut text, "anew"), "\n\nanew", "it is shown right behind what stays");
         text.boundary();
         assert_eq!(piece(&mut text, "next"), "next");
-        assert_eq!(text.into_text(), "started\n\nnext");
+        assert_eq!(text.into_text(), "started\n\nanew\n\nnext");
     }
 
     #[test]
