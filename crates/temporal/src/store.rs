@@ -264,6 +264,13 @@ impl SharedStore {
             return Ok(number);
         }
         self.wake(session, format!("the command to session `{session}`")).await?;
+        // The workers do not resume a session that another one was begun to continue meanwhile.
+        if is_resume
+            && status == SessionStatus::Paused
+            && let Some(by) = self.claimed(session).await?
+        {
+            return Err(StoreError::Continued { session: session.clone(), by });
+        }
         if is_unstarted {
             // The first segment of its log says the same.
             let _ = self.log.put_summary(session, &Summary::default()).await;

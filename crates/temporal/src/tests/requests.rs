@@ -301,3 +301,34 @@ async fn a_session_that_was_resumed_is_not_lost_for_one_who_looked_before_that()
     cluster.decider().decide(&session, &[], None).await.unwrap();
     assert_eq!(cluster.store.answer(&session, 3).await.unwrap(), Some(Verdict::Accepted));
 }
+
+/// A server that is slow: another session is begun meanwhile that continues the one it is told of.
+struct Slow(crate::SharedLog);
+
+#[async_trait]
+impl SessionWaker for Slow {
+    async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
+        Ok(WorkflowStatus::default())
+    }
+
+    async fn wake(&self, session: &SessionId) -> Result<(), String> {
+        self.0.claim(session, &"new".into()).await.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_another_one_continues_is_not_resumed_by_a_request_that_was_stored_before() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", ASKS).await;
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    cluster.store.post(&session, &PAUSE, Timestamp::default()).await.unwrap();
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let slow = cluster.store_with(Slow(cluster.store.log().clone()));
+    let resumed = slow.resume(&session, Resume::default(), Timestamp::default()).await;
+    let continued = StoreError::Continued { session: session.clone(), by: "new".into() };
+    assert_eq!(resumed, Err(continued));
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let answer = cluster.store.answer(&session, 2).await.unwrap();
+    assert!(matches!(&answer, Some(Verdict::Refused(why)) if why.contains("`new`")), "{answer:?}");
+    assert_eq!(count(&cluster, &session, "flow:resumed").await, 0);
+}
