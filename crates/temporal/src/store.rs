@@ -1,6 +1,8 @@
 //! The shared log as a run store, for all that reads sessions and sends them commands. Nothing here runs a session: that
 //! is what workers do.
 
+mod continued;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
@@ -130,25 +132,6 @@ impl SharedStore {
                 self.log.put_summary(session, &Summary { is_unstarted: true, ..Summary::default() }).await;
         }
         begun
-    }
-
-    /// Has a session continued by the one with the id `by`, which is stored next, and by no other.
-    async fn claim(&self, session: &SessionId, by: &SessionId) -> Result<(), StoreError> {
-        match self.log.record(by).await {
-            Err(LogError::UnknownSession(_)) => {}
-            taken => return Err(taken.map_or_else(refused, |_| StoreError::SessionExists(by.clone()))),
-        }
-        let claimed = self.log.claim(session, by).await.map_err(refused)?;
-        match claimed == *by {
-            true => Ok(()),
-            false => Err(StoreError::Continued { session: session.clone(), by: claimed }),
-        }
-    }
-
-    /// The only id with which a session can be continued: that of the session which continues it, or was about to when
-    /// its start was cut short.
-    pub async fn claimed(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
-        self.log.claimed(session).await.map_err(refused)
     }
 
     /// Fails if the workers of a session cannot be told now. Gives whether it runs.
@@ -370,45 +353,6 @@ impl SharedStore {
             digest: facts,
             session,
         })
-    }
-
-    /// The session that continues this one.
-    async fn continuation(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
-        match self.claimed(session).await? {
-            Some(by) => Ok((self.parent_of(&by).await?.as_ref() == Some(session)).then_some(by)),
-            // Another version may have stored the one that continues it.
-            None => Ok(self.continuations().await?.remove(session)),
-        }
-    }
-
-    /// The sessions that another one continues, each with that one.
-    async fn continuations(&self) -> Result<BTreeMap<SessionId, SessionId>, StoreError> {
-        let sessions = self.log.sessions("").await.map_err(refused)?;
-        let records = stream::iter(sessions).map(|id| async move { (self.parent_of(&id).await, id) });
-        let mut found = BTreeMap::new();
-        let mut records = std::pin::pin!(records.buffered(READS));
-        while let Some((parent, id)) = records.next().await {
-            found.extend(parent?.map(|parent| (parent, id)));
-        }
-        Ok(found)
-    }
-
-    /// The session that a session continues. A record never changes, so it is read once.
-    async fn parent_of(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
-        if let Some(known) = self.parents.lock().get(session) {
-            return Ok(known.clone());
-        }
-        let record = match self.log.record(session).await {
-            Ok(record) => record,
-            // Other sessions that cannot be read do not concern this one.
-            Err(LogError::Damaged { .. } | LogError::OtherKey { .. } | LogError::UnknownSession(_)) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(refused(error)),
-        };
-        let parent = record.continues().cloned();
-        self.parents.lock().insert(session.clone(), parent.clone());
-        Ok(parent)
     }
 
     /// Only workers run sessions.
