@@ -107,6 +107,15 @@ pub(in super::super) fn stopped(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     running.interrupt()?;
     running.finish()?.expect_code(7)?;
     cluster.wait_for("two", "paused", SOON)?;
+    // Also after it has taken the default of a question.
+    let ask = json!({ "prompt": "Go?", "choices": ["yes", "no"], "default": "no" });
+    let ask = json!({ "id": "ask", "type": "human.input", "input": ask });
+    let flow = json!({ "name": "asks", "nodes": [sleeper("work", "60"), ask] });
+    let running = sandbox.start_flow(&flow, &["--session-id", "three"])?;
+    begun(sandbox, 3)?;
+    eventually(SOON, "the default is taken", || Ok(count(&cluster.log("three")?, "session:reply") == 1))?;
+    sandbox.run(&["pause", "three"])?.expect_code(0)?;
+    running.finish()?.expect_code(7)?;
     cluster.end(vec![worker])
 }
 
