@@ -17,8 +17,8 @@ use std::{
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Chunk, DynProvider, ErrorKind, ExecutionContext, NodePath, ProviderItem, ProviderStream,
-    ProviderWrapper, Redactor, StreamEvent,
+    Chunk, DynProvider, ErrorKind, ExecutionContext, NodePath, ProviderItem, ProviderStream, ProviderWrapper,
+    Redactor, StreamEvent,
 };
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};

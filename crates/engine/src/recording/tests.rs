@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
-use inspan_protocol::{Environment, ErrorCode, NodePath, StopReason};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodePath, StopReason};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

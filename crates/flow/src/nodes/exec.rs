@@ -214,11 +214,11 @@ async fn run(
         Some(value) => value.to_string().into_bytes(),
         None => Vec::new(),
     };
-    let ended = process.run(stdin, sinks, report, &context.cancel).await;
-    if context.cancel.is_cancelled() {
-        return Err(context.aborted());
-    }
-    let ended = ended?;
+    let ended = match process.run(stdin, sinks, report, &context.cancel).await {
+        // One that ended by itself has done its work, also if it is cancelled in the same moment.
+        Err(_) if context.cancel.is_cancelled() => return Err(context.aborted()),
+        ended => ended?,
+    };
     if let Some(error) = process.refused(&ended) {
         return Err(not_started(&program, &folder, &error));
     }
