@@ -53,11 +53,8 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
             let sent = match timeout(QUIET, &mut sending).await {
                 Ok(sent) => sent,
                 Err(_) => {
-                    terminal::progress(&format!(
-                        "still waiting for the collector at {}
-",
-                        exporter.url()
-                    ));
+                    let waiting = format!("still waiting for the collector at {}\n", exporter.url());
+                    terminal::progress(&waiting);
                     sending.await
                 }
             };
