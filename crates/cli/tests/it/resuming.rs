@@ -807,7 +807,7 @@ nodes:
         let mut child = program(folder, &["run", "flow.yaml", "--no-input"]).spawn().unwrap();
         until("it works", || folder.join("began").exists());
         signal(&child, "TERM");
-        std::thread::sleep(std::time::Duration::from_millis(wait));
+        inspan_testkit::pause(std::time::Duration::from_millis(wait));
         signal(&child, "TERM");
         assert_eq!(child.wait().unwrap().code(), Some(code), "after {wait} ms");
     }
