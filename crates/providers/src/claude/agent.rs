@@ -240,6 +240,7 @@ impl Agent for ClaudeAgent {
 
     fn receive(&mut self, bytes: Vec<u8>, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         turn.received();
+        turn.extend(self.transcripts.take_warning().map(ClaudeDecoded::Event));
         turn.extend(self.decoder.count_sub_messages(self.transcripts.take_counts()));
         turn.extend(self.decoder.push_bytes(&bytes));
         if self.max_turns.is_some_and(|max| self.decoder.exhausted(max)) {

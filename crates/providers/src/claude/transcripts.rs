@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inspan_protocol::{ProviderSessionId, Timestamp, Usage};
+use inspan_protocol::{ProviderSessionId, StreamEvent, Timestamp, Usage};
 use inspan_transport::{Line, LineSplitter};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -27,6 +27,10 @@ pub(super) struct Transcripts {
     projects: Option<PathBuf>,
     agents: BTreeSet<String>,
     reader: Arc<Mutex<Reader>>,
+    /// Whether they are read no more in this turn, since a disk did not answer in time.
+    is_slow: bool,
+    /// Whether that is to be said.
+    is_to_warn: bool,
 }
 
 /// What reads them, on a thread that may block.
@@ -49,7 +53,7 @@ struct ReadPart {
 
 impl Transcripts {
     pub(super) fn new(projects: Option<PathBuf>) -> Self {
-        Self { projects, agents: BTreeSet::new(), reader: Reader::new() }
+        Self { projects, agents: BTreeSet::new(), reader: Reader::new(), is_slow: false, is_to_warn: false }
     }
 
     /// A turn begins.
@@ -65,7 +69,7 @@ impl Transcripts {
     ) {
         let Some(projects) = &self.projects else { return };
         self.agents.extend(running.filter(|agent| is_file_name(agent)).map(str::to_owned));
-        if self.agents.is_empty() || !is_file_name(session.as_str()) {
+        if self.is_slow || self.agents.is_empty() || !is_file_name(session.as_str()) {
             return;
         }
         let (projects, session, agents) = (projects.clone(), session.to_string(), self.agents.clone());
@@ -75,9 +79,21 @@ impl Transcripts {
             reader.read_all(&projects, &session, agents);
         });
         if timeout(READ_TIME, reading).await.is_err() {
-            // The turn does not wait for such a disk again.
-            self.projects = None;
+            // This turn does not wait for such a disk again; the next one may find it faster.
+            (self.is_slow, self.is_to_warn) = (true, true);
         }
+    }
+
+    /// That sub-agents are not counted any more while they work, if that is so since the last time.
+    pub(super) fn take_warning(&mut self) -> Option<StreamEvent> {
+        std::mem::take(&mut self.is_to_warn).then(|| StreamEvent::Warning {
+            code: "subAgentsNotCounted".to_owned(),
+            message: format!(
+                "the transcripts of sub-agents could not be read within {} s: until the end of the turn a message of \
+                 theirs counts at least a token for each four characters",
+                READ_TIME.as_secs()
+            ),
+        })
     }
 
     /// What messages took, by their ids, as far as it was read since the last time.
@@ -207,6 +223,36 @@ mod tests {
         let mut transcripts = Transcripts::new(Some(home.path().to_path_buf()));
         transcripts.read(&ProviderSessionId::from("s-1"), ["a1"].into_iter()).await;
         assert_eq!(transcripts.take_counts(), []);
-        assert!(transcripts.projects.is_some(), "the next one is read");
+        assert_eq!(transcripts.take_warning(), None);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_is_asked_again_in_the_next_turn() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("-work/s-1/subagents");
+        fs::create_dir_all(&folder).unwrap();
+        let line = message("first", Some("end_turn"), 7, "2999-01-01T00:00:00.000Z");
+        fs::write(folder.join("agent-a1.jsonl"), line).unwrap();
+        let session = ProviderSessionId::from("s-1");
+        let mut transcripts = Transcripts::new(Some(home.path().to_path_buf()));
+        let reader = Arc::clone(&transcripts.reader);
+        let (holds, held) = std::sync::mpsc::channel();
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        let disk = std::thread::spawn(move || {
+            let _held = reader.lock().unwrap();
+            holds.send(()).unwrap();
+            ended.recv().unwrap_err();
+        });
+        held.recv().unwrap();
+        for is_first in [true, false] {
+            transcripts.read(&session, ["a1"].into_iter()).await;
+            assert_eq!(transcripts.take_warning().is_some(), is_first);
+        }
+        assert_eq!(transcripts.take_counts(), []);
+        drop(ends);
+        disk.join().unwrap();
+        transcripts.begin_turn();
+        transcripts.read(&session, ["a1"].into_iter()).await;
+        assert_eq!((transcripts.take_counts().len(), transcripts.take_warning()), (1, None));
     }
 }
