@@ -44,19 +44,18 @@ pub(super) struct Live {
     /// The event with which the session was resumed last.
     resumed: u64,
     /// Where the log says what each attempt that runs is to do.
-    attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
+    attempts: BTreeMap<AttemptKey, RunningAttempt>,
     /// Those of them that the log says are to end.
     ending: BTreeSet<AttemptKey>,
     /// Attempts that only wait.
-    waits: BTreeMap<(TaskRef, u32), AttemptWait>,
+    waits: BTreeMap<AttemptKey, AttemptWait>,
     /// Messages that no agent has got yet.
     outbox: Outbox,
     /// The places whose agents have ended, and whose attempts have not.
     silent: BTreeSet<NodePath>,
     machines: Machines,
-    /// Ends of attempts that are not used yet. Those of the log may be of earlier passes, which the node and the number of
-    /// the attempt do not tell apart.
-    done: VecDeque<(AttemptKey, AttemptDone)>,
+    /// Ends of attempts that are not used yet. Those of the log may be of earlier passes.
+    done: VecDeque<(AttemptKey, AttemptEnd)>,
     /// Whether the log may name running attempts that no worker runs, because this process has just
     /// read the log.
     is_new: bool,
@@ -142,7 +141,7 @@ impl Live {
             self.wait(spec, self.last_at);
         }
         if let (Writer::Attempt(key), Some(done)) = (&segment.header.by, &segment.header.done) {
-            self.done.push_back((key.clone(), done.clone()));
+            self.done.push_back((key.clone(), done.end.clone()));
         }
         let is_fact = |event: &Arc<Envelope>| FACTS.contains(&event.event.name());
         if !segment.events.iter().all(is_fact) {
@@ -183,13 +182,11 @@ impl Live {
         match AttemptWait::of(spec, now, self.hosted.context.redactor()) {
             Ok(wait) => {
                 let question = wait.question().cloned();
-                self.waits.insert((spec.node, spec.attempt), wait);
+                self.waits.insert(AttemptKey::of(spec), wait);
                 question
             }
             Err(error) => {
-                let end = AttemptEnd::Error(error);
-                let done = AttemptDone { node: spec.node, attempt: spec.attempt, end };
-                self.done.push_back((AttemptKey::of(spec), done));
+                self.done.push_back((AttemptKey::of(spec), AttemptEnd::Error(error)));
                 None
             }
         }
@@ -205,7 +202,7 @@ impl Live {
                 pool: spec.pool.clone(),
                 only_waits: only_waits(&spec.node_type),
             };
-            self.attempts.insert((spec.node, spec.attempt), attempt);
+            self.attempts.insert(attempt.key.clone(), attempt);
         }
         self.ending.extend(segment.header.cancel.iter().cloned());
         let newest = segment.header.answers.iter().map(|(number, _)| *number).max();
@@ -325,24 +322,25 @@ impl Live {
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
         for LostAttempt { attempt, given_up, never_began } in lost {
-            let found = self.attempts.iter().find(|(_, known)| known.key == attempt.key);
-            let Some((&(node, number), _)) = found else { continue };
+            let key = &attempt.key;
+            let Some(node) = self.running(key) else { continue };
             // It may have stored its end before it was lost.
-            if self.done.iter().any(|(key, _)| *key == attempt.key) {
+            if self.done.iter().any(|(of, _)| of == key) {
                 continue;
             }
             if *never_began {
                 // The pilot may still have to decide that it ends: ends are used after that.
-                let done = AttemptDone { node, attempt: number, end: AttemptEnd::NeverBegan };
-                self.done.push_back((attempt.key.clone(), done));
+                self.done.push_back((key.clone(), AttemptEnd::NeverBegan));
                 continue;
             }
             let mut todo = Vec::new();
             match given_up {
-                None => self.pilot.receive(Received::Lost { node, attempt: number }, now, &mut todo),
+                None => {
+                    self.pilot.receive(Received::Lost { node, attempt: key.attempt }, now, &mut todo);
+                }
                 Some(why) => {
                     let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why.clone()));
-                    let done = AttemptDone { node, attempt: number, end };
+                    let done = AttemptDone { node, attempt: key.attempt, end };
                     self.pilot.receive(Received::Ended(done), now, &mut todo);
                 }
             }
@@ -353,26 +351,23 @@ impl Live {
     /// Decides until nothing follows.
     pub(super) fn settle(&mut self, step: &mut Segment, now: Timestamp) {
         if std::mem::take(&mut self.is_new) {
-            let begun = |spec: &AttemptSpec| {
-                let known = self.attempts.get(&(spec.node, spec.attempt));
-                known.is_some_and(|known| known.key == AttemptKey::of(spec))
-            };
-            let lacking: Vec<_> = self.pilot.pick_up().into_iter().filter(|spec| !begun(spec)).collect();
+            let mut lacking = self.pilot.pick_up();
+            lacking.retain(|spec| !self.attempts.contains_key(&AttemptKey::of(spec)));
             lacking.into_iter().for_each(|spec| self.begin(spec, step));
         }
         while step.events.len() < BATCH {
             let mut todo = Vec::new();
             // What has succeeded by the log did so before what is decided now, such as a timeout. Why another one was
             // cancelled is known after the decision.
-            let succeeded = self.done.iter().position(|(_, done)| matches!(done.end, AttemptEnd::Output(_)));
-            if let Some((key, done)) = succeeded.and_then(|at| self.done.remove(at)) {
-                self.end(&key, done, now, &mut todo);
+            let succeeded = self.done.iter().position(|(_, end)| matches!(end, AttemptEnd::Output(_)));
+            if let Some((key, end)) = succeeded.and_then(|at| self.done.remove(at)) {
+                self.end(&key, end, now, &mut todo);
             } else {
                 self.pilot.decide(now, &mut todo);
                 if todo.is_empty() {
                     self.end_waits(step, now);
-                    let Some((key, done)) = self.done.pop_front() else { break };
-                    self.end(&key, done, now, &mut todo);
+                    let Some((key, end)) = self.done.pop_front() else { break };
+                    self.end(&key, end, now, &mut todo);
                 }
             }
             if self.execute(todo, step, now) {
@@ -381,47 +376,40 @@ impl Live {
         }
     }
 
-    fn end(&mut self, key: &AttemptKey, done: AttemptDone, now: Timestamp, todo: &mut Vec<Todo>) {
-        let attempt = (done.node, done.attempt);
-        if self.attempts.get(&attempt).is_none_or(|known| known.key != *key) {
-            return;
-        }
-        self.waits.remove(&attempt);
-        if self.is_running(attempt) {
+    fn end(&mut self, key: &AttemptKey, end: AttemptEnd, now: Timestamp, todo: &mut Vec<Todo>) {
+        self.waits.remove(key);
+        if let Some(node) = self.running(key) {
+            let done = AttemptDone { node, attempt: key.attempt, end };
             self.pilot.receive(Received::Ended(done), now, todo);
         }
     }
 
     /// Ends the attempts whose wait is over.
     fn end_waits(&mut self, step: &mut Segment, now: Timestamp) {
-        let due: Vec<_> = self.waits.iter().filter_map(|(of, wait)| Some((*of, wait.due(now)?))).collect();
-        for ((node, attempt), due) in due {
+        let due: Vec<_> =
+            self.waits.iter().filter_map(|(of, wait)| Some((of.clone(), wait.due(now)?))).collect();
+        for (key, due) in due {
             let due = match due {
                 Due::End(end) => Some(end),
                 Due::Answer(reply) => {
                     self.publish(step, now, None, None, reply);
-                    match self.waits.get(&(node, attempt)).and_then(|wait| wait.due(now)) {
+                    match self.waits.get(&key).and_then(|wait| wait.due(now)) {
                         Some(Due::End(end)) => Some(end),
                         _ => None,
                     }
                 }
             };
-            if let (Some(end), Some(known)) = (due, self.attempts.get(&(node, attempt))) {
-                self.done.push_back((known.key.clone(), AttemptDone { node, attempt, end: end.into() }));
-            }
+            self.done.extend(due.map(|end| (key, end.into())));
         }
     }
 
-    /// Whether the run waits for the end of an attempt that the log knows.
-    fn is_running(&self, attempt: (TaskRef, u32)) -> bool {
-        let (run, known) = (self.pilot.run(), self.attempts.get(&attempt));
-        known.is_some_and(|known| {
-            let task = run.state().find(run.graph(), Some(&known.key.path));
-            task == Some(attempt.0) && {
-                let node = run.state().node(attempt.0);
-                node.status == NodeStatus::Running && node.attempt == attempt.1
-            }
-        })
+    /// The node of an attempt that the log knows, if the run waits for its end.
+    fn running(&self, key: &AttemptKey) -> Option<TaskRef> {
+        let run = self.pilot.run();
+        let task = run.state().find(run.graph(), Some(&key.path))?;
+        let node = run.state().node(task);
+        let waits = node.status == NodeStatus::Running && node.attempt == key.attempt;
+        (waits && self.attempts.contains_key(key)).then_some(task)
     }
 
     /// Whether the session is over, or paused.
@@ -466,25 +454,29 @@ impl Live {
     fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {
         // It is known before it is stored, since it may end in the same step.
         let key = AttemptKey::of(spec);
-        let attempt =
-            RunningAttempt { key, begun: step.position, machine: None, pool: None, only_waits: true };
-        self.attempts.insert((spec.node, spec.attempt), attempt);
+        let attempt = RunningAttempt {
+            key: key.clone(),
+            begun: step.position,
+            machine: None,
+            pool: None,
+            only_waits: true,
+        };
+        self.attempts.insert(key, attempt);
         if let Some(question) = self.wait(spec, now) {
             self.publish(step, now, Some(spec.path.clone()), None, Event::SessionPrompt(question));
         }
     }
 
     fn abort(&mut self, node: TaskRef, attempt: u32, step: &mut Segment, now: Timestamp) {
-        let of = |spec: &AttemptSpec| (spec.node, spec.attempt) == (node, attempt);
-        let begun = self.attempts.get(&(node, attempt)).map(|begun| begun.key.clone());
-        if let (Some(_), Some(key)) = (self.waits.remove(&(node, attempt)), &begun) {
-            let id = &self.pilot.run().state().spec(self.pilot.run().graph(), node).id;
+        let run = self.pilot.run();
+        let key = AttemptKey { path: run.state().path(run.graph(), node), attempt };
+        if self.waits.remove(&key).is_some() {
+            let id = &run.state().spec(run.graph(), node).id;
             let error = AgentError::new(ErrorCode::Aborted, format!("node `{id}` was cancelled"));
-            let done = AttemptDone { node, attempt, end: AttemptEnd::Error(error) };
-            self.done.push_back((key.clone(), done));
-        } else if let Some(key) = begun {
+            self.done.push_back((key, AttemptEnd::Error(error)));
+        } else if self.attempts.contains_key(&key) {
             step.header.cancel.push(key);
-        } else if let Some(at) = step.header.begin.iter().position(of) {
+        } else if let Some(at) = step.header.begin.iter().position(|spec| AttemptKey::of(spec) == key) {
             // It has not begun: no worker runs it yet.
             step.header.begin.remove(at);
             let done = AttemptDone { node, attempt, end: AttemptEnd::NeverBegan };
@@ -522,13 +514,10 @@ impl Live {
     }
 
     pub(super) fn decision(&mut self) -> Decision {
-        let ended: Vec<_> =
-            self.attempts.keys().filter(|attempt| !self.is_running(**attempt)).copied().collect();
-        ended.iter().for_each(|attempt| drop(self.attempts.remove(attempt)));
-        let running = &self.attempts;
-        self.waits.retain(|attempt, _| running.contains_key(attempt));
-        let keys: BTreeSet<_> = running.values().map(|attempt| &attempt.key).collect();
-        self.ending.retain(|key| keys.contains(key));
+        let ended: Vec<_> = self.attempts.keys().filter(|key| self.running(key).is_none()).cloned().collect();
+        ended.iter().for_each(|key| drop(self.attempts.remove(key)));
+        self.waits.retain(|key, _| self.attempts.contains_key(key));
+        self.ending.retain(|key| self.attempts.contains_key(key));
         let waits = self.waits.values().filter_map(|wait| wait.wake_at(self.last_at));
         let status = self.pilot.run().state().status();
         Decision {
