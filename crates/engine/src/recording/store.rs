@@ -1,6 +1,10 @@
 //! Recordings as files: `<provider>-<beginning of the key>-<call>.json`, written at once or not at all.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use inspan_protocol::{AgentError, ErrorCode, NodePath, RECORDING_VERSION, StreamEvent};
 use serde::{Deserialize, Serialize};
@@ -146,10 +150,7 @@ pub(super) fn keep(
 
 /// The requests of a session whose calls were cut short, as far as the folder can be read.
 pub(super) fn cut_short(dir: &Path, session: Option<&String>) -> Vec<KeyedRequest> {
-    let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let recordings = files
-        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
-        .filter_map(|path| Some(read(&path).ok()?.1));
+    let recordings = files(dir).unwrap_or_default().into_iter().filter_map(|path| Some(read(&path).ok()?.1));
     recordings
         .filter(|recording| recording.cut_short && recording.session.as_ref() == session)
         .map(Recording::into_request)
@@ -158,16 +159,15 @@ pub(super) fn cut_short(dir: &Path, session: Option<&String>) -> Vec<KeyedReques
 
 /// All recordings of a folder, each with its file's name, in the order of their calls.
 pub(super) fn read_all(dir: &Path) -> Result<Vec<(String, Recording)>, RecordingError> {
-    let failed = |source: io::Error| RecordingError::Io { path: dir.to_owned(), source };
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|extension| extension == "json") {
-            paths.push(path);
-        }
-    }
+    let mut paths = files(dir).map_err(|source| RecordingError::Io { path: dir.to_owned(), source })?;
     paths.sort_by(|a, b| call_of(a).cmp(&call_of(b)).then_with(|| a.cmp(b)));
     paths.iter().map(|path| read(path)).collect()
+}
+
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<_> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    Ok(paths)
 }
 
 fn read(path: &Path) -> Result<(String, Recording), RecordingError> {

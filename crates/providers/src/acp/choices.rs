@@ -37,21 +37,19 @@ impl AcpAgent {
             self.think(&mut options, level).await?;
         }
         if let Some(mode) = mode {
-            if let Some(option) = find(&options, "mode") {
-                let values = option.values();
-                offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
-                self.warn_of_plan(&mode, &values);
+            let option = find(&options, "mode");
+            let values = match (option, &opened.modes) {
+                (Some(option), _) => option.values(),
+                (None, Some(modes)) => modes.available_modes.iter().map(|mode| mode.id.clone()).collect(),
+                (None, None) => return Err(not_offered("mode")),
+            };
+            offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
+            self.warn_of_plan(&mode, &values);
+            if option.is_some() {
                 self.set(&mut options, "mode", &mode).await?;
-            } else if let Some(modes) = &opened.modes {
-                let values: Vec<String> = modes.available_modes.iter().map(|mode| mode.id.clone()).collect();
-                offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
-                self.warn_of_plan(&mode, &values);
-                if modes.current_mode_id.as_ref() != Some(&mode) {
-                    let params = json!({ "sessionId": self.session, "modeId": mode });
-                    self.call::<Option<Value>>("session/set_mode", params).await?;
-                }
-            } else {
-                return Err(not_offered("mode"));
+            } else if opened.modes.and_then(|modes| modes.current_mode_id).as_ref() != Some(&mode) {
+                let params = json!({ "sessionId": self.session, "modeId": mode });
+                self.call::<Option<Value>>("session/set_mode", params).await?;
             }
         }
         self.decoder.set_model(chosen_model(&options).or(current));
