@@ -172,29 +172,27 @@ async fn delete(
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(not_deleted)?;
     let sessions: Vec<_> = sessions.iter().map(|id| SessionId::from(id.as_str())).collect();
-    for id in store.deletion_order(&sessions, SystemClock.now()).await.map_err(not_deleted)? {
-        if is_dry {
-            report_deleted("would be deleted", &id, None, invocation);
-            continue;
-        }
-        artifacts::leave(path, &id);
-        let gone = store.delete(&id, SystemClock.now()).await.map_err(not_deleted)?;
-        remove_artifacts(path, &store, &id).await;
-        report_deleted("deleted", &id, Some(&gone), invocation);
+    let found = store.delete(&sessions, Gc::Look, SystemClock.now()).await.map_err(not_deleted)?;
+    if is_dry {
+        found.iter().for_each(|found| report_deleted("would be deleted", found, invocation));
+        return Ok(Exit::Success);
+    }
+    sessions.iter().for_each(|id| artifacts::leave(path, id));
+    for gone in store.delete(&sessions, Gc::Delete, SystemClock.now()).await.map_err(not_deleted)? {
+        remove_artifacts(path, &store, &gone.session).await;
+        report_deleted("deleted", &gone, invocation);
     }
     Ok(Exit::Success)
 }
 
-fn report_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation: &Invocation) {
-    let (events, bytes) = gone.map(|gone| (gone.events, gone.bytes)).unzip();
-    match (invocation.form, gone) {
-        (OutputForm::Json, _) => {
-            invocation.json(&json!({ "sessionId": id, "done": what, "events": events, "bytes": bytes }));
+fn report_deleted(what: &str, Deleted { session, events, bytes }: &Deleted, invocation: &Invocation) {
+    match invocation.form {
+        OutputForm::Json => {
+            invocation.json(&json!({ "sessionId": session, "done": what, "events": events, "bytes": bytes }));
         }
-        (OutputForm::Text, Some(gone)) => {
-            terminal::progress(&format!("{id}: {what}, {} events, {} bytes\n", gone.events, gone.bytes));
+        OutputForm::Text => {
+            terminal::progress(&format!("{session}: {what}, {events} events, {bytes} bytes\n"));
         }
-        (OutputForm::Text, None) => drop(terminal::progress(&format!("{id}: {what}\n"))),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Deletes sessions: those that ended long ago, or one by name, also one that cannot be read.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
@@ -110,7 +113,7 @@ impl SqliteStore {
         for Deleted { session, .. } in report.sessions {
             leaving(&session);
             // Another process may have taken or deleted it in the meantime.
-            match self.delete_session(&session, now, since, Some(ended_before)).await {
+            match self.delete_ended(&session, now, since, ended_before).await {
                 Ok(gone) => deleted.extend(gone),
                 Err(
                     StoreError::Held { .. }
@@ -128,80 +131,60 @@ impl SqliteStore {
         Ok(report)
     }
 
-    /// The order in which sessions can be deleted one after the other.
+    /// Deletes sessions, ended or not: all of them or, if one cannot be deleted, none. The store reuses their space;
+    /// [`gc`](Self::gc) returns it to the disk.
     ///
     /// # Errors
-    /// Why one of them cannot be deleted, as of [`delete`](Self::delete), also if all others are.
-    pub async fn deletion_order(
+    /// [`StoreError::Held`] while a process runs one, [`StoreError::Needed`] while another open session takes over what it
+    /// did, [`StoreError::Reopens`] if it continues another one that has not ended, [`StoreError::UnknownSession`].
+    pub async fn delete(
         &self,
         sessions: &[SessionId],
+        mode: Gc,
         now: Timestamp,
-    ) -> Result<Vec<SessionId>, StoreError> {
+    ) -> Result<Vec<Deleted>, StoreError> {
         let (sessions, here) = (sessions.to_vec(), self.here.clone());
-        let order = move |connection: &mut Connection| {
-            let mut order: Vec<SessionId> = Vec::new();
-            loop {
-                let (known, mut refused) = (order.len(), None);
-                for id in &sessions {
-                    if order.contains(id) {
-                        continue;
-                    }
-                    match deletable(connection, id, &here, now, Timestamp::default(), &order) {
-                        Ok(_) => order.push(id.clone()),
-                        Err(why) => refused = refused.or(Some(why)),
-                    }
-                }
-                match refused {
-                    None => return Ok(order),
-                    Some(why) if order.len() == known => return Err(why),
-                    // It may be possible after those that were found since.
-                    Some(_) => {}
-                }
-            }
+        let find = move |connection: &Connection| {
+            let needed = session::needed(connection, Timestamp::default(), &sessions)?;
+            let rows = sessions.iter().map(|id| {
+                let session = deletable(connection, id, &here, now, &needed, &sessions)?;
+                Ok((session.number, session))
+            });
+            // In the order they were made, and each once.
+            rows.collect::<Result<BTreeMap<_, _>, Fault>>()
         };
-        self.readers.ask(order).await
-    }
-
-    /// Deletes one session, ended or not. The store reuses its space; [`gc`](Self::gc) returns it to the disk.
-    ///
-    /// # Errors
-    /// [`StoreError::Held`] while a process runs it, [`StoreError::Needed`] while an open session takes over what it
-    /// did, [`StoreError::Reopens`] if it continues one that has not ended, [`StoreError::UnknownSession`].
-    pub async fn delete(&self, session: &SessionId, now: Timestamp) -> Result<Deleted, StoreError> {
-        let deleted = self.delete_session(session, now, Timestamp::default(), None).await?;
-        deleted.ok_or_else(|| StoreError::UnknownSession(session.clone()))
+        if mode == Gc::Look {
+            let look = move |connection: &mut Connection| {
+                find(connection)?.values().map(|session| measure(connection, session)).collect()
+            };
+            return self.readers.ask(look).await;
+        }
+        let delete = move |transaction: &mut Transaction<'_>| {
+            let found = find(transaction.connection)?;
+            found.values().map(|session| remove(transaction, session)).collect()
+        };
+        self.write(usize::MAX, delete).await
     }
 
     /// Deletes a session, unless it was resumed and has not ended before the moment, or an open session that was made
     /// since needs it. What another session continues counts as ended with that one.
-    async fn delete_session(
+    async fn delete_ended(
         &self,
         id: &SessionId,
         now: Timestamp,
         since: Timestamp,
-        ended_before: Option<Timestamp>,
+        ended_before: Timestamp,
     ) -> Result<Option<Deleted>, StoreError> {
         let (id, here) = (id.clone(), self.here.clone());
         let delete = move |transaction: &mut Transaction<'_>| {
             let connection = transaction.connection;
-            let session = deletable(connection, &id, &here, now, since, &[])?;
-            if let Some(moment) = ended_before {
-                let stays = match session.ended_at(connection)? {
-                    Some(ended) => ended >= moment,
-                    None => session::continuation(connection, &id)?.is_none(),
-                };
-                if stays {
-                    return Ok(None);
-                }
-            }
-            let gone = measure(connection, &session)?;
-            for table in ["events", "commands", "records", "blobs"] {
-                let sql = format!("DELETE FROM {table} WHERE session = ?1");
-                connection.prepare_cached(&sql)?.execute([session.number])?;
-            }
-            connection.prepare_cached("DELETE FROM sessions WHERE number = ?1")?.execute([session.number])?;
-            transaction.remove_mark(session.number)?;
-            Ok(Some(gone))
+            let needed = session::needed(connection, since, &[])?;
+            let session = deletable(connection, &id, &here, now, &needed, &[])?;
+            let stays = match session.ended_at(connection)? {
+                Some(ended) => ended >= ended_before,
+                None => session::continuation(connection, &id)?.is_none(),
+            };
+            if stays { Ok(None) } else { remove(transaction, &session).map(Some) }
         };
         self.write(usize::MAX, delete).await
     }
@@ -237,32 +220,43 @@ impl SqliteStore {
     }
 }
 
-/// A session that can be deleted once others are gone. Of the sessions that need it only those count that were made since
-/// a moment.
+/// A session that can be deleted together with others.
 fn deletable(
     connection: &Connection,
     id: &SessionId,
     here: &Owner,
     now: Timestamp,
-    since: Timestamp,
-    gone: &[SessionId],
+    needed: &BTreeMap<String, SessionId>,
+    together: &[SessionId],
 ) -> Result<SessionRow, Fault> {
     let (session, _) = session::find_damaged(connection, id)?;
     if let Some(owner) = session.holder(here, now) {
         let owner = Box::new(owner.clone());
         return Err(StoreError::Held { session: id.clone(), owner }.into());
     }
-    if let Some(by) = session::needed(connection, since, gone)?.remove(id.as_str()) {
+    if let Some(by) = needed.get(id.as_str()).cloned() {
         return Err(StoreError::Needed { session: id.clone(), by }.into());
     }
     let before = session::continues(connection, id)?.into_iter();
-    let stays = |(id, is_open): &(SessionId, bool)| *is_open && !gone.contains(id);
+    let stays = |(id, is_open): &(SessionId, bool)| *is_open && !together.contains(id);
     let mut before: Vec<_> = before.take_while(stays).map(|(id, _)| id).collect();
     if !before.is_empty() {
         before.reverse();
         return Err(StoreError::Reopens { session: id.clone(), before }.into());
     }
     Ok(session)
+}
+
+fn remove(transaction: &mut Transaction<'_>, session: &SessionRow) -> Result<Deleted, Fault> {
+    let connection = transaction.connection;
+    let gone = measure(connection, session)?;
+    for table in ["events", "commands", "records", "blobs"] {
+        let sql = format!("DELETE FROM {table} WHERE session = ?1");
+        connection.prepare_cached(&sql)?.execute([session.number])?;
+    }
+    connection.prepare_cached("DELETE FROM sessions WHERE number = ?1")?.execute([session.number])?;
+    transaction.remove_mark(session.number)?;
+    Ok(gone)
 }
 
 fn ended(connection: &Connection, before: Timestamp) -> Result<Vec<SessionId>, Fault> {

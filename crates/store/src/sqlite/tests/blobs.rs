@@ -157,8 +157,8 @@ async fn what_no_event_refers_to_is_collected_and_a_session_takes_its_values_wit
     assert_eq!(store.get(&id, &unused.reference()).await, Err(missing));
     assert_eq!(store.read(&id, 8, Select::All).await, Ok(vec![complete(8, large("d"))]));
     assert!(store.verify().await.unwrap().is_sound());
-    let deleted = store.delete(&id, at(3)).await.unwrap();
-    assert!(deleted.events == 8 && deleted.bytes > 3 * LARGE_VALUE as u64, "{deleted:?}");
+    let deleted = store.delete(std::slice::from_ref(&id), Gc::Delete, at(3)).await.unwrap();
+    assert!(deleted[0].events == 8 && deleted[0].bytes > 3 * LARGE_VALUE as u64, "{deleted:?}");
     assert_eq!(hashes(&place), Vec::<String>::new());
 }
 

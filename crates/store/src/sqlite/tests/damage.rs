@@ -347,7 +347,7 @@ async fn a_session_that_cannot_be_read_is_one_entry() {
         let single = store.entry(&"run-2".into()).await;
         assert!(matches!(single, Err(StoreError::Damaged { .. })), "{harm}: {single:?}");
         assert!(store.gc(at(99), Gc::Look, at(99), |_| ()).await.is_ok(), "{harm}");
-        assert_eq!(store.delete(&"run-2".into(), at(9)).await.unwrap().events, 3, "{harm}");
+        assert_eq!(store.delete(&["run-2".into()], Gc::Delete, at(9)).await.unwrap()[0].events, 3, "{harm}");
         assert_eq!(store.entries("", 9).await.unwrap().len(), 2, "{harm}");
         assert!(store.verify().await.unwrap().is_sound(), "{harm}");
     }

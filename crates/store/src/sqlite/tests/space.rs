@@ -11,7 +11,7 @@ use futures::future::join_all;
 
 use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Lease, RunStore, Select, StoreError,
+    Gc, Lease, RunStore, Select, StoreError,
     tests::samples::{at, event, events, text},
 };
 
@@ -144,7 +144,7 @@ async fn a_full_store_stays_readable_and_continues_when_there_is_space() {
     assert_eq!(read.len() as u64, kept);
     assert_eq!(store.entries("", 9).await.unwrap().len(), 2);
     store.release(&old).await.unwrap();
-    store.delete(&old.session, at(1)).await.unwrap();
+    store.delete(std::slice::from_ref(&old.session), Gc::Delete, at(1)).await.unwrap();
     let next = kept + 1;
     assert_eq!(append(&store, &lease, &great("run-2", next, 20_000)).await, Ok(()));
     let more = until_full(&store, &lease, next + 1).await;

@@ -9,8 +9,8 @@ use inspan_protocol::{Command, Event, SessionId};
 
 use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Batch, CommandAnswer, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, Parent, ParentKind,
-    RunStore, Select, SessionRecord, StoreError, TransferError, Verdict, VerifyReport,
+    Batch, CommandAnswer, Exported, Gc, GcReport, Import, Lease, Owner, Parent, ParentKind, RunStore, Select,
+    SessionRecord, StoreError, TransferError, Verdict, VerifyReport,
     sqlite::session::{continuations_sql, entries_sql, replays_sql},
     tests::samples::{at, base, end, event, events, note, record},
 };
@@ -148,7 +148,7 @@ async fn of_a_damaged_session_what_comes_before_gets_out() {
     let refused = store.import(io::Cursor::new(text.clone().into_bytes()), Import::Whole).await.unwrap_err();
     assert_eq!(refused.to_string(), "line 6 of the exported session: the end is missing");
     // What is left of it can replace the damaged session, and be resumed.
-    store.delete(&id, at(9)).await.unwrap();
+    store.delete(std::slice::from_ref(&id), Gc::Delete, at(9)).await.unwrap();
     let part = store.import(io::Cursor::new(text.into_bytes()), Import::Part).await.unwrap();
     assert_eq!(part, Exported { session: id.clone(), events: 4, commands: 0, damage: None });
     assert_eq!(store.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=4)));
@@ -163,7 +163,7 @@ async fn of_lines_that_are_cut_off_what_comes_before_gets_in() {
     let store = place.open();
     let id = fill(&store, "run-1", 9).await;
     let (text, _) = exported(&store, &id).await;
-    store.delete(&id, at(9)).await.unwrap();
+    store.delete(std::slice::from_ref(&id), Gc::Delete, at(9)).await.unwrap();
     let cut = text.match_indices('\n').nth(4).unwrap().0 + 20;
     let torn = || io::Cursor::new(text.clone().into_bytes()[..cut].to_vec());
     let refused = store.import(torn(), Import::Whole).await.unwrap_err();
@@ -235,9 +235,9 @@ async fn only_what_ended_and_is_free_is_collected() {
     let look = store.gc(at(300), Gc::Look, at(400), |_| ()).await.unwrap();
     assert_eq!(look.sessions.iter().map(|gone| &gone.session).collect::<Vec<_>>(), [&second]);
     let needed = StoreError::Needed { session: first.clone(), by: heir.session.clone() };
-    assert_eq!(store.delete(&first, at(400)).await, Err(needed));
+    assert_eq!(store.delete(std::slice::from_ref(&first), Gc::Delete, at(400)).await, Err(needed));
     store.release(&lease).await.unwrap();
-    store.delete(&heir.session, at(400)).await.unwrap();
+    store.delete(std::slice::from_ref(&heir.session), Gc::Delete, at(400)).await.unwrap();
     let look = store.gc(at(300), Gc::Look, at(400), |_| ()).await.unwrap();
     let sessions: Vec<_> = look.sessions.iter().map(|gone| (gone.session.clone(), gone.events)).collect();
     assert_eq!(sessions, [(first, 61), (second, 61)]);
@@ -297,23 +297,30 @@ async fn a_session_is_deleted_with_those_that_it_continues_or_not_at_all() {
     for (id, before) in [("three", &["one", "two"][..]), ("two", &["one"])] {
         let before = before.iter().map(|id| SessionId::from(*id)).collect();
         let reopens = StoreError::Reopens { session: id.into(), before };
-        assert_eq!(store.delete(&id.into(), at(400)).await, Err(reopens));
+        assert_eq!(store.delete(&[id.into()], Gc::Delete, at(400)).await, Err(reopens));
     }
     assert_eq!(left(&store).await, all);
     let needed = StoreError::Needed { session: "one".into(), by: "fork".into() };
-    assert_eq!(store.delete(&"one".into(), at(400)).await, Err(needed));
-    store.delete(&"fork".into(), at(400)).await.unwrap();
+    assert_eq!(store.delete(&["one".into()], Gc::Delete, at(400)).await, Err(needed));
+    store.delete(&["fork".into()], Gc::Delete, at(400)).await.unwrap();
     // A younger one that goes on after them has ended, and needs them no more.
     following(&store, "four", next("three"), Some(350)).await;
     let together = ["zero", "one", "two", "three"];
     assert_eq!(collect(Gc::Look).await, together);
     assert_eq!(collect(Gc::Delete).await, together);
     assert_eq!(left(&store).await, ["four"]);
-    // By their names, the oldest first.
+    // By their names, in any order: of these the first is needed by the second, which would open the first again.
     following(&store, "a", None, None).await;
-    following(&store, "b", next("a"), Some(100)).await;
-    for id in ["a", "b", "four"] {
-        store.delete(&id.into(), at(400)).await.unwrap();
+    following(&store, "b", next("a"), None).await;
+    following(&store, "c", Some(("b", ParentKind::Fork)), None).await;
+    let needed = StoreError::Needed { session: "a".into(), by: "c".into() };
+    assert_eq!(store.delete(&["a".into(), "b".into()], Gc::Delete, at(400)).await, Err(needed));
+    assert_eq!(left(&store).await, ["a", "b", "c", "four"]);
+    for mode in [Gc::Look, Gc::Delete] {
+        let all = ["c", "a", "four", "b", "a"].map(SessionId::from);
+        let deleted = store.delete(&all, mode, at(400)).await.unwrap();
+        let names: Vec<_> = deleted.iter().map(|gone| (gone.session.as_str(), gone.events)).collect();
+        assert_eq!(names, [("four", 4), ("a", 3), ("b", 3), ("c", 3)]);
     }
     assert_eq!(left(&store).await, Vec::<String>::new());
     assert!(store.verify().await.unwrap().is_sound());
@@ -324,16 +331,16 @@ async fn what_is_named_is_deleted_unless_somebody_drives_it() {
     let place = TestFolder::new();
     let store = place.open();
     let [_, _, third, fourth, fifth] = old(&store).await;
-    let deleted = store.delete(&fourth, at(400)).await.unwrap();
-    assert_eq!((&deleted.session, deleted.events), (&fourth, 60));
+    let deleted = store.delete(std::slice::from_ref(&fourth), Gc::Delete, at(400)).await.unwrap();
+    assert_eq!((&deleted[0].session, deleted[0].events, deleted.len()), (&fourth, 60, 1));
     let held = StoreError::Held { session: fifth.clone(), owner: Box::new(Owner::of_process()) };
-    assert_eq!(store.delete(&fifth, at(400)).await, Err(held));
+    assert_eq!(store.delete(std::slice::from_ref(&fifth), Gc::Delete, at(400)).await, Err(held));
     let unknown = Err(StoreError::UnknownSession(fourth.clone()));
-    assert_eq!(store.delete(&fourth, at(400)).await, unknown);
+    assert_eq!(store.delete(std::slice::from_ref(&fourth), Gc::Delete, at(400)).await, unknown);
     assert_eq!(store.unanswered(&fourth).await, Err(StoreError::UnknownSession(fourth.clone())));
     assert_eq!(left(&store).await, ["run-1", "run-2", "run-3", "run-5"]);
     // The id is free again, and nothing of the old session is in the new one.
-    let Deleted { .. } = store.delete(&third, at(400)).await.unwrap();
+    store.delete(std::slice::from_ref(&third), Gc::Delete, at(400)).await.unwrap();
     let lease = start(&store, "run-3").await;
     assert_eq!(lease, Lease { session: third.clone(), epoch: 1 });
     assert_eq!(store.read(&third, 0, Select::All).await, Ok(Vec::new()));
