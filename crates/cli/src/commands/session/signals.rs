@@ -20,7 +20,8 @@ pub(super) type RunningSession = JoinHandle<Result<FlowRunResult, RunError>>;
 /// How long a session that a signal ends may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
 
-/// The same signal that comes again so soon is no second one: GNU `timeout` signals its program, and then the whole group.
+/// A signal that comes so soon after another one is no second one: GNU `timeout` signals its program, and then the whole
+/// group; systemd can send SIGHUP together with SIGTERM.
 const REPEATED: Duration = Duration::from_millis(200);
 
 /// How a session ended.
@@ -37,8 +38,8 @@ pub(in crate::commands) struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
     hangup: Option<Signal>,
-    /// The last one, and when it was received, or took effect.
-    last: Option<(&'static str, Instant)>,
+    /// When the last one was received, or took effect.
+    last: Option<Instant>,
     /// A write beyond a limit of the file's size fails then, like one to a full disk. By itself it would kill the program.
     _file_size: Option<Signal>,
 }
@@ -58,17 +59,17 @@ impl Signals {
     /// The next signal: the code that it earns, and its name.
     pub(in crate::commands) async fn next(&mut self) -> (Exit, &'static str) {
         loop {
-            let (exit, name) = self.received().await;
-            if !self.last.is_some_and(|(last, at)| last == name && at.elapsed() < REPEATED) {
-                self.last = Some((name, Instant::now()));
-                return (exit, name);
+            let signal = self.received().await;
+            if self.last.is_none_or(|at| at.elapsed() >= REPEATED) {
+                self.last = Some(Instant::now());
+                return signal;
             }
         }
     }
 
     /// The last signal takes effect only now. What was sent with it is received after this.
     fn takes_effect(&mut self) {
-        self.last = self.last.map(|(name, _)| (name, Instant::now()));
+        self.last = Some(Instant::now());
     }
 
     async fn received(&mut self) -> (Exit, &'static str) {
