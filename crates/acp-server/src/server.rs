@@ -162,10 +162,6 @@ impl Server {
 
     async fn new_session(&self, id: &Value, given: Value) {
         let opened = params(given).and_then(|wire::NewSession { cwd }| {
-            if cwd.is_absolute() && !cwd.is_dir() {
-                let message = format!("`cwd` must be a folder that exists, not `{}`", cwd.display());
-                return Err(RpcError::params(message));
-            }
             let chat = self.new_chat(Chat::id_of(&(self.fresh_id)()), cwd)?;
             self.put_chat(&chat)?;
             Ok(chat)
@@ -182,6 +178,10 @@ impl Server {
     fn new_chat(&self, id: String, cwd: PathBuf) -> Result<Arc<Chat>, RpcError> {
         if !cwd.is_absolute() {
             return Err(RpcError::params(format!("`cwd` must be an absolute path, not `{}`", cwd.display())));
+        }
+        if !cwd.is_dir() {
+            let message = format!("`cwd` must be a folder that exists, not `{}`", cwd.display());
+            return Err(RpcError::params(message));
         }
         let sessions = (self.open)(&cwd).map_err(|error| refused(&error))?;
         Ok(Chat::new(id, cwd, sessions))

@@ -417,6 +417,8 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     assert_eq!(client.refused("session/load", &of("nobody")).0, -32002);
     assert_eq!(client.refused("session/load", &of("acp-000000000000")).0, -32002);
     assert_eq!(client.refused("session/load", &of("../x")).0, -32002);
+    let gone = json!({ "sessionId": id, "cwd": folder.join("gone"), "mcpServers": [] });
+    assert_eq!(client.refused("session/load", &gone).0, -32602);
 }
 
 #[test]
