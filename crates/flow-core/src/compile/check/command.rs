@@ -52,7 +52,10 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
             help,
         );
     }
+    // These compare with `<` and `>`.
+    let compares = ["expr", "test", "["].contains(&name);
     if script.is_none()
+        && !compares
         && let Some(at) = items.iter().skip(1).position(|item| item.text().is_some_and(is_of_shell))
     {
         let (at, sign) = (at + 1, items[at + 1].text().unwrap_or_default());

@@ -98,8 +98,7 @@ impl SchemaCheck<'_> {
                 let words: Vec<&str> = words.into_iter().flat_map(str::split_whitespace).collect();
                 let help = (types(kind) == "a list" && !words.is_empty())
                     .then(|| format!("write a list: `[{}]`", words.join(", ")));
-                let named = error.instance().as_str().filter(|text| text.starts_with("flow."));
-                let help = named.and_then(as_template).or(help);
+                let help = error.instance().as_str().and_then(as_template).or(help);
                 self.push(Problem::error(Code::WrongType, self.span(path), message).help(help), key, sink);
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } if !holds_bound => {
@@ -284,14 +283,17 @@ fn words(json_type: &str) -> &'static str {
     }
 }
 
-/// How the value is inserted that a text seems to name, such as `flow.input.files`.
+/// How the value is inserted that a text seems to name, such as `flow.input.files`. `files.txt` is more often a file than
+/// the output of a node.
 fn as_template(text: &str) -> Option<String> {
     let is_name = |part: &str| {
         part.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic())
             && part.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
     };
-    let is_path = text.contains('.') && text.split('.').all(is_name);
-    is_path.then(|| format!("to insert a value, write `\"{{{{ {text} }}}}\"`"))
+    text.strip_prefix("flow.")?
+        .split('.')
+        .all(is_name)
+        .then(|| format!("to insert a value, write `\"{{{{ {text} }}}}\"`"))
 }
 
 fn spell(value: &Value) -> String {
