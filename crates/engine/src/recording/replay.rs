@@ -185,8 +185,8 @@ impl Tapes {
         let session = recording.session.as_ref().map(|session| format!(" `{session}`")).unwrap_or_default();
         let message = format!(
             "the recording `{name}` in `{}` has no end: a pause or the end of the process cut this call of `{provider}` \
-             short, and it was never made again. Resume the recorded session{session}, which makes it again, or record \
-             the flow anew",
+             short, and it was not made again. Resume the recorded session{session}, if it is still open, or record the flow \
+             anew",
             self.dir.display()
         );
         AgentError::new(ErrorCode::ConfigInvalid, message).from_provider(provider)
