@@ -536,20 +536,19 @@ impl Run {
         if task.session != self.session_words(at) {
             return Some(ReuseReason::Session);
         }
-        if agents.is_some() || task.agents.is_some() {
+        if let Some(agents) = agents {
             let [agents, before] =
-                [agents, task.agents.clone()].map(|agents| Some(task.but_open_conditions(agents?)));
-            let same =
-                agents == before || before.is_some_and(|before| self.with_own_files(&before) == agents);
+                [Some(agents), task.agents.clone()].map(|agents| Some(task.but_open_conditions(agents?)));
+            let own = || self.with_own_files(before.as_ref()?);
+            let same = agents == before || agents == own();
             return (!same).then_some(ReuseReason::Input);
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
         let now = self.any_input(at);
         let [now, before, given] = [now.as_ref(), task.input.as_ref(), attempt.input.as_ref().ok()]
             .map(|input| input.map(|input| task.compared(input)));
-        let same = given == before
-            || now == before
-            || before.is_some_and(|before| self.with_own_files(&before).map(Cow::Owned) == now);
+        let own = || before.as_ref().and_then(|before| self.with_own_files(before)).map(Cow::Owned);
+        let same = given == before || now == before || (now.is_some() && own() == now);
         (!same).then_some(ReuseReason::Input)
     }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
     About, Graph, Parent, ParentKind, SessionRecord, StatementKind, explain_taking_over,
-    schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, Run, StartNode},
+    schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, ReuseReason, Run, StartNode},
     testing::graph,
 };
 
@@ -612,7 +612,35 @@ nodes:
     let sim = ran(text);
     let plan = Sim::reusing(sim.run.graph(), reusable(&sim, usize::MAX)).run.plan(Timestamp::default());
     let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
-    assert_eq!(decisions, [ReuseDecision::Runs(crate::schedule::ReuseReason::Failed)]);
+    assert_eq!(decisions, [ReuseDecision::Runs(ReuseReason::Failed)]);
+}
+
+#[test]
+fn a_node_whose_input_cannot_be_evaluated_any_more_runs_again() {
+    let flow = |key: &str| {
+        let nodes = "nodes: [{ id: a, type: talk.agent, input: { prompt: '{{ flow.input.KEY }}' } }]";
+        graph(&format!("flow: {{ name: f, input: {{ title: old }} }}\n{nodes}\n").replace("KEY", key))
+    };
+    let sim = Sim::new(&flow("title"), &[]).driven(talk);
+    let run = Sim::reusing(&flow("titel"), reusable(&sim, usize::MAX)).run;
+    assert_eq!(run.plan(Timestamp::default()).nodes[0].decision, ReuseDecision::Runs(ReuseReason::Input));
+}
+
+#[test]
+fn an_agent_that_no_other_may_follow_any_more_runs_again_if_its_input_has_changed() {
+    let flow = |rest: &str| {
+        graph(&format!(
+            "
+name: f
+agents: {{ one: {{ type: talk.agent }}, two: {{ type: talk.agent }} }}
+nodes: [{{ id: a, agent: one, {rest} }}]
+"
+        ))
+    };
+    let sim = Sim::new(&flow("input: { prompt: old }, fallback: [{ agent: two }]"), &[]).driven(talk);
+    let before = reusable(&sim, usize::MAX);
+    assert_eq!(planned(&flow("input: { prompt: new }"), &before), ["a Runs(Input)"]);
+    assert_eq!(planned(&flow("input: { prompt: old }"), &before), ["a Reused"]);
 }
 
 const DEPLOY: &str = "
