@@ -375,6 +375,10 @@ impl Facts {
                 let error = reason.as_ref().map(|reason| {
                     AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
                 });
+                // What cleans up in a session that fails may wait for a person: a stop ends that too.
+                if self.tasks().any(|(_, node)| node.cleans_up && !node.has_ended()) {
+                    self.ending = None;
+                }
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
             }
             Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, Event, NodeStatus, Outcome, PauseCause, SessionStatus, Timestamp, WaitingOn,
+    AgentError, ErrorCode, Event, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus, Timestamp,
+    WaitingOn,
 };
 use serde_json::Value;
 
@@ -21,8 +22,23 @@ impl Run {
         let cleans_up =
             |(_, node): &(TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Running;
         let cleaning = self.facts.tasks().filter(cleans_up).count() as u32;
+        let Some(ending) = self.facts.ending.clone() else { return };
         if !actions.is_empty() || self.facts.running() > cleaning {
             return;
+        }
+        // A question need not end by itself. All else that cleans up is waited for.
+        let asking: Vec<TaskRef> = self.asking().collect();
+        let only_asks = self.facts.running() == asking.len() as u32;
+        let was_cut =
+            |(_, node): (TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Cancelled;
+        if only_asks && ending.outcome == Outcome::Stopped && !asking.is_empty() {
+            return asking.iter().for_each(|task| self.cancel(*task, CancelCause::Ending, actions));
+        }
+        if only_asks
+            && self.facts.pausing.is_some()
+            && (!asking.is_empty() || self.facts.tasks().any(was_cut))
+        {
+            return self.come_to_rest(actions);
         }
         self.take_answers(actions);
         if actions.is_empty() {
@@ -36,10 +52,16 @@ impl Run {
         {
             self.consider(task, super::PutOff::Over, actions);
         }
-        if !actions.is_empty() || self.facts.running() > 0 || self.agenda.next_timer(now).is_some() {
+        if !actions.is_empty() || !only_asks {
             return;
         }
-        let Some(ending) = self.facts.ending.clone() else { return };
+        if !asking.is_empty() {
+            let deadlines = self.facts.session.waits_for_input().filter_map(|open| open.deadline);
+            return self.wait_for_people(deadlines.min(), actions);
+        }
+        if self.agenda.next_timer(now).is_some() {
+            return;
+        }
         // A person says what becomes of a node that cleans up and was cut short, unless all is to stop.
         let state = &self.facts;
         let doubts = state.session.waits_for_input().filter_map(|prompt| {
@@ -49,12 +71,26 @@ impl Run {
         if let Some(until) = doubts.reduce(|one, other| one.into_iter().chain(other).min())
             && ending.outcome != Outcome::Stopped
         {
-            if state.session.status == SessionStatus::Running {
-                actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
-            }
-            return;
+            return self.wait_for_people(until, actions);
         }
         self.finish(ending.outcome, ending.error, now, actions);
+    }
+
+    /// The running nodes that wait for an answer. An interrupted attempt has asked too, and the one that replaces it is about
+    /// to ask again.
+    fn asking(&self) -> impl Iterator<Item = TaskRef> {
+        let state = &self.facts;
+        let asked = state.session.waits_for_input();
+        asked.filter_map(|open| state.find(&self.graph, open.task.as_ref())).filter(|task| {
+            let node = state.node(*task);
+            node.status == NodeStatus::Running && node.more.as_ref().is_some_and(|more| more.asks)
+        })
+    }
+
+    fn wait_for_people(&self, until: Option<Timestamp>, actions: &mut Vec<Action>) {
+        if self.facts.session.status == SessionStatus::Running {
+            actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
+        }
     }
 
     /// Cancels what runs, and lays the session to rest once nothing does.
@@ -172,27 +208,19 @@ impl Run {
     /// Nothing can be decided now: wait for what runs, or end.
     pub(super) fn rest(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         let state = &self.facts;
-        let (mut asking, mut doubts) = (0, 0);
-        for prompt in state.session.waits_for_input() {
-            let Some(task) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
-            let node = state.node(task);
-            // An interrupted attempt has asked, and the attempt that replaces it is about to ask again.
-            let asks = node.more.as_ref().is_some_and(|more| more.asks);
-            asking += u32::from(node.status == NodeStatus::Running && asks);
-            doubts += u32::from(node.status == NodeStatus::Pending && self.needs_confirmation(task));
-        }
+        let asking = self.asking().count() as u32;
         if state.running() > asking {
             return;
         }
-        if asking + doubts > 0 {
-            if state.session.status == SessionStatus::Running {
-                let until = state.session.waits_for_input().filter_map(|prompt| prompt.deadline).min();
-                actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
-            }
-            return;
-        }
-        if state.running() > 0 {
-            return;
+        let open = || state.session.waits_for_input();
+        let in_doubt = |prompt: &Prompt| {
+            let task = state.find(&self.graph, prompt.task.as_ref());
+            task.is_some_and(|task| {
+                state.node(task).status == NodeStatus::Pending && self.needs_confirmation(task)
+            })
+        };
+        if asking > 0 || open().any(in_doubt) {
+            return self.wait_for_people(open().filter_map(|prompt| prompt.deadline).min(), actions);
         }
         if !self.something_is_due_later(now) && self.pause_for_budget(actions) {
             return;

@@ -6,7 +6,11 @@ use inspan_protocol::{Event, NodeStatus, Outcome};
 use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story, world};
-use crate::{AttemptEnd, TaskRef, testing::graph};
+use crate::{
+    AttemptEnd, TaskRef,
+    schedule::{Run, StartNode},
+    testing::graph,
+};
 
 /// Takes something, and gives it back while other work goes on.
 const TAKES: &str = "
@@ -230,4 +234,60 @@ nodes:
     assert_eq!(status(&sim, "bad_back"), NodeStatus::Failed, "{}", story(&sim.log));
     let failure = sim.run.state().failure().map(|error| error.code);
     assert_eq!(failure, Some(inspan_protocol::ErrorCode::Timeout), "{}", story(&sim.log));
+}
+
+/// Asks a person after a failure.
+const ASKS: &str = "
+flow: { name: f }
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: human, type: control.noop, dependsOn: [{ node: bad, on: any }] }
+";
+
+/// The person thinks for an hour.
+fn thinks(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    let mut steps = world(start, run);
+    if start.path.node() == "human" {
+        steps.insert(1, AttemptStep::Until(run.state().last_at + Duration::from_secs(3_600)));
+    }
+    steps
+}
+
+#[test]
+fn a_session_waits_for_a_person_whom_it_asks_as_it_fails() {
+    let sim = Sim::new(&graph(ASKS), &[]).driven_to("flow:waiting", thinks).driven(thinks);
+    sim.check();
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{}", story(&sim.log));
+    assert_eq!(status(&sim, "human"), NodeStatus::Complete);
+}
+
+#[test]
+fn a_session_that_asks_a_person_as_it_fails_can_be_paused() {
+    let graph = graph(ASKS);
+    let mut sim = Sim::new(&graph, &[]).driven_to("flow:waiting", thinks);
+    sim.emit(None, Event::SessionPause { reason: None, cause: None });
+    sim.drive(thinks);
+    assert_eq!((status(&sim, "human"), sim.run.state().outcome()), (NodeStatus::Paused, None));
+    let sim = Sim::resumed(&graph, &sim.log, None).driven(world);
+    sim.check();
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{}", story(&sim.log));
+    assert_eq!((status(&sim, "human"), starts_of(&sim, "human")), (NodeStatus::Complete, 2));
+}
+
+#[test]
+fn a_session_that_asks_a_person_as_it_fails_can_be_stopped() {
+    let graph = graph(ASKS);
+    for is_paused in [false, true] {
+        let mut sim = Sim::new(&graph, &[]).driven_to("flow:waiting", thinks);
+        if is_paused {
+            sim.emit(None, Event::SessionPause { reason: None, cause: None });
+            sim.drive(thinks);
+            sim = Sim::resumed(&graph, &sim.log, None);
+        }
+        sim.emit(None, Event::SessionAbort { reason: None });
+        sim.drive(thinks);
+        sim.check();
+        let ends = (status(&sim, "human"), sim.run.state().outcome());
+        assert_eq!(ends, (NodeStatus::Cancelled, Some(Outcome::Stopped)), "{}", story(&sim.log));
+    }
 }
