@@ -47,7 +47,7 @@ use crate::{
 };
 pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
-pub(crate) use frames::product;
+pub(crate) use frames::{MOST_ITEMS, product};
 use items::ItemBefore;
 pub(crate) use plan::NotReused;
 pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How many items a foreach may have.
-const MOST_ITEMS: usize = 100_000;
+pub(crate) const MOST_ITEMS: usize = 100_000;
 
 /// How deep a flow may call itself if it does not say.
 const DEFAULT_DEPTH: u32 = 16;

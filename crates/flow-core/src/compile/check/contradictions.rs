@@ -10,6 +10,7 @@ use crate::{
     expr::{is_equal, is_true},
     graph::{EdgeOn, NodeIx},
     node::NodeKind,
+    schedule::MOST_ITEMS,
     spec::{Key, Yaml},
 };
 
@@ -21,7 +22,10 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
         match node_type {
             "human.input" => options.question(),
             "control.switch" => options.switch(),
-            "control.foreach" => options.exclude(),
+            "control.foreach" => {
+                options.matrix();
+                options.exclude();
+            }
             _ if node.kind() == Some(NodeKind::Agent) => options.tools(),
             _ => {}
         }
@@ -84,6 +88,16 @@ impl<'o> NodeOptions<'o> {
             let message = format!("the default `{text}` is not one of the choices");
             let problem = Problem::error(Code::InvalidValue, default.span, message);
             self.push(problem.help(help), "input.default");
+        }
+    }
+
+    /// A matrix with more combinations than can be run, also if the values that are templates are left out.
+    fn matrix(&mut self) {
+        let Some(matrix) = self.input("matrix") else { return };
+        let sizes = matrix.entries().iter().map(|axis| axis.value.items().len().max(1));
+        if sizes.fold(1, usize::saturating_mul) > MOST_ITEMS {
+            let message = format!("the matrix has more than {MOST_ITEMS} combinations");
+            self.push(Problem::error(Code::InvalidValue, matrix.span, message), "input.matrix");
         }
     }
 
