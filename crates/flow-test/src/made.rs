@@ -383,6 +383,8 @@ fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
                 of_frames(place, output, &mut outputs);
                 continue;
             }
+            // It was measured.
+            _ if output.get("waitedMs").is_some() => continue,
             _ if output.is_object() => &[],
             _ => continue,
         };
@@ -412,6 +414,7 @@ fn of_frames(place: &str, output: &Value, outputs: &mut Map<String, Value>) {
             let keys: &[&str] = match () {
                 () if given.get("stopReason").is_some() => &["text", "structuredOutput"],
                 () if given.get("exitCode").is_some() => &["stdout"],
+                () if given.get("waitedMs").is_some() => continue,
                 () => &[],
             };
             for key in keys.iter().filter(|key| !given[**key].is_null()) {

@@ -141,6 +141,7 @@ impl Trace {
                 // What was interrupted, or waited for its next attempt, and did not begin again.
                 for node in self.nodes.values_mut().filter(|node| node.is_under_way()) {
                     node.status = NodeStatus::Cancelled;
+                    node.ends.extend(node.began.map(|_| AttemptEnd::Cancelled));
                     node.end(now);
                 }
             }
@@ -221,6 +222,8 @@ impl Trace {
         match event {
             Event::TaskStart { node_type, .. } => {
                 node.status = NodeStatus::Running;
+                // A pause cancelled it, and this attempt does its work.
+                node.ends.pop_if(|end| matches!(end, AttemptEnd::Cancelled));
                 node.node_type = node_type.clone();
                 node.attempts += 1;
                 node.began = Some(now);

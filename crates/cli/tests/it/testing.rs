@@ -7,6 +7,7 @@ use inspan_flow_test::{Options, Suite, find};
 use serde_json::Value;
 
 use crate::commands;
+use crate::processes::{signal, until};
 use crate::program::{flow_folder, inspan, paths_below, program, ran, snapshot};
 
 const FLOW: &str = "
@@ -264,4 +265,44 @@ nodes:
     let cases = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
     assert_eq!(cases.matches("ok: \"yes\"").count(), 2, "{cases}");
     assert_eq!(cases.matches("slow: cancelled").count(), 2, "{cases}");
+}
+
+#[test]
+fn a_session_that_was_paused_or_killed_makes_a_case_that_passes() {
+    let paused = "
+flow: { name: paused }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo >> began; test -e go || sleep 60'] } }
+  - { id: rest, type: control.wait, dependsOn: [a], input: { ms: 20 } }
+";
+    let folder = flow_folder(paused);
+    let here = folder.path();
+    let run = ["run", "flow.yaml", "--no-input", "--session-id", "s"];
+    let mut child = program(here, &run).spawn().unwrap();
+    until("it works", || here.join("began").exists());
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    std::fs::write(here.join("go"), "").unwrap();
+    inspan(here, &["resume", "s"]).expect(0);
+    inspan(here, &["test", "--from", "s"]).expect(0);
+
+    // Killed after a failure, while what ran beside it was being cancelled.
+    let killed = "
+flow: { name: killed }
+nodes:
+  - { id: slow, type: exec, input: { argv: [sh, -c, 'trap \"\" TERM; echo >> began; sleep 9; sleep 9'] } }
+  - { id: bad, type: exec, input: { argv: [sh, -c, 'until test -e began; do sleep 0.1; done; exit 3'] } }
+";
+    let folder = flow_folder(killed);
+    let here = folder.path();
+    let mut child = program(here, &run).spawn().unwrap();
+    until("it fails", || inspan(here, &["logs", "s"]).stdout.contains("bad  ✘ failed"));
+    signal(&child, "KILL");
+    child.wait().unwrap();
+    inspan(here, &["resume", "s", "--no-input"]).expect(1);
+    let why = inspan(here, &["why", "s", "slow"]).expect(0).stdout;
+    assert!(why.contains("and the node was not started again: the flow was ending"), "{why}");
+    inspan(here, &["test", "--from", "s"]).expect(0);
+    let cases = std::fs::read_to_string(here.join("flow.test.yaml")).unwrap();
+    assert!(cases.contains("slow: cancelled"), "{cases}");
 }

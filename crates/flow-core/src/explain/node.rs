@@ -368,7 +368,10 @@ impl Walk<'_> {
             _ => return,
         };
         let message = messages.get(&path).unwrap_or(message);
-        let then = if node_ids.contains(&path) {
+        let ends = self.state().is_ending(task.frame) && !node.cleans_up;
+        let then = if ends {
+            ", and the node was not started again: the flow was ending".to_owned()
+        } else if node_ids.contains(&path) {
             format!(", with this message to the agent: {message}")
         } else if self.spec_of(self.run.graph(), task).effects == crate::graph::Effects::External {
             ", and a person must say whether the attempt took effect".to_owned()
