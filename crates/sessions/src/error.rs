@@ -105,6 +105,9 @@ impl From<StoreError> for SessionError {
             StoreError::Continued { session, by } => plain.with_hint(format!(
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),
+            StoreError::Claimed { session, .. } => {
+                plain.with_hint(format!("`inspan resume {session} --edited` starts it"))
+            }
             StoreError::SessionEnded(id) => plain
                 .with_hint(format!("`inspan resume {id}` starts a new session that reuses finished work")),
             StoreError::Held { session, .. } => plain.with_hint(format!(
@@ -153,7 +156,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
     match error {
         StoreError::UnknownSession(_) => SessionErrorCode::UnknownSession,
         StoreError::SessionExists(_) | StoreError::IdTaken { .. } => SessionErrorCode::SessionExists,
-        StoreError::Continued { .. } => SessionErrorCode::SessionContinued,
+        StoreError::Continued { .. } | StoreError::Claimed { .. } => SessionErrorCode::SessionContinued,
         StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
         StoreError::KeyReused { .. } => SessionErrorCode::KeyReused,

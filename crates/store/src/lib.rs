@@ -358,6 +358,14 @@ pub enum StoreError {
         /// The session that continues it.
         by: SessionId,
     },
+    /// Another session is to continue it, and is not stored: its start was cut short, or is under way.
+    #[error("session `{by}` is to continue session `{session}`, and its start was cut short or is under way")]
+    Claimed {
+        /// The session.
+        session: SessionId,
+        /// The session that is to continue it.
+        by: SessionId,
+    },
     /// An open session takes over what it did.
     #[error("session `{by}` has not ended and takes over the finished work of `{session}`")]
     Needed {

@@ -111,17 +111,10 @@ impl SharedStore {
             if let Some(by) = self.continuation(old).await? {
                 return Err(StoreError::Continued { session: old.clone(), by });
             }
-            let summary = self.summary(old).await?;
-            // The workers still run it, or wait in it, or are about to.
-            if !rests(summary.facts.status) {
-                return self.held(old);
-            }
-            let requests = self.log.requests(old).await.map_err(refused)?;
-            let is_resumed = self.is_resumed(old, &summary, &requests).await?;
-            if is_resumed && (self.waker.is_none() || self.check(old).await?) {
-                return self.held(old);
-            }
+            self.check_rests(old).await?;
             self.claim(old, &record.session).await?;
+            // It may have been resumed before it was claimed; now the workers do not resume it any more.
+            self.check_rests(old).await?;
         }
         self.log.create(record).await.map_err(refused)?;
         let session = &record.session;
@@ -132,6 +125,19 @@ impl SharedStore {
                 self.log.put_summary(session, &Summary { is_unstarted: true, ..Summary::default() }).await;
         }
         begun
+    }
+
+    /// Fails if the workers still run a session, or wait in it, or are about to.
+    async fn check_rests(&self, session: &SessionId) -> Result<(), StoreError> {
+        let summary = self.summary(session).await?;
+        let requests = self.log.requests(session).await.map_err(refused)?;
+        let is_resumed = self.is_resumed(session, &summary, &requests).await?;
+        if !rests(summary.facts.status)
+            || (is_resumed && (self.waker.is_none() || self.check(session).await?))
+        {
+            return self.held(session);
+        }
+        Ok(())
     }
 
     /// Fails if the workers of a session cannot be told now. Gives whether it runs.
@@ -239,20 +245,21 @@ impl SharedStore {
         {
             return Err(StoreError::Continued { session: session.clone(), by });
         }
+        let is_resume = matches!(request, SessionRequest::Resume(_));
+        let goes_on = is_resume && status == SessionStatus::Paused;
+        if goes_on {
+            self.check_unclaimed(session).await?;
+        }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
-        let is_resume = matches!(posted.request, SessionRequest::Resume(_));
         let number = self.log.post(session, &posted).await.map_err(refused)?;
         // It waits for the resume, which says that what ran is lost.
         if !is_resume && self.is_gone(session, facts.status).await {
             return Ok(number);
         }
         self.wake(session, format!("the command to session `{session}`")).await?;
-        // The workers do not resume a session that another one was begun to continue meanwhile.
-        if is_resume
-            && status == SessionStatus::Paused
-            && let Some(by) = self.claimed(session).await?
-        {
-            return Err(StoreError::Continued { session: session.clone(), by });
+        if goes_on {
+            // The workers do not resume a session that another one was begun to continue meanwhile.
+            self.check_unclaimed(session).await?;
         }
         if is_unstarted {
             // The first segment of its log says the same.

@@ -19,7 +19,25 @@ impl SharedStore {
         let claimed = self.log.claim(session, by).await.map_err(refused)?;
         match claimed == *by {
             true => Ok(()),
-            false => Err(StoreError::Continued { session: session.clone(), by: claimed }),
+            false => Err(self.claimed_by(session, claimed).await),
+        }
+    }
+
+    /// Fails if another session continues this one, or is to.
+    pub(super) async fn check_unclaimed(&self, session: &SessionId) -> Result<(), StoreError> {
+        match self.claimed(session).await? {
+            Some(by) => Err(self.claimed_by(session, by).await),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a session is not continued in another way.
+    async fn claimed_by(&self, session: &SessionId, by: SessionId) -> StoreError {
+        let (session, parent) = (session.clone(), self.parent_of(&by).await);
+        match parent {
+            Ok(parent) if parent.as_ref() == Some(&session) => StoreError::Continued { session, by },
+            Ok(_) => StoreError::Claimed { session, by },
+            Err(error) => error,
         }
     }
 

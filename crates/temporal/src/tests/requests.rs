@@ -1,11 +1,16 @@
 //! What is asked of sessions: each request counts once, and one that would have no effect is refused.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use inspan_flow::{Resume, RunStore};
 use inspan_flow_core::{Parent, ParentKind, SessionRecord};
 use inspan_protocol::{Command, Envelope, Event, Rejection, SessionId, SessionStatus, Timestamp};
 use inspan_store::{Liveness, StoreError, Verdict, async_trait};
+use object_store::{
+    local::LocalFileSystem,
+    memory::InMemory,
+    throttle::{ThrottleConfig, ThrottledStore},
+};
 
 use super::{cluster::TestCluster, sessions::Server};
 use crate::{
@@ -87,7 +92,7 @@ async fn ended(cluster: &TestCluster, id: &str) -> SessionId {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_continued_by_one_however_many_try_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let objects = object_store::local::LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+    let objects = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
     let cluster = TestCluster::on(crate::SharedLog::new(Arc::new(objects), "team".into()));
     let old = ended(&cluster, "old").await;
     let tries = (0..8).map(async |number| {
@@ -97,9 +102,15 @@ async fn a_session_is_continued_by_one_however_many_try_at_once() {
     let tries = futures::future::join_all(tries).await;
     let by = cluster.store.entry(&old).await.unwrap().continued_by.unwrap();
     assert_eq!(tries.iter().filter(|tried| tried.is_ok()).count(), 1, "{tries:?}");
-    for refused in tries.into_iter().filter_map(Result::err) {
-        assert_eq!(refused, StoreError::Continued { session: old.clone(), by: by.clone() });
-    }
+    let (session, by) = (old.clone(), by.clone());
+    let why = [
+        StoreError::Continued { session: session.clone(), by: by.clone() },
+        StoreError::Claimed { session, by },
+    ];
+    assert!(
+        tries.iter().filter_map(|tried| tried.as_ref().err()).all(|refused| why.contains(refused)),
+        "{tries:?}"
+    );
     assert_eq!(cluster.store.entries("", 99).await.unwrap().len(), 2);
 }
 
@@ -115,7 +126,7 @@ async fn a_continuation_that_was_cut_short_is_begun_again_with_its_id() {
     assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, None);
     let refused = cluster.store.add(&continuation(&cluster, &old, "second").await).await;
     let by = cluster.store.claimed(&old).await.unwrap().unwrap();
-    assert_eq!(refused, Err(StoreError::Continued { session: old.clone(), by: by.clone() }));
+    assert_eq!(refused, Err(StoreError::Claimed { session: old.clone(), by: by.clone() }));
     cluster.store.add(&continuation(&cluster, &old, by.as_str()).await).await.unwrap();
     assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, Some("first".into()));
 }
@@ -325,10 +336,37 @@ async fn a_session_that_another_one_continues_is_not_resumed_by_a_request_that_w
     cluster.decider().decide(&session, &[], None).await.unwrap();
     let slow = cluster.store_with(Slow(cluster.store.log().clone()));
     let resumed = slow.resume(&session, Resume::default(), Timestamp::default()).await;
-    let continued = StoreError::Continued { session: session.clone(), by: "new".into() };
-    assert_eq!(resumed, Err(continued));
+    assert_eq!(resumed, Err(StoreError::Claimed { session: session.clone(), by: "new".into() }));
     cluster.decider().decide(&session, &[], None).await.unwrap();
     let answer = cluster.store.answer(&session, 2).await.unwrap();
     assert!(matches!(&answer, Some(Verdict::Refused(why)) if why.contains("`new`")), "{answer:?}");
     assert_eq!(count(&cluster, &session, "flow:resumed").await, 0);
+}
+
+#[tokio::test]
+async fn a_session_that_is_resumed_while_another_one_claims_it_is_not_continued_by_that_one() {
+    let objects = Arc::new(InMemory::new());
+    let cluster = TestCluster::on(crate::SharedLog::new(objects.clone(), "team".into()));
+    let old = cluster.add("old", ASKS).await;
+    cluster.decider().decide(&old, &[], None).await.unwrap();
+    cluster.store.post(&old, &PAUSE, Timestamp::default()).await.unwrap();
+    cluster.decider().decide(&old, &[], None).await.unwrap();
+    // A slow bucket: the claim takes its time, and the session is resumed meanwhile.
+    let wait = ThrottleConfig { wait_put_per_call: Duration::from_secs(1), ..ThrottleConfig::default() };
+    let slow = crate::SharedLog::new(Arc::new(ThrottledStore::new(objects, wait)), "team".into());
+    let slow = SharedStore::new(slow, "a test");
+    let record = continuation(&cluster, &old, "new").await;
+    let resumed = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        cluster.store.resume(&old, Resume::default(), Timestamp::default()).await
+    };
+    let (added, resumed) = tokio::join!(slow.add(&record), resumed);
+    assert!(matches!(added, Err(StoreError::Held { .. })), "{added:?}");
+    assert_eq!(resumed, Ok(2));
+    // The workers take the request after the claim: neither session runs, and the claim says how to go on.
+    cluster.decider().decide(&old, &[], None).await.unwrap();
+    assert_eq!(count(&cluster, &old, "flow:resumed").await, 0);
+    let again = cluster.store.resume(&old, Resume::default(), Timestamp::default()).await;
+    assert_eq!(again, Err(StoreError::Claimed { session: old.clone(), by: "new".into() }));
+    slow.add(&record).await.unwrap();
 }
