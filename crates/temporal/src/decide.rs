@@ -8,10 +8,11 @@ mod waits;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Clock, ProviderRegistry};
+use inspan_engine::{Clock, LaterClock, ProviderRegistry};
 use inspan_flow::{AttemptContext, NodeRegistry};
 use inspan_flow_core::{AttemptSpec, Graph, Reusable, SessionRecord};
 use inspan_protocol::{AgentError, Event, ProviderSessionId, SessionId, Timestamp};
@@ -102,8 +103,8 @@ pub struct Decision {
     /// The names of those of them that are to end. A worker that runs one knows it from the log; one that no worker has
     /// taken yet must not be taken any more.
     pub ending: Vec<String>,
-    /// When to decide again even if nothing happens.
-    pub wake_at: Option<Timestamp>,
+    /// After which time to decide again even if nothing happens.
+    pub wake_in: Option<Duration>,
     /// Whether the session has ended.
     pub has_ended: bool,
 }
@@ -187,7 +188,7 @@ impl Decider {
         let mut stop = stop;
         loop {
             live.pull(&self.log).await?;
-            let now = self.now(&live);
+            let now = self.now(&mut live);
             let mut step = Segment::new(Writer::Decider, live.position);
             live.take_requests(&self.log, &mut step, now).await?;
             live.take_lost(lost, &mut step, now);
@@ -208,7 +209,8 @@ impl Decider {
                 Stored::Overtaken => live = self.open(session).await?,
             }
         }
-        let decision = live.decision();
+        let now = self.now(&mut live);
+        let decision = live.decision(now);
         if !decision.has_ended {
             *slot = Some(live);
         }
@@ -224,9 +226,13 @@ impl Decider {
         Arc::clone(sessions.entry(session.clone()).or_default())
     }
 
-    /// The time, which never goes back within a session.
-    fn now(&self, live: &Live) -> Timestamp {
-        self.clock.now().max(live.last_at)
+    /// The time, which never goes back within a session: where the clock of another machine is ahead, it continues from the
+    /// last event.
+    fn now(&self, live: &mut Live) -> Timestamp {
+        if live.clock.now() < live.last_at {
+            live.clock = LaterClock::not_before(live.last_at, Arc::clone(&self.clock));
+        }
+        live.clock.now()
     }
 
     async fn open(&self, session: &SessionId) -> Result<Live, DecideError> {
@@ -234,13 +240,13 @@ impl Decider {
         let host = |error| DecideError::Host { session: session.clone(), error };
         let hosted = self.host.session(&record).map_err(host)?;
         let before = self.before(&record, &hosted.graph).await?;
-        Live::new(record, hosted, before).map_err(host)
+        Live::new(record, hosted, before, Arc::clone(&self.clock)).map_err(host)
     }
 
     /// The same session from the facts that it has read.
     fn reopen(&self, live: Live) -> Result<Live, DecideError> {
         let host = |error| DecideError::Host { session: live.record.session.clone(), error };
-        let mut again = Live::new(live.record.clone(), live.hosted, live.before).map_err(host)?;
+        let mut again = Live::new(live.record.clone(), live.hosted, live.before, live.clock).map_err(host)?;
         for segment in live.read {
             again.apply(segment);
         }

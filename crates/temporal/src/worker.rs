@@ -43,7 +43,6 @@ const GRACE: Duration = Duration::from_secs(20);
 /// What who decides does for the server.
 pub(crate) struct Decisions {
     decider: Decider,
-    clock: Arc<dyn Clock>,
 }
 
 /// What a worker does for the server.
@@ -74,7 +73,7 @@ impl Decisions {
                     .filter(|attempt| !known.contains(&attempt.name()))
                     .collect(),
                 ending: decision.ending.into_iter().filter(|name| !ending.contains(name)).collect(),
-                wake_in_ms: decision.wake_at.map(|at| at.since(self.clock.now()).as_millis() as u64),
+                wake_in_ms: decision.wake_in.map(|time| time.as_millis() as u64),
                 has_ended: decision.has_ended,
             }),
             Err(error) => {
@@ -189,7 +188,7 @@ pub async fn run_worker(
         heartbeat,
         stopping: stopping.clone(),
     };
-    let decisions = Decisions { decider: Decider::new(log, host, Arc::clone(&clock)), clock };
+    let decisions = Decisions { decider: Decider::new(log, host, clock) };
     let failed = |error: &dyn std::fmt::Display| EngineError::Worker(error.to_string());
     let runtime = Runtime::from_current_tokio(Default::default()).map_err(|error| failed(&error))?;
     let mut options = WorkerOptions::new(cluster.queue())

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use inspan_engine::Clock;
 use inspan_flow_core::{
     AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run, SessionRecord, TaskRef,
     Todo,
@@ -37,6 +38,8 @@ pub(super) struct Live {
     pub(super) position: LogPosition,
     /// The newest event's time.
     pub(super) last_at: Timestamp,
+    /// The time of the session.
+    pub(super) clock: Arc<dyn Clock>,
     /// How many requests are answered.
     answered: u64,
     /// Those of them that have a key.
@@ -69,6 +72,7 @@ impl Live {
         record: SessionRecord,
         hosted: HostedSession,
         before: Before,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, AgentError> {
         let mut run =
             Run::new(hosted.graph.clone(), &record.session, record.input.clone(), hosted.max_concurrency);
@@ -91,6 +95,7 @@ impl Live {
             pilot,
             position: LogPosition::default(),
             last_at: Timestamp::default(),
+            clock,
             answered: 0,
             keyed: KeyedRequests::default(),
             resumed: 0,
@@ -513,17 +518,18 @@ impl Live {
         step.events.push(Arc::new(envelope));
     }
 
-    pub(super) fn decision(&mut self) -> Decision {
+    pub(super) fn decision(&mut self, now: Timestamp) -> Decision {
         let ended: Vec<_> = self.attempts.keys().filter(|key| self.running(key).is_none()).cloned().collect();
         ended.iter().for_each(|key| drop(self.attempts.remove(key)));
         self.waits.retain(|key, _| self.attempts.contains_key(key));
         self.ending.retain(|key| self.attempts.contains_key(key));
-        let waits = self.waits.values().filter_map(|wait| wait.wake_at(self.last_at));
+        let waits = self.waits.values().filter_map(|wait| wait.wake_at(now));
+        let wake_at = waits.chain(self.pilot.wake_at()).min();
         let status = self.pilot.run().state().status();
         Decision {
             running: self.attempts.values().filter(|attempt| !attempt.only_waits).cloned().collect(),
             ending: self.ending.iter().map(AttemptKey::to_string).collect(),
-            wake_at: waits.chain(self.pilot.wake_at()).min().filter(|_| status != SessionStatus::Paused),
+            wake_in: wake_at.filter(|_| status != SessionStatus::Paused).map(|at| at.since(now)),
             has_ended: status.has_ended(),
         }
     }

@@ -146,7 +146,12 @@ impl TestCluster {
 
     /// Another worker: it remembers nothing.
     pub(super) fn decider(&self) -> Decider {
-        Decider::new(self.log.clone(), Arc::new(Machine), Arc::new(SystemClock))
+        self.decider_with(Arc::new(SystemClock))
+    }
+
+    /// The same on a machine with this clock.
+    pub(super) fn decider_with(&self, clock: Arc<dyn Clock>) -> Decider {
+        Decider::new(self.log.clone(), Arc::new(Machine), clock)
     }
 
     /// Another worker, which runs attempts.
@@ -205,7 +210,7 @@ impl TestCluster {
                         });
                     }
                 }
-                let until = decision.wake_at.map(|at| at.since(SystemClock.now()));
+                let until = decision.wake_in;
                 tokio::select! {
                     Some(ended) = flights.join_next() => {
                         let (attempt, is_ended): (RunningAttempt, bool) = ended.expect("no attempt panics");

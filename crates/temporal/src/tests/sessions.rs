@@ -1,8 +1,8 @@
 //! Sessions from their beginning to their end.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use inspan_engine::{Hub, RandomIds, SystemClock};
+use inspan_engine::{Clock, Hub, LaterClock, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
 use inspan_protocol::{Command, Event, NodePath, SessionId, SessionStatus, Timestamp};
 use inspan_store::{StoreError, async_trait};
@@ -568,4 +568,19 @@ async fn a_list_says_what_continues_a_session() {
         let old = entries.iter().find(|entry| entry.session == old).unwrap();
         assert_eq!(old.continued_by, Some("new".into()), "{prefix}");
     }
+}
+
+#[tokio::test]
+async fn time_goes_on_from_the_last_event_where_the_clock_of_another_machine_is_ahead() {
+    let cluster = TestCluster::new();
+    let flow = "flow: { name: waits }\nnodes: [{ id: wait, type: control.wait, input: { ms: 300 } }]\n";
+    let session = cluster.add("flow-1", flow).await;
+    let hour = Duration::from_secs(3_600);
+    let ahead = LaterClock::not_before(SystemClock.now() + hour, Arc::new(SystemClock));
+    cluster.decider_with(ahead).decide(&session, &[], None).await.unwrap();
+    let right = cluster.decider();
+    let decision = right.decide(&session, &[], None).await.unwrap();
+    assert!(decision.wake_in.unwrap() <= Duration::from_millis(300), "{decision:?}");
+    tokio::time::sleep(Duration::from_millis(350)).await;
+    assert!(right.decide(&session, &[], None).await.unwrap().has_ended);
 }
