@@ -541,6 +541,19 @@ type = \"desktop\"
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn a_relative_program_of_a_channel_is_in_the_folder_of_its_settings() {
+    let settings = "[channels.script]\ntype = \"command\"\nargv = [\"./notify.sh\"]\n";
+    let folder = folder_with(&[("project/flow.yaml", GATE), ("project/inspan.toml", settings)]);
+    let program = folder.path().join("project/notify.sh");
+    write_program(&program, "#!/bin/sh\ncat > \"$HOME/message.json\"\n").unwrap();
+    let asked = run(folder.path(), &["run", "project", "--no-input", "--session-id", "s"]).expect(3);
+    let message = fs::read_to_string(folder.path().join("message.json"));
+    let message: Value = serde_json::from_str(&message.expect(&asked.stderr)).unwrap();
+    assert_eq!(message["session"], "s");
+}
+
 #[test]
 fn a_channel_is_tested_and_a_wrong_one_is_refused() {
     let receiver = Receiver::start(|number, _| if number == 0 { Answer::Broken } else { Answer::good() });
