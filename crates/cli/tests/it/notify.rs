@@ -555,6 +555,15 @@ fn a_relative_program_of_a_channel_is_in_the_folder_of_its_settings() {
 }
 
 #[test]
+fn doctor_says_that_a_channel_sends_nothing() {
+    let folder = folder(FAILS, "[channels.screen]\ntype = \"desktop\"\non = []\n");
+    let doctor = run(folder.path(), &["doctor", "--offline"]).stdout;
+    let rows: Vec<&str> = doctor.lines().filter(|line| line.contains(" screen ")).collect();
+    let [row] = rows[..] else { panic!("{doctor}") };
+    assert!(row.ends_with(" sends nothing by itself: `on` is empty"), "{row}");
+}
+
+#[test]
 fn a_channel_is_tested_and_a_wrong_one_is_refused() {
     let receiver = Receiver::start(|number, _| if number == 0 { Answer::Broken } else { Answer::good() });
     let folder = folder(FAILS, &webhook(&receiver, ALL));
