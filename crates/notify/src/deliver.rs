@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -100,6 +100,8 @@ pub struct Delivery {
     pub clock: Arc<dyn Clock>,
     /// Takes a warning: once for each channel that fails.
     pub warn: Warn,
+    /// The channels of which a warning was given since their last success, by name and file. What is cloned shares them.
+    pub warned: Arc<Mutex<BTreeSet<(String, String)>>>,
 }
 
 /// What could not be sent before the end: another process sends it.

@@ -199,6 +199,7 @@ fn delivery(
         page,
         clock: Arc::new(SystemClock),
         warn,
+        warned: Arc::default(),
     })
 }
 

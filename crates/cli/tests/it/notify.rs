@@ -186,7 +186,8 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
 
 #[test]
 fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
-    let receiver = Receiver::start(|_, _| Answer::Status(500, "", "oops".to_owned()));
+    // Each answer has another text, as one with the id of the request has.
+    let receiver = Receiver::start(|number, _| Answer::Status(500, "", format!("oops {number}")));
     let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
     run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
     let before = receiver.seen().len();
@@ -196,10 +197,12 @@ fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
     let mut stderr = String::new();
     std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    let warning = "warning: the channel `ops` failed, and is tried again: the server answered 500 Internal Server Error: oops\n";
+    let warning = format!(
+        "warning: the channel `ops` failed, and is tried again: the server answered 500 Internal Server Error: oops {before}\n"
+    );
     let expected = [
         "what fails is tried again for 30 s\n",
-        warning,
+        &*warning,
         "warning: notifications of ops are not delivered yet\n",
         "  help: `inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying\n",
     ];

@@ -79,8 +79,6 @@ struct WorkerState {
     refused: BTreeSet<SessionId>,
     /// Those with something that another deliverer is to send, as far as it was looked at.
     held: BTreeSet<SessionId>,
-    /// Whether a warning was given since the last success.
-    has_warned: bool,
 }
 
 /// The result of the check of a session.
@@ -396,7 +394,7 @@ impl Worker {
             Ok(()) => {
                 ledger.settle(key, part).await?;
                 ledger.report(channel, origin, None).await?;
-                self.state().has_warned = false;
+                self.set_warned(false);
                 Ok(DeliveryOutcome::Settled(progress))
             }
             Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
@@ -456,12 +454,21 @@ impl Worker {
     /// Warns once, until the channel works again.
     async fn warn(&self, why: &str) {
         let (ledger, name) = (&self.delivery.ledger, &self.channel.name);
-        let first = !std::mem::replace(&mut self.state().has_warned, true);
-        if first {
+        if self.set_warned(true) {
             (self.delivery.warn)(&format!("the channel `{name}` failed, and is tried again: {why}"));
         }
         // What doctor shows; the warning was given.
         let _ = ledger.report(name, &self.channel.origin, Some(why.to_owned())).await;
+    }
+
+    /// Sets whether a warning was given since the last success. Gives whether that changed.
+    fn set_warned(&self, has_warned: bool) -> bool {
+        let mut warned = self.delivery.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = (self.channel.name.clone(), self.channel.origin.clone());
+        match has_warned {
+            true => warned.insert(channel),
+            false => warned.remove(&channel),
+        }
     }
 }
 
