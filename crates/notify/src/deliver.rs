@@ -111,6 +111,8 @@ pub struct Undelivered {
     pub channels: Vec<String>,
     /// The channels for which another process still has something to send, each once.
     pub held: Vec<String>,
+    /// The channels that refused a notification until it was given up, each once: no process sends it.
+    pub refused: Vec<String>,
     /// Whether the time was up before all of them had ended.
     pub is_cut: bool,
 }
@@ -353,7 +355,9 @@ impl Scanner {
             // A worker that panicked has not sent what it had.
             let panicked = task.await.is_err();
             let name = worker.channel.name.clone();
-            [(panicked || worker.has_pending()).then(|| name.clone()), worker.is_held().then_some(name)]
+            let is_left =
+                [panicked || worker.has_pending(), worker.is_held(), worker.has_given_up()];
+            is_left.map(|is_left| is_left.then(|| name.clone()))
         });
         let ends = join_all(ends).await;
         let names = |which: usize| {
@@ -362,12 +366,12 @@ impl Scanner {
             names.dedup();
             names
         };
-        let (channels, held) = (names(0), names(1));
+        let [channels, held, refused] = [0, 1, 2].map(names);
         let listeners = self.listeners.into_values().map(async |ListenerTask { cancel, task }| {
             cancel.cancel();
             drop(timeout(LISTENERS, task).await);
         });
         join_all(listeners).await;
-        Undelivered { channels, held, is_cut: false }
+        Undelivered { channels, held, refused, is_cut: false }
     }
 }

@@ -324,11 +324,14 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
     // Who goes on leaves to another process what that one has.
     let undelivered = if once { with_held(undelivered) } else { undelivered };
     report(&undelivered, help, &invocation.commands());
-    let all = undelivered.channels.is_empty() && !undelivered.is_cut;
+    let Undelivered { channels, refused, is_cut, .. } = undelivered;
+    // Who goes on has warned of each refusal when it was given up.
+    let is_delivered = channels.is_empty() && !is_cut && (refused.is_empty() || !once);
     if once && invocation.form == OutputForm::Json {
-        invocation.json(&json!({ "isDelivered": all, "undelivered": undelivered.channels }));
+        let left = json!({ "isDelivered": is_delivered, "undelivered": channels, "refused": refused });
+        invocation.json(&left);
     }
-    Ok(if all { Exit::Success } else { Exit::Failed })
+    Ok(if is_delivered { Exit::Success } else { Exit::Failed })
 }
 
 /// The same with what another process has and has not delivered yet.
@@ -358,8 +361,9 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     };
     let delivery = Delivery { warn: Arc::new(once), ..delivery };
     let until = Instant::now() + END;
-    // What the last round that came to its end left.
+    // What the last round that came to its end left, and who refused something in any round.
     let mut left = cut();
+    let mut refused = BTreeSet::new();
     let mut said = false;
     loop {
         let shutdown = CancellationToken::new();
@@ -367,12 +371,13 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
         tokio::select! {
             ended = timeout_at(until, deliver_all(delivery.clone(), shutdown)) => match ended {
                 Ok(undelivered) => left = undelivered,
-                Err(_) => return left,
+                Err(_) => break,
             },
-            _ = signals.next() => return left,
+            _ = signals.next() => break,
         }
+        refused.extend(std::mem::take(&mut left.refused));
         if left == Undelivered::default() || Instant::now() + AGAIN > until {
-            return left;
+            break;
         }
         if !left.held.is_empty() && !said {
             said = true;
@@ -384,9 +389,10 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
         }
         tokio::select! {
             () = sleep(AGAIN) => {}
-            _ = signals.next() => return left,
+            _ = signals.next() => break,
         }
     }
+    Undelivered { refused: refused.into_iter().collect(), ..left }
 }
 
 /// Delivers until it is stopped.

@@ -413,6 +413,20 @@ fn a_refused_notification_is_given_up_and_blocks_no_other() {
 }
 
 #[test]
+fn a_notification_that_is_given_up_is_not_delivered() {
+    let receiver = Receiver::start(|_, _| Answer::Status(401, "", "no".to_owned()));
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(1);
+    let refused = run(folder.path(), &["notify", "deliver", "--once", "--json"]);
+    assert_eq!((refused.code, receiver.seen().len()), (Some(1), 5), "{}", refused.stderr);
+    let expected = json!({ "isDelivered": false, "undelivered": [], "refused": ["ops"] });
+    assert_eq!(refused.json(), expected);
+    // Nothing is left of it.
+    let after = run(folder.path(), &["notify", "deliver", "--once", "--json"]).expect(0);
+    assert_eq!(after.json()["isDelivered"], json!(true));
+}
+
+#[test]
 fn a_session_that_cannot_be_read_blocks_no_other() {
     let receiver = Receiver::start(|_, _| Answer::good());
     let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));

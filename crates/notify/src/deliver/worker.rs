@@ -79,6 +79,8 @@ struct WorkerState {
     refused: BTreeSet<SessionId>,
     /// Those with something that another deliverer is to send, as far as it was looked at.
     held: BTreeSet<SessionId>,
+    /// Whether something was given up.
+    has_given_up: bool,
 }
 
 /// The result of the check of a session.
@@ -158,6 +160,11 @@ impl Worker {
     /// Whether another deliverer still has something to send.
     pub(super) fn is_held(&self) -> bool {
         !self.state().held.is_empty()
+    }
+
+    /// Whether the channel refused something until it was given up.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.state().has_given_up
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, WorkerState> {
@@ -399,6 +406,7 @@ impl Worker {
             }
             Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
                 ledger.give_up(key, part, origin, &error.message).await?;
+                self.state().has_given_up = true;
                 (self.delivery.warn)(&format!(
                     "the channel `{channel}` refused a notification of session `{session}` {MOST_REFUSALS} times, and it \
                      is given up: {}",
