@@ -13,12 +13,13 @@ use inspan_flow::Graph;
 use inspan_notify::{
     Answers, ChannelSource, Delivery, Digest, DigestForm, FolderChannel, Ledger, Message,
     NotificationChannel, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
+    deliver_once,
 };
 use inspan_protocol::{Environment, SessionId, Timestamp};
 use inspan_sessions::Sessions;
 use inspan_view::Commands;
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Signals, runtime};
@@ -34,7 +35,7 @@ use crate::{
 
 /// How long a session that has ended waits for its notifications.
 const LAST: Duration = Duration::from_secs(3);
-/// How long `notify deliver` takes to end, at most.
+/// How long `notify deliver --once` begins to send, and how long `notify deliver` takes to end at most.
 const END: Duration = Duration::from_secs(30);
 /// How long after a failure `notify deliver --once` tries again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -366,13 +367,8 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     let mut refused = BTreeSet::new();
     let mut said = false;
     loop {
-        let shutdown = CancellationToken::new();
-        shutdown.cancel();
         tokio::select! {
-            ended = timeout_at(until, deliver_all(delivery.clone(), shutdown)) => match ended {
-                Ok(undelivered) => left = undelivered,
-                Err(_) => break,
-            },
+            undelivered = deliver_once(delivery.clone(), until) => left = undelivered,
             _ = signals.next() => break,
         }
         refused.extend(std::mem::take(&mut left.refused));

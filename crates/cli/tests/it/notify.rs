@@ -278,6 +278,8 @@ fn a_receiver_that_is_down_or_says_nothing_changes_no_run_and_what_it_missed_com
     let address = silent.address;
     let slow = run(folder.path(), &["run", "--no-input", "--session-id", "slow"]).expect(1);
     assert!(slow.stderr.contains("not delivered yet"), "{}", slow.stderr);
+    let doctor = run(folder.path(), &["doctor", "--offline"]).stdout;
+    assert!(doctor.contains(" waiting to be sent: 1"), "{doctor}");
     drop(silent);
     run(folder.path(), &["run", "--no-input", "--session-id", "down"]).expect(1);
     let receiver = Receiver::start_at(address, |_, _| Answer::good());

@@ -9,7 +9,10 @@ use std::{
 use inspan_protocol::{Envelope, Event, Prompt, SessionId, Timestamp};
 use inspan_store::{Select, SessionEntry, StoreError};
 use inspan_view::DisplayStatus;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::Delivery;
@@ -63,6 +66,8 @@ pub(super) struct Worker {
     pub(super) channel: Arc<NotificationChannel>,
     holder: Holder,
     since: Timestamp,
+    /// From when on nothing more is sent.
+    until: Option<Instant>,
     state: Mutex<WorkerState>,
     news: Notify,
     closing: CancellationToken,
@@ -121,12 +126,14 @@ impl Worker {
         channel: Arc<NotificationChannel>,
         holder: Holder,
         since: Timestamp,
+        until: Option<Instant>,
     ) -> Self {
         Self {
             delivery,
             channel,
             holder,
             since,
+            until,
             state: Mutex::default(),
             news: Notify::new(),
             closing: CancellationToken::new(),
@@ -382,6 +389,9 @@ impl Worker {
         part: Settled,
         notices: Vec<Notice>,
     ) -> Result<DeliveryOutcome, WorkerFault> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(DeliveryOutcome::Waits(FIRST_WAIT));
+        }
         let Delivery { ledger, clock, .. } = &self.delivery;
         let CursorKey { channel, session, created_at } = key;
         let (id, progress) = match part {
