@@ -111,7 +111,8 @@ pub struct Undelivered {
     pub channels: Vec<String>,
     /// The channels for which another process still has something to send, each once.
     pub held: Vec<String>,
-    /// The channels that refused a notification until it was given up, each once: no process sends it.
+    /// The channels that refused a notification until it was given up, or for some receivers, each once: no process
+    /// sends it.
     pub refused: Vec<String>,
     /// Whether the time was up before all of them had ended.
     pub is_cut: bool,
@@ -372,8 +373,7 @@ impl Scanner {
             // A worker that panicked has not sent what it had.
             let panicked = task.await.is_err();
             let name = worker.channel.name.clone();
-            let is_left =
-                [panicked || worker.has_pending(), worker.is_held(), worker.has_given_up()];
+            let is_left = [panicked || worker.has_pending(), worker.is_held(), worker.has_given_up()];
             is_left.map(|is_left| is_left.then(|| name.clone()))
         });
         let ends = join_all(ends).await;

@@ -488,7 +488,8 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let rows = ["./notify.sh", "bin/notify.sh", "../notify.sh", "/bin/notify.sh", "notify.sh"].map(program);
+        let rows =
+            ["./notify.sh", "bin/notify.sh", "../notify.sh", "/bin/notify.sh", "notify.sh"].map(program);
         let expected = [
             "/flows/a/notify.sh",
             "/flows/a/bin/notify.sh",

@@ -142,7 +142,8 @@ pub(super) fn send(
         Ok(())
     });
     if let Err(error) = sent {
-        return Err(Failure::new(Exit::Failed, format!("channel `{}`: {error}", channel.name)));
+        let part = if error.is_partial { "sent only in part: " } else { "" };
+        return Err(Failure::new(Exit::Failed, format!("channel `{}`: {part}{error}", channel.name)));
     }
     match invocation.form {
         OutputForm::Json => invocation.json(&json!({ "channel": channel.name, "id": message.id })),
@@ -353,9 +354,6 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     let (given, warn) = (Mutex::new(BTreeSet::new()), delivery.warn);
     let once = move |line: &str| {
         let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.is_empty() {
-            terminal::progress(&format!("what fails is tried again for {} s\n", END.as_secs()));
-        }
         if given.insert(line.to_owned()) {
             warn(line);
         }
@@ -365,7 +363,7 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     // What the last round that came to its end left, and who refused something in any round.
     let mut left = cut();
     let mut refused = BTreeSet::new();
-    let mut said = false;
+    let (mut said_again, mut said_held) = (false, false);
     loop {
         tokio::select! {
             undelivered = deliver_once(delivery.clone(), until) => left = undelivered,
@@ -375,8 +373,12 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
         if left == Undelivered::default() || Instant::now() + AGAIN > until {
             break;
         }
-        if !left.held.is_empty() && !said {
-            said = true;
+        if !left.channels.is_empty() && !said_again {
+            said_again = true;
+            terminal::progress(&format!("what fails is tried again for {} s\n", END.as_secs()));
+        }
+        if !left.held.is_empty() && !said_held {
+            said_held = true;
             let channels = left.held.join(", ");
             terminal::progress(&format!(
                 "another process delivers notifications of {channels}, and tries again later: waiting for it for {} s\n",

@@ -84,7 +84,7 @@ struct WorkerState {
     refused: BTreeSet<SessionId>,
     /// Those with something that another deliverer is to send, as far as it was looked at.
     held: BTreeSet<SessionId>,
-    /// Whether something was given up.
+    /// Whether something was given up, if only for some receivers.
     has_given_up: bool,
 }
 
@@ -412,6 +412,19 @@ impl Worker {
                 ledger.settle(key, part).await?;
                 ledger.report(channel, origin, None).await?;
                 self.set_warned(false);
+                Ok(DeliveryOutcome::Settled(progress))
+            }
+            Err(error) if error.is_partial => {
+                ledger.give_up(key, part, origin, &error.message).await?;
+                ledger.report(channel, origin, None).await?;
+                self.set_warned(false);
+                let has_given_up = std::mem::replace(&mut self.state().has_given_up, true);
+                if !has_given_up {
+                    (self.delivery.warn)(&format!(
+                        "the channel `{channel}` sent a notification of session `{session}` only in part: {}",
+                        error.message
+                    ));
+                }
                 Ok(DeliveryOutcome::Settled(progress))
             }
             Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
