@@ -305,6 +305,10 @@ impl Settings {
             let place = error.key.as_ref().and_then(|key| places.get(key).copied());
             (place, format!("channel `{name}`: {}", error.message))
         })?;
+        let settings = match file.parent() {
+            Some(folder) => settings.in_folder(folder),
+            None => settings,
+        };
         let prefix = format!("channels.{name}.");
         self.values.retain(|key, _| !key.starts_with(&prefix));
         for (key, value) in keys {

@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -22,7 +22,7 @@ use inspan_engine::Clock;
 use inspan_protocol::{SessionId, Timestamp};
 use inspan_store::{Owner, RunStore, SessionEntry};
 use inspan_view::{Commands, DisplayStatus};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
@@ -100,6 +100,8 @@ pub struct Delivery {
     pub clock: Arc<dyn Clock>,
     /// Takes a warning: once for each channel that fails.
     pub warn: Warn,
+    /// The channels of which a warning was given since their last success, by name and file. What is cloned shares them.
+    pub warned: Arc<Mutex<BTreeSet<(String, String)>>>,
 }
 
 /// What could not be sent before the end: another process sends it.
@@ -109,6 +111,9 @@ pub struct Undelivered {
     pub channels: Vec<String>,
     /// The channels for which another process still has something to send, each once.
     pub held: Vec<String>,
+    /// The channels that refused a notification until it was given up, or for some receivers, each once: no process
+    /// sends it.
+    pub refused: Vec<String>,
     /// Whether the time was up before all of them had ended.
     pub is_cut: bool,
 }
@@ -136,6 +141,15 @@ pub async fn deliver_all(delivery: Delivery, shutdown: CancellationToken) -> Und
     run(delivery, Scope::All, began, shutdown).await
 }
 
+/// Delivers once what the store has now, for all sessions. From `until` on nothing more is begun: what is being sent then
+/// is sent to its end. Returns what could not be sent.
+pub async fn deliver_once(delivery: Delivery, until: Instant) -> Undelivered {
+    let began = delivery.clock.now();
+    let mut scanner = Scanner::new(delivery, Scope::All, began, Some(until));
+    let is_cut = timeout_at(until, scanner.scan()).await.is_err();
+    Undelivered { is_cut, ..scanner.finish().await }
+}
+
 impl RunningDelivery {
     /// Delivers what is there by now and ends, after this time at the latest. What is left is for another process.
     pub async fn finish(mut self, limit: Duration) -> Undelivered {
@@ -149,19 +163,7 @@ impl RunningDelivery {
 }
 
 async fn run(delivery: Delivery, scope: Scope, began: Timestamp, shutdown: CancellationToken) -> Undelivered {
-    static DELIVERERS: AtomicU64 = AtomicU64::new(0);
-    let holder = Holder { owner: Owner::of_process(), number: DELIVERERS.fetch_add(1, Ordering::Relaxed) };
-    let mut scanner = Scanner {
-        began,
-        delivery,
-        scope,
-        holder,
-        folders: BTreeMap::new(),
-        known: BTreeMap::new(),
-        warned: BTreeSet::new(),
-        workers: Vec::new(),
-        listeners: BTreeMap::new(),
-    };
+    let mut scanner = Scanner::new(delivery, scope, began, None);
     let mut changes = scanner.delivery.store.changes();
     let mut forgotten = false;
     while !shutdown.is_cancelled() {
@@ -191,6 +193,8 @@ struct Scanner {
     holder: Holder,
     /// When this delivery began: what was before is not sent through a channel that is new.
     began: Timestamp,
+    /// From when on nothing more is sent.
+    until: Option<Instant>,
     /// The folder of each session's flow.
     folders: BTreeMap<SessionId, PathBuf>,
     /// The channels of each folder, as they were read for this search.
@@ -227,6 +231,23 @@ impl From<LedgerError> for WorkerError {
 }
 
 impl Scanner {
+    fn new(delivery: Delivery, scope: Scope, began: Timestamp, until: Option<Instant>) -> Self {
+        static DELIVERERS: AtomicU64 = AtomicU64::new(0);
+        let number = DELIVERERS.fetch_add(1, Ordering::Relaxed);
+        Self {
+            began,
+            until,
+            delivery,
+            scope,
+            holder: Holder { owner: Owner::of_process(), number },
+            folders: BTreeMap::new(),
+            known: BTreeMap::new(),
+            warned: BTreeSet::new(),
+            workers: Vec::new(),
+            listeners: BTreeMap::new(),
+        }
+    }
+
     /// Searches once. Gives the sessions of the store, or nothing if it cannot be read now: it is read again later.
     async fn scan(&mut self) -> Option<Vec<SessionId>> {
         let entries = match &self.scope {
@@ -329,7 +350,8 @@ impl Scanner {
         }
         let channel = Arc::new(self.delivery.source.open(channel).map_err(WorkerError::Channel)?);
         let since = self.delivery.ledger.since(&channel.name, &channel.origin, self.began).await?;
-        let worker = Arc::new(Worker::new(self.delivery.clone(), channel, self.holder.clone(), since));
+        let worker = Worker::new(self.delivery.clone(), channel, self.holder.clone(), since, self.until);
+        let worker = Arc::new(worker);
         let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run()));
         let started = WorkerTask { worker, since, task };
         match known {
@@ -351,7 +373,8 @@ impl Scanner {
             // A worker that panicked has not sent what it had.
             let panicked = task.await.is_err();
             let name = worker.channel.name.clone();
-            [(panicked || worker.has_pending()).then(|| name.clone()), worker.is_held().then_some(name)]
+            let is_left = [panicked || worker.has_pending(), worker.is_held(), worker.has_given_up()];
+            is_left.map(|is_left| is_left.then(|| name.clone()))
         });
         let ends = join_all(ends).await;
         let names = |which: usize| {
@@ -360,12 +383,15 @@ impl Scanner {
             names.dedup();
             names
         };
-        let (channels, held) = (names(0), names(1));
+        let [channels, held, refused] = [0, 1, 2].map(names);
         let listeners = self.listeners.into_values().map(async |ListenerTask { cancel, task }| {
             cancel.cancel();
             drop(timeout(LISTENERS, task).await);
         });
         join_all(listeners).await;
-        Undelivered { channels, held, is_cut: false }
+        Undelivered { channels, held, refused, is_cut: false }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ mod settings;
 pub use answers::Answers;
 pub use deliver::{
     ChannelSource, Delivery, FolderChannel, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver,
-    deliver_all,
+    deliver_all, deliver_once,
 };
 pub use digest::{Digest, DigestForm, DigestSession, FailedNode, FlowMoney, Money, WaitingItem};
 pub use ledger::{ChannelState, Ledger, LedgerError};

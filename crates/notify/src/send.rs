@@ -37,7 +37,7 @@ const READ: usize = 4_000;
 /// Shorter parts of a secret address are ordinary words.
 const SHORTEST_PART: usize = 8;
 
-/// Why a message was not sent.
+/// Why a message was not sent, or not to all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SendError {
@@ -48,11 +48,13 @@ pub struct SendError {
     /// Whether the same message will most likely be refused again: the receiver does not want it, or the channel is set
     /// up wrongly.
     pub is_refusal: bool,
+    /// Whether only some receivers refused it: the others have it, so it is not sent again.
+    pub is_partial: bool,
 }
 
 impl SendError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry_after: None, is_refusal: false }
+        Self { message: message.into(), retry_after: None, is_refusal: false, is_partial: false }
     }
 
     pub(crate) fn refusal(message: impl Into<String>) -> Self {
@@ -104,7 +106,7 @@ impl NotificationChannel {
     /// Sends a message once, without any secret.
     ///
     /// # Errors
-    /// It was not accepted.
+    /// It was not accepted, or not for all receivers.
     pub async fn send(&self, message: &Message) -> Result<(), SendError> {
         let message = message.redacted(&self.redactor)?;
         self.sender.send(&message).await.map_err(|error| SendError {
@@ -221,6 +223,7 @@ impl Post {
             message: format!("the server answered {status}{said}"),
             retry_after: wait,
             is_refusal: status.is_client_error() && !may_pass.contains(&status),
+            is_partial: false,
         })
     }
 }

@@ -1,7 +1,10 @@
 //! The settings of one channel, as `[channels.NAME]` of a settings file has them: read key by key, so that an error
 //! names the key.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use inspan_protocol::Environment;
 use reqwest::Url;
@@ -163,6 +166,21 @@ impl ChannelSettings {
             Some(unknown) => Err(wrong(unknown, format!("a channel of type `{kind}` has no `{unknown}`"))),
             None => Ok(Self { on, flows, target }),
         }
+    }
+
+    /// The same as a file of this folder means it: a program that is a relative path is in the folder, wherever Inspan is
+    /// called from.
+    #[must_use]
+    pub fn in_folder(mut self, folder: &Path) -> Self {
+        if let ChannelTarget::Command { argv, .. } = &mut self.target
+            && let Some(program) = argv.first_mut()
+            // A name alone is searched in `PATH`.
+            && Path::new(program).components().count() > 1
+        {
+            let whole: PathBuf = folder.join(&*program).components().collect();
+            *program = whole.to_string_lossy().into_owned();
+        }
+        self
     }
 
     /// Whether it is for a flow.
@@ -458,6 +476,28 @@ mod tests {
             let error = SettingsError { key: key.map(str::to_owned), message: message.to_owned() };
             assert_eq!(read(value.clone()), Err(error), "{value}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_program_that_is_a_relative_path_is_in_the_folder_of_the_settings() {
+        let program = |program: &str| {
+            let read = read(json!({ "type": "command", "argv": [program, "./x"] })).unwrap();
+            match read.in_folder(Path::new("/flows/a")).target {
+                ChannelTarget::Command { argv, .. } => argv,
+                other => panic!("{other:?}"),
+            }
+        };
+        let rows =
+            ["./notify.sh", "bin/notify.sh", "../notify.sh", "/bin/notify.sh", "notify.sh"].map(program);
+        let expected = [
+            "/flows/a/notify.sh",
+            "/flows/a/bin/notify.sh",
+            "/flows/a/../notify.sh",
+            "/bin/notify.sh",
+            "notify.sh",
+        ];
+        assert_eq!(rows, expected.map(|program| [program, "./x"]));
     }
 
     #[test]

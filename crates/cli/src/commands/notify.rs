@@ -13,12 +13,13 @@ use inspan_flow::Graph;
 use inspan_notify::{
     Answers, ChannelSource, Delivery, Digest, DigestForm, FolderChannel, Ledger, Message,
     NotificationChannel, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
+    deliver_once,
 };
 use inspan_protocol::{Environment, SessionId, Timestamp};
 use inspan_sessions::Sessions;
 use inspan_view::Commands;
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Signals, runtime};
@@ -34,7 +35,7 @@ use crate::{
 
 /// How long a session that has ended waits for its notifications.
 const LAST: Duration = Duration::from_secs(3);
-/// How long `notify deliver` takes to end, at most.
+/// How long `notify deliver --once` begins to send, and how long `notify deliver` takes to end at most.
 const END: Duration = Duration::from_secs(30);
 /// How long after a failure `notify deliver --once` tries again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -141,7 +142,8 @@ pub(super) fn send(
         Ok(())
     });
     if let Err(error) = sent {
-        return Err(Failure::new(Exit::Failed, format!("channel `{}`: {error}", channel.name)));
+        let part = if error.is_partial { "sent only in part: " } else { "" };
+        return Err(Failure::new(Exit::Failed, format!("channel `{}`: {part}{error}", channel.name)));
     }
     match invocation.form {
         OutputForm::Json => invocation.json(&json!({ "channel": channel.name, "id": message.id })),
@@ -199,6 +201,7 @@ fn delivery(
         page,
         clock: Arc::new(SystemClock),
         warn,
+        warned: Arc::default(),
     })
 }
 
@@ -323,11 +326,14 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
     // Who goes on leaves to another process what that one has.
     let undelivered = if once { with_held(undelivered) } else { undelivered };
     report(&undelivered, help, &invocation.commands());
-    let all = undelivered.channels.is_empty() && !undelivered.is_cut;
+    let Undelivered { channels, refused, is_cut, .. } = undelivered;
+    // Who goes on has warned of each refusal when it was given up.
+    let is_delivered = channels.is_empty() && !is_cut && (refused.is_empty() || !once);
     if once && invocation.form == OutputForm::Json {
-        invocation.json(&json!({ "isDelivered": all, "undelivered": undelivered.channels }));
+        let left = json!({ "isDelivered": is_delivered, "undelivered": channels, "refused": refused });
+        invocation.json(&left);
     }
-    Ok(if all { Exit::Success } else { Exit::Failed })
+    Ok(if is_delivered { Exit::Success } else { Exit::Failed })
 }
 
 /// The same with what another process has and has not delivered yet.
@@ -348,33 +354,31 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
     let (given, warn) = (Mutex::new(BTreeSet::new()), delivery.warn);
     let once = move |line: &str| {
         let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.is_empty() {
-            terminal::progress(&format!("what fails is tried again for {} s\n", END.as_secs()));
-        }
         if given.insert(line.to_owned()) {
             warn(line);
         }
     };
     let delivery = Delivery { warn: Arc::new(once), ..delivery };
     let until = Instant::now() + END;
-    // What the last round that came to its end left.
+    // What the last round that came to its end left, and who refused something in any round.
     let mut left = cut();
-    let mut said = false;
+    let mut refused = BTreeSet::new();
+    let (mut said_again, mut said_held) = (false, false);
     loop {
-        let shutdown = CancellationToken::new();
-        shutdown.cancel();
         tokio::select! {
-            ended = timeout_at(until, deliver_all(delivery.clone(), shutdown)) => match ended {
-                Ok(undelivered) => left = undelivered,
-                Err(_) => return left,
-            },
-            _ = signals.next() => return left,
+            undelivered = deliver_once(delivery.clone(), until) => left = undelivered,
+            _ = signals.next() => break,
         }
+        refused.extend(std::mem::take(&mut left.refused));
         if left == Undelivered::default() || Instant::now() + AGAIN > until {
-            return left;
+            break;
         }
-        if !left.held.is_empty() && !said {
-            said = true;
+        if !left.channels.is_empty() && !said_again {
+            said_again = true;
+            terminal::progress(&format!("what fails is tried again for {} s\n", END.as_secs()));
+        }
+        if !left.held.is_empty() && !said_held {
+            said_held = true;
             let channels = left.held.join(", ");
             terminal::progress(&format!(
                 "another process delivers notifications of {channels}, and tries again later: waiting for it for {} s\n",
@@ -383,9 +387,10 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
         }
         tokio::select! {
             () = sleep(AGAIN) => {}
-            _ = signals.next() => return left,
+            _ = signals.next() => break,
         }
     }
+    Undelivered { refused: refused.into_iter().collect(), ..left }
 }
 
 /// Delivers until it is stopped.

@@ -9,7 +9,10 @@ use std::{
 use inspan_protocol::{Envelope, Event, Prompt, SessionId, Timestamp};
 use inspan_store::{Select, SessionEntry, StoreError};
 use inspan_view::DisplayStatus;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::Delivery;
@@ -63,6 +66,8 @@ pub(super) struct Worker {
     pub(super) channel: Arc<NotificationChannel>,
     holder: Holder,
     since: Timestamp,
+    /// From when on nothing more is sent.
+    until: Option<Instant>,
     state: Mutex<WorkerState>,
     news: Notify,
     closing: CancellationToken,
@@ -79,8 +84,8 @@ struct WorkerState {
     refused: BTreeSet<SessionId>,
     /// Those with something that another deliverer is to send, as far as it was looked at.
     held: BTreeSet<SessionId>,
-    /// Whether a warning was given since the last success.
-    has_warned: bool,
+    /// Whether something was given up, if only for some receivers.
+    has_given_up: bool,
 }
 
 /// The result of the check of a session.
@@ -121,12 +126,14 @@ impl Worker {
         channel: Arc<NotificationChannel>,
         holder: Holder,
         since: Timestamp,
+        until: Option<Instant>,
     ) -> Self {
         Self {
             delivery,
             channel,
             holder,
             since,
+            until,
             state: Mutex::default(),
             news: Notify::new(),
             closing: CancellationToken::new(),
@@ -160,6 +167,11 @@ impl Worker {
     /// Whether another deliverer still has something to send.
     pub(super) fn is_held(&self) -> bool {
         !self.state().held.is_empty()
+    }
+
+    /// Whether the channel refused something until it was given up.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.state().has_given_up
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, WorkerState> {
@@ -377,6 +389,9 @@ impl Worker {
         part: Settled,
         notices: Vec<Notice>,
     ) -> Result<DeliveryOutcome, WorkerFault> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(DeliveryOutcome::Waits(FIRST_WAIT));
+        }
         let Delivery { ledger, clock, .. } = &self.delivery;
         let CursorKey { channel, session, created_at } = key;
         let (id, progress) = match part {
@@ -396,11 +411,25 @@ impl Worker {
             Ok(()) => {
                 ledger.settle(key, part).await?;
                 ledger.report(channel, origin, None).await?;
-                self.state().has_warned = false;
+                self.set_warned(false);
+                Ok(DeliveryOutcome::Settled(progress))
+            }
+            Err(error) if error.is_partial => {
+                ledger.give_up(key, part, origin, &error.message).await?;
+                ledger.report(channel, origin, None).await?;
+                self.set_warned(false);
+                let has_given_up = std::mem::replace(&mut self.state().has_given_up, true);
+                if !has_given_up {
+                    (self.delivery.warn)(&format!(
+                        "the channel `{channel}` sent a notification of session `{session}` only in part: {}",
+                        error.message
+                    ));
+                }
                 Ok(DeliveryOutcome::Settled(progress))
             }
             Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
                 ledger.give_up(key, part, origin, &error.message).await?;
+                self.state().has_given_up = true;
                 (self.delivery.warn)(&format!(
                     "the channel `{channel}` refused a notification of session `{session}` {MOST_REFUSALS} times, and it \
                      is given up: {}",
@@ -456,12 +485,21 @@ impl Worker {
     /// Warns once, until the channel works again.
     async fn warn(&self, why: &str) {
         let (ledger, name) = (&self.delivery.ledger, &self.channel.name);
-        let first = !std::mem::replace(&mut self.state().has_warned, true);
-        if first {
+        if self.set_warned(true) {
             (self.delivery.warn)(&format!("the channel `{name}` failed, and is tried again: {why}"));
         }
         // What doctor shows; the warning was given.
         let _ = ledger.report(name, &self.channel.origin, Some(why.to_owned())).await;
+    }
+
+    /// Sets whether a warning was given since the last success. Gives whether that changed.
+    fn set_warned(&self, has_warned: bool) -> bool {
+        let mut warned = self.delivery.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = (self.channel.name.clone(), self.channel.origin.clone());
+        match has_warned {
+            true => warned.insert(channel),
+            false => warned.remove(&channel),
+        }
     }
 }
 

@@ -45,6 +45,10 @@ impl Webhook {
                 .map_err(|_| SendError::new("what follows `whsec_` in the key is not base64"))?,
             None => secret.as_bytes().to_vec(),
         };
+        // Anybody could sign with it.
+        if bytes.is_empty() {
+            return Err(SendError::new("nothing follows `whsec_` in the key that signs"));
+        }
         let key = Hmac::new_from_slice(&bytes).map_err(|_| SendError::new("the key cannot sign"))?;
         Ok(Self { url, key, post })
     }
@@ -98,5 +102,13 @@ mod tests {
         let signed =
             webhook.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn a_key_without_a_byte_is_refused() {
+        let url = Address::Plain("https://example.com".parse().unwrap());
+        let environment = Environment::default();
+        let refused = Webhook::new(&url, "whsec_", &environment, Post::new(&environment)).err();
+        assert_eq!(refused, Some(SendError::new("nothing follows `whsec_` in the key that signs")));
     }
 }

@@ -74,6 +74,14 @@ pub(super) fn print(channels: &[ChannelStatus], page: &Page<'_>) {
                     format!("waiting to be sent again: {}; the last error: {failed}", channel.pending);
                 page.row(Tone::Warning, "!", &channel.name, &about);
             }
+            // Its process was killed, or had no time left.
+            (None, None) if channel.pending > 0 => {
+                let about = format!("waiting to be sent: {}", channel.pending);
+                page.row(Tone::Warning, "!", &channel.name, &about);
+            }
+            (None, None) if channel.on.is_empty() => {
+                page.good(&channel.name, "sends nothing by itself: `on` is empty");
+            }
             (None, None) => page.good(&channel.name, &format!("sends {}", channel.on.join(", "))),
         }
         if let Some(why) = &channel.given_up_error {

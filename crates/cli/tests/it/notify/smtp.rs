@@ -91,6 +91,7 @@ fn speak<S: Read + Write>(
             "AUTH" => "235 welcome",
             "MAIL" => "250 ok",
             "RCPT" if puts_off => "451 later, please",
+            "RCPT" if line.contains("gone@") => "550 no such user",
             "RCPT" => "250 ok",
             "DATA" => "354 end with a dot",
             "QUIT" => "221 bye",
@@ -146,6 +147,35 @@ fn a_mail_says_what_waits_and_has_one_id_however_often_it_is_sent() {
     assert_eq!(json!(text.matches("mail-password-1").count()), json!(0));
     let stored = fs::read(folder.path().join(".home/sessions.db-notifications")).unwrap();
     assert!(!String::from_utf8_lossy(&stored).contains("mail-password-1"));
+}
+
+#[test]
+fn a_refused_recipient_keeps_the_mail_from_no_other() {
+    let log = Dialogue::default();
+    let port = server(Security::Plain, Arc::clone(&log));
+    let settings = channel("127.0.0.1", port, "none");
+    let settings = settings.replace("\"me@example.com\"", "\"me@example.com\", \"gone@example.com\"");
+    let folder = folder(GATE, &settings);
+    with_password(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
+    let sent = with_password(folder.path(), &["notify", "deliver", "--once", "--json"]).expect(1);
+    let expected = json!({ "isDelivered": false, "undelivered": [], "refused": ["mail"] });
+    assert_eq!(sent.json(), expected);
+    let why = "`gone@example.com` gets no mail: the mail server answered 550 no such user";
+    let warning =
+        format!("warning: the channel `mail` sent a notification of session `s` only in part: {why}\n");
+    assert!(sent.stderr.ends_with(&warning), "{}", sent.stderr);
+    let doctor = with_password(folder.path(), &["doctor", "--offline", "--json"]).json();
+    let row = &doctor["channels"][0];
+    let facts = [&row["givenUp"], &row["givenUpError"], &row["pending"], &row["failed"]];
+    assert_eq!(facts, [&json!(1), &json!(why), &json!(0), &json!(null)]);
+    // The others have it, so it is not sent again.
+    with_password(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+    let said = log.lock().unwrap().clone();
+    let of = |start: &str| said.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!((of("Subject: "), of("RCPT TO:<you@example.com>")), (1, 1));
+    let tested = with_password(folder.path(), &["notify", "test", "mail"]);
+    let expected = format!("error: channel `mail`: sent only in part: {why}\n");
+    assert_eq!((tested.code, tested.stderr), (Some(1), expected));
 }
 
 /// A server's identity for the name `localhost`, and the certificate of the authority that vouches for it.

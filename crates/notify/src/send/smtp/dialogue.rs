@@ -69,10 +69,12 @@ impl MailServer {
         if let Some((name, password)) = &self.login {
             dialogue.log_in(&offers, name, password).await?;
         }
-        dialogue.mail(&offers, envelope, mail).await?;
-        // The mail is delivered, whatever the server says to this.
-        let _ = dialogue.write(b"QUIT\r\n").await;
-        Ok(())
+        let mailed = dialogue.mail(&offers, envelope, mail).await;
+        if mailed.as_ref().err().is_none_or(|error| error.is_partial) {
+            // The mail is delivered, whatever the server says to this.
+            let _ = dialogue.write(b"QUIT\r\n").await;
+        }
+        mailed
     }
 
     async fn connect(&self) -> Result<TcpStream, SendError> {
@@ -180,12 +182,25 @@ impl Dialogue {
         };
         let from = envelope.from().map(ToString::to_string).unwrap_or_default();
         self.say(&format!("MAIL FROM:<{from}>{international}"), 2).await?;
+        let mut refused = Vec::new();
         for to in envelope.to() {
-            self.say(&format!("RCPT TO:<{to}>"), 2).await?;
+            match self.say(&format!("RCPT TO:<{to}>"), 2).await {
+                // For the others the mail is sent.
+                Err(error) if error.is_refusal => refused.push(format!("`{to}` gets no mail: {error}")),
+                answered => drop(answered?),
+            }
+        }
+        let refusal = SendError::refusal(refused.join("; "));
+        if refused.len() == envelope.to().len() {
+            return Err(refusal);
         }
         self.say("DATA", 3).await?;
         self.write(&stuffed(mail)).await?;
-        self.answer(2).await.map(drop)
+        self.answer(2).await?;
+        match refused.is_empty() {
+            true => Ok(()),
+            false => Err(SendError { is_partial: true, ..refusal }),
+        }
     }
 }
 

@@ -1,0 +1,72 @@
+//! The end of a delivery, against a channel whose program is slow.
+
+use std::{fs, path::Path};
+
+use inspan_engine::SystemClock;
+use inspan_protocol::{Envelope, EventContext};
+use inspan_store::{Batch, FlowSource, MemoryStore, SessionRecord};
+use serde_json::{Map, json};
+
+use super::*;
+
+/// One channel for all flows.
+struct OneChannel(FolderChannel);
+
+impl ChannelSource for OneChannel {
+    fn channels(&self, _: &Path) -> Result<Vec<FolderChannel>, String> {
+        Ok(vec![self.0.clone()])
+    }
+
+    fn open(&self, channel: &FolderChannel) -> Result<NotificationChannel, String> {
+        let FolderChannel { name, origin, settings } = channel;
+        let environment = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into_iter().collect();
+        NotificationChannel::new(name, origin, settings.clone(), &environment, None)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// A session that asks a question.
+async fn ask(store: &MemoryStore, id: &str) {
+    let moment = Timestamp::from_millis(1);
+    let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
+    let record = SessionRecord::new(id.into(), flow, Map::new(), moment);
+    let lease = store.create(&record, &Owner::of_process(), moment).await.unwrap();
+    let event = json!({ "type": "session:prompt", "promptId": "p", "prompt": "Go?", "kind": "input" });
+    let event = serde_json::from_value(event).unwrap();
+    let event = Arc::new(Envelope::new(EventContext::session(id.into()), 1, moment, event));
+    store.append(&lease, Batch { events: &[event], ..Batch::default() }).await.unwrap();
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let script = format!("[ -e '{0}' ] || sleep 4; cat >> '{0}'", sent.display());
+    let settings = json!({ "type": "command", "argv": ["sh", "-c", script] });
+    let settings = ChannelSettings::read(settings.as_object().cloned().unwrap()).unwrap();
+    let (name, origin) = ("slow".to_owned(), "inspan.toml".to_owned());
+    let store = MemoryStore::new();
+    ask(&store, "a").await;
+    ask(&store, "b").await;
+    let ledger = Ledger::at(&folder.path().join("notify"));
+    ledger.since(&name, &origin, Timestamp::from_millis(0)).await.unwrap();
+    let delivery = Delivery {
+        store: Arc::new(store),
+        ledger,
+        source: Arc::new(OneChannel(FolderChannel { name, origin, settings })),
+        commands: Arc::default(),
+        page: None,
+        answers: None,
+        clock: Arc::new(SystemClock),
+        warn: Arc::new(|line| panic!("{line}")),
+        warned: Arc::default(),
+    };
+    let count = || fs::read_to_string(&sent).unwrap_or_default().matches("Go?").count();
+    let left = deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(3)).await;
+    let named = Undelivered { channels: vec!["slow".to_owned()], ..Undelivered::default() };
+    let after_one = count();
+    assert_eq!((left, after_one > 0), (named, true));
+    let left = deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
+    assert_eq!((left, count()), (Undelivered::default(), 2 * after_one));
+}
