@@ -40,6 +40,29 @@ nodes:
   - { id: right, type: human.input, input: { prompt: "Right?" } }
 "#;
 
+/// Its bounds are numbers that JavaScript cannot hold, and it has a default for what its schema requires.
+const BOUNDS: &str = r#"
+flow:
+  name: bounds
+  input: { branch: main }
+  inputSchema:
+    type: object
+    required: [branch]
+    properties:
+      branch: { type: string, minLength: 1, maxLength: 18446744073709551615 }
+      id: { type: integer, minimum: -9223372036854775808, maximum: 9223372036854775807 }
+      level: { enum: [low, high] }
+nodes:
+  - id: pick
+    type: human.input
+    input:
+      prompt: Which one?
+      schema:
+        type: object
+        properties: { size: { type: integer, maximum: 9223372036854775807 }, level: { enum: [low, high] } }
+  - { id: other, type: human.input, input: { prompt: "Another one?" } }
+"#;
+
 /// Flows are started from their forms.
 pub(super) fn forms(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
@@ -143,6 +166,34 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     sandbox.run(&["store", "gc", &id])?.expect_code(0)?;
     browser.sees("Not followed any more.")?;
     browser.until("nothing can be answered", "!document.querySelector('.asked')")?;
+    browser.close()?;
+    server.stop()
+}
+
+/// Bounds that JavaScript cannot hold.
+pub(super) fn bounds(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    sandbox.write("flows/bounds.yaml", BOUNDS)?;
+    let both = |browser: &mut Browser| {
+        browser.sees("Which one?")?;
+        browser.sees("Another one?")
+    };
+    form(&server, &mut browser, "bounds")?;
+    // 2^63 - 1
+    browser.fill("input[name=id]", "9223372036854775807")?;
+    browser.press("Start bounds")?;
+    let id = session(&mut browser)?;
+    both(&mut browser)?;
+    browser.sees("\"branch\": \"main\"")?;
+    browser.sees("\"id\": 9223372036854775807")?;
+    browser.open(&server.view("/inbox"))?;
+    both(&mut browser)?;
+    browser.fill("input[name=size]", "9223372036854775806")?;
+    browser.press("Answer")?;
+    browser.until("it is answered", "document.querySelectorAll('.card').length === 1")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=pick")))?;
+    browser.sees("9223372036854775806")?;
+    browser.no_errors()?;
     browser.close()?;
     server.stop()
 }
