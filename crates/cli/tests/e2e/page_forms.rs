@@ -170,7 +170,7 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     server.stop()
 }
 
-/// Bounds that JavaScript cannot hold.
+/// Bounds that JavaScript cannot hold, and what cannot be shown: the rest of the page stays.
 pub(super) fn bounds(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
     sandbox.write("flows/bounds.yaml", BOUNDS)?;
@@ -194,6 +194,23 @@ pub(super) fn bounds(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.open(&server.view(&format!("/s/{id}/graph?node=pick")))?;
     browser.sees("9223372036854775806")?;
     browser.no_errors()?;
+    // From now on the page reads lists that are none, and fails where it shows them.
+    browser.eval(
+        "JSON.parse = ((real) => (words, how) => real(words.replaceAll('[\"low\",\"high\"]', '1'), how))(JSON.parse)",
+    )?;
+    sandbox.run(&["run", "flows/bounds.yaml"])?.expect_code(3)?;
+    browser.open(&server.view("/inbox"))?;
+    let failures = |count: u8| format!("document.querySelectorAll('.failure').length === {count}");
+    browser.until("all three are listed", "document.querySelectorAll('.card').length === 3")?;
+    browser.until("one is not shown", &failures(1))?;
+    browser.sees("This could not be shown")?;
+    browser.until("the others are", "document.querySelectorAll('.card textarea').length === 2")?;
+    form(&server, &mut browser, "bounds")?;
+    browser.until("its form is not shown", &failures(1))?;
+    form(&server, &mut browser, "ship")?;
+    browser.sees("Start it")?;
+    browser.until("nothing is left of it", &failures(0))?;
+    ensure!(!browser.errors.is_empty(), "the failures are reported as errors of the page");
     browser.close()?;
     server.stop()
 }
