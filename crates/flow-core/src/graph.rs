@@ -62,10 +62,11 @@ impl Graph {
         &self.bodies[0]
     }
 
-    /// The JSON Schema of the flow's input: the one it states, else one made of its defaults and of what its nodes use.
+    /// The JSON Schema of the flow's input: the one it states with its defaults, else one made of its defaults and of
+    /// what its nodes use. What has a default is not required.
     pub fn described_input(&self) -> Value {
         if let Some(schema) = &self.input_schema {
-            return schema.clone();
+            return with_defaults(schema.clone(), &self.input);
         }
         let mut properties = Map::new();
         for (key, default) in &self.input {
@@ -95,6 +96,20 @@ impl Graph {
     pub fn body(&self, body: BodyIx) -> &Body {
         &self.bodies[body.0 as usize]
     }
+}
+
+fn with_defaults(mut schema: Value, defaults: &Map<String, Value>) -> Value {
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        for (key, default) in defaults {
+            if let Some(Value::Object(property)) = properties.get_mut(key) {
+                property.insert("default".to_owned(), default.clone());
+            }
+        }
+    }
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.retain(|key| key.as_str().is_none_or(|key| !defaults.contains_key(key)));
+    }
+    schema
 }
 
 impl Default for Graph {

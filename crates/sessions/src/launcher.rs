@@ -135,7 +135,7 @@ pub struct RegisteredFlow {
     pub description: Option<String>,
     /// Its file.
     pub file: PathBuf,
-    /// The JSON Schema of its input: the one it states, else one made of what it uses.
+    /// The JSON Schema of its input: the one it states with its defaults, else one made of what it uses.
     pub input: Value,
     /// What it compiles to; nothing if it cannot run.
     pub graph: Option<Arc<Graph>>,

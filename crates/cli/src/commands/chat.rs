@@ -154,10 +154,20 @@ fn export(session: &AgentSession, file: Option<&Path>) -> Result<(), Failure> {
     let broken =
         |why: String| Failure::usage(format!("cannot save the conversation to {}: {why}", file.display()));
     let text = serde_json::to_string_pretty(&state).map_err(|error| broken(error.to_string()))?;
-    let mut beside = file.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    write_private(&beside, (text + "\n").as_bytes())
-        .and_then(|()| fs::rename(&beside, file))
-        .map_err(|error| broken(error.to_string()))
+    let text = text + "\n";
+    // A link stays: the file that it leads to is replaced.
+    let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let kind = fs::symlink_metadata(&target).ok().map(|found| found.file_type());
+    let written = match kind {
+        // It leads to a file that is not there yet.
+        Some(kind) if kind.is_symlink() => write_private(file, text.as_bytes()),
+        Some(kind) if !kind.is_file() => return Err(broken("it is not a file".to_owned())),
+        _ => {
+            let mut beside = target.as_os_str().to_owned();
+            beside.push(".new");
+            let beside = PathBuf::from(beside);
+            write_private(&beside, text.as_bytes()).and_then(|()| fs::rename(&beside, &target))
+        }
+    };
+    written.map_err(|error| broken(error.to_string()))
 }

@@ -38,6 +38,9 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if args.plan {
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
+    if !args.no_store {
+        check_folders(&graph, &settings)?;
+    }
     warn_of_secrets(&given, !args.no_store, &graph, marked(invocation.env.clone(), &defaults));
     settings.given = given.keys().cloned().collect();
     if settings.replay.is_none() {
@@ -63,6 +66,22 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let begin = Begin::New { id, input: given, reusing: part.reusing };
     let mode = RunMode { web: args.web, ..RunMode::of(mode, Ask::Terminal) };
     Session { graph, nodes, providers, calls, store, settings, defaults, begin, mode }.watch(invocation)
+}
+
+/// Refuses a session that cannot be stored: it is stored as JSON, whose texts are UTF-8.
+fn check_folders(graph: &Graph, settings: &SessionSettings) -> Result<(), Failure> {
+    let named = [&settings.cwd, &settings.record, &settings.replay];
+    let mut folders = named.into_iter().flatten().chain([&graph.source.folder]);
+    match folders.find(|folder| folder.to_str().is_none()) {
+        None => Ok(()),
+        Some(folder) => {
+            let message = format!(
+                "the name of the folder {} is not UTF-8: its sessions cannot be stored; nothing was started",
+                folder.display()
+            );
+            Err(Failure::usage(message).with_hint("rename the folder, or use `--no-store`"))
+        }
+    }
 }
 
 /// What is given as input is stored as it is given, since a session that is resumed needs it; and a secret that is like

@@ -271,6 +271,7 @@ cases! {
     page_offline: &[], 60, page::offline;
     page_forms: &[], 60, page_forms::forms;
     page_drafts: &[], 60, page_forms::drafts;
+    page_bounds: &[], 60, page_forms::bounds;
     page_signs_in: &[], 60, page_forms::signs_in;
     page_looks: &[], 240, page::looks;
     // What it prints as figures counts where it runs by itself: `cargo xtask e2e page_large`.

@@ -40,6 +40,29 @@ nodes:
   - { id: right, type: human.input, input: { prompt: "Right?" } }
 "#;
 
+/// Its bounds are numbers that JavaScript cannot hold, and it has a default for what its schema requires.
+const BOUNDS: &str = r#"
+flow:
+  name: bounds
+  input: { branch: main }
+  inputSchema:
+    type: object
+    required: [branch]
+    properties:
+      branch: { type: string, minLength: 1, maxLength: 18446744073709551615 }
+      id: { type: integer, minimum: -9223372036854775808, maximum: 9223372036854775807 }
+      level: { enum: [low, high] }
+nodes:
+  - id: pick
+    type: human.input
+    input:
+      prompt: Which one?
+      schema:
+        type: object
+        properties: { size: { type: integer, maximum: 9223372036854775807 }, level: { enum: [low, high] } }
+  - { id: other, type: human.input, input: { prompt: "Another one?" } }
+"#;
+
 /// Flows are started from their forms.
 pub(super) fn forms(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
@@ -143,6 +166,51 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     sandbox.run(&["store", "gc", &id])?.expect_code(0)?;
     browser.sees("Not followed any more.")?;
     browser.until("nothing can be answered", "!document.querySelector('.asked')")?;
+    browser.close()?;
+    server.stop()
+}
+
+/// Bounds that JavaScript cannot hold, and what cannot be shown: the rest of the page stays.
+pub(super) fn bounds(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    sandbox.write("flows/bounds.yaml", BOUNDS)?;
+    let both = |browser: &mut Browser| {
+        browser.sees("Which one?")?;
+        browser.sees("Another one?")
+    };
+    form(&server, &mut browser, "bounds")?;
+    // 2^63 - 1
+    browser.fill("input[name=id]", "9223372036854775807")?;
+    browser.press("Start bounds")?;
+    let id = session(&mut browser)?;
+    both(&mut browser)?;
+    browser.sees("\"branch\": \"main\"")?;
+    browser.sees("\"id\": 9223372036854775807")?;
+    browser.open(&server.view("/inbox"))?;
+    both(&mut browser)?;
+    browser.fill("input[name=size]", "9223372036854775806")?;
+    browser.press("Answer")?;
+    browser.until("it is answered", "document.querySelectorAll('.card').length === 1")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=pick")))?;
+    browser.sees("9223372036854775806")?;
+    browser.no_errors()?;
+    // From now on the page reads lists that are none, and fails where it shows them.
+    browser.eval(
+        "JSON.parse = ((real) => (words, how) => real(words.replaceAll('[\"low\",\"high\"]', '1'), how))(JSON.parse)",
+    )?;
+    sandbox.run(&["run", "flows/bounds.yaml"])?.expect_code(3)?;
+    browser.open(&server.view("/inbox"))?;
+    let failures = |count: u8| format!("document.querySelectorAll('.failure').length === {count}");
+    browser.until("all three are listed", "document.querySelectorAll('.card').length === 3")?;
+    browser.until("one is not shown", &failures(1))?;
+    browser.sees("This could not be shown")?;
+    browser.until("the others are", "document.querySelectorAll('.card textarea').length === 2")?;
+    form(&server, &mut browser, "bounds")?;
+    browser.until("its form is not shown", &failures(1))?;
+    form(&server, &mut browser, "ship")?;
+    browser.sees("Start it")?;
+    browser.until("nothing is left of it", &failures(0))?;
+    ensure!(!browser.errors.is_empty(), "the failures are reported as errors of the page");
     browser.close()?;
     server.stop()
 }

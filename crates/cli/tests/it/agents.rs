@@ -102,6 +102,31 @@ fn a_conversation_that_is_exported_continues() {
     assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
 }
 
+#[cfg(unix)]
+#[test]
+fn an_export_writes_through_a_link_and_replaces_no_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let chat = |said: &str, file: &str| {
+        inspan_reading(folder.path(), said, &["chat", "-p", "echo", "--export", file])
+    };
+    fs::create_dir(path("synced")).unwrap();
+    std::os::unix::fs::symlink("synced/talk.json", path("talk.json")).unwrap();
+    // First it leads to nothing, then to a file.
+    for _ in 0..2 {
+        assert_eq!(chat("one\n", "talk.json").code, Some(0));
+        assert!(path("talk.json").is_symlink());
+        let state = fs::read_to_string(path("synced/talk.json")).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&state).unwrap()["provider"], json!("echo"));
+        assert_eq!(fs::read_dir(path("synced")).unwrap().count(), 1, "nothing is left beside the file");
+    }
+    assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+    let refused = chat("", "pipe");
+    let says = "error: cannot save the conversation to pipe: it is not a file\n";
+    assert_eq!((refused.code, refused.stderr.as_str()), (Some(2), says));
+    assert!(!path("pipe").metadata().unwrap().is_file());
+}
+
 /// Starts the program, waits until the agent answers, sends a signal, and returns the whole result.
 #[cfg(unix)]
 fn interrupted(arguments: &[&str], signal: &str) -> Ran {

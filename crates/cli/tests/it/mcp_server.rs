@@ -108,6 +108,33 @@ fn flows_are_tools_like_five_others() {
 }
 
 #[test]
+fn a_tool_does_not_require_what_the_flow_has_a_default_for() {
+    let flow = r#"
+flow:
+  name: build
+  input: { branch: main, depth: 5 }
+  inputSchema:
+    type: object
+    required: [branch, who]
+    properties: { branch: { type: string }, depth: { type: integer, default: 1 }, who: { type: string } }
+nodes: [{ id: a, type: echo, input: { text: "{{ flow.input.branch }} {{ flow.input.depth }}" } }]
+"#;
+    let folder = folder_with(&[("build.yaml", flow)]);
+    let mut client = client(folder.path(), &json!({}));
+    let (listed, _) = client.call("tools/list", &json!({}));
+    let properties = json!({
+        "branch": { "type": "string", "default": "main" },
+        "depth": { "type": "integer", "default": 5 },
+        "who": { "type": "string" },
+    });
+    assert_eq!(
+        listed["tools"][0]["inputSchema"],
+        json!({ "type": "object", "required": ["who"], "properties": properties })
+    );
+    assert_eq!(client.close(), Some(0));
+}
+
+#[test]
 fn a_broken_flow_and_a_folder_that_is_not_there_are_reported() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
     let folder = folder_with(&[("broken.yaml", broken)]);

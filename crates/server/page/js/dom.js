@@ -1,7 +1,7 @@
 // The few functions of the vendored libraries that the page uses, in one place.
 
 import { h as element, render, Fragment } from '../vendor/preact.js';
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
+import { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
 import { batch, computed, effect, signal, untracked } from '../vendor/signals-core.js';
 import '../vendor/signals.js';
 import htm from '../vendor/htm.js';
@@ -22,7 +22,7 @@ export function h(type, props, ...children) {
 /** Markup as a tagged template. */
 export const html = htm.bind(h);
 
-export { Fragment, batch, computed, effect, render, signal, untracked, useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { Fragment, batch, computed, effect, render, signal, untracked, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState };
 
 /** Class names, without those that do not apply. */
 export const cls = (/** @type {unknown[]} */ ...names) => names.filter(Boolean).join(' ');

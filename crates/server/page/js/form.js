@@ -65,7 +65,7 @@ export function Form({ schema, kept, value, onChange }) {
 function Field({ name, schema, kept, value, isNeeded, onChange }) {
   const [id] = useState(() => `field-${(fieldId += 1)}`);
   // Known from the start: another element would lose the focus while somebody writes.
-  const [isLong] = useState(() => /\n|.{61}/.test(text(value ?? '')) || (schema?.maxLength ?? 0) > 200);
+  const [isLong] = useState(() => /\n|.{61}/.test(text(value ?? '')) || Number(text(schema?.maxLength ?? 0)) > 200);
   const type = kind(schema);
   const label = html`<span>${schema?.title ?? name}${isNeeded ? html`<b class="needed" title="needed" aria-hidden="true"> *</b>` : ''}</span>`;
   const help = schema?.description && html`<small id=${`${id}-help`}>${schema.description}</small>`;
@@ -87,7 +87,7 @@ function Field({ name, schema, kept, value, isNeeded, onChange }) {
     case 'string':
       return html`<label class="field">${label}${isLong
         ? html`<textarea rows="4" ...${props} value=${value ?? ''} onInput=${onInput}></textarea>`
-        : html`<input type="text" ...${props} minlength=${schema.minLength} value=${value ?? ''} onInput=${onInput} />`}${help}</label>`;
+        : html`<input type="text" ...${props} minlength=${text(schema.minLength)} value=${value ?? ''} onInput=${onInput} />`}${help}</label>`;
     default:
       return html`<${Written} kept=${kept} label=${label} help=${help} type=${type} schema=${schema} props=${props} value=${value} onChange=${set} />`;
   }
@@ -127,7 +127,7 @@ function Written({ kept, label, help, type, schema, props, value, onChange }) {
     },
   };
   return html`<label class="field">${label}${isNumber
-    ? html`<input type="number" min=${schema.minimum} max=${schema.maximum} step=${type === 'integer' ? 1 : 'any'} ...${rest} />`
+    ? html`<input type="number" min=${text(schema.minimum)} max=${text(schema.maximum)} step=${type === 'integer' ? 1 : 'any'} ...${rest} />`
     : html`<textarea class="mono" rows="3" ...${rest}></textarea>`}
     ${error ? html`<small class="error">${error}</small>` : !isNumber && html`<small>JSON</small>`}${help}</label>`;
 }

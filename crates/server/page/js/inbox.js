@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from './dom.js';
 import { inbox, title } from './lists.js';
-import { Empty } from './parts.js';
+import { Contained, Empty } from './parts.js';
 import { href } from './route.js';
 import { Question, SteadyQuestions } from './question.js';
 
@@ -24,7 +24,7 @@ export function Inbox() {
         ${question.task && html` <span aria-hidden="true">›</span> <span class="mono">${question.task}</span>`}
         <span class="mono faint">${question.sessionId}</span>
       </p>
-      <${Question} question=${question} />
+      <${Contained}><${Question} question=${question} /><//>
     </article>`)}<//>
   </section>`;
 }

@@ -7,7 +7,7 @@ import { Help, listenToKeys } from './keys.js';
 import { Inbox } from './inbox.js';
 import { inbox, listError, loadLists, meta, now, title } from './lists.js';
 import { asks } from './node.js';
-import { Asker, Button, Empty, Failure, Loading, note, notes } from './parts.js';
+import { Asker, Button, Contained, Empty, Failure, Loading, note, notes } from './parts.js';
 import { go, href, route } from './route.js';
 import { Run } from './run.js';
 import { closeSession, sessionOf } from './session.js';
@@ -158,7 +158,7 @@ function App() {
     <${Head} />
     <${Stale} />
     <${Call} />
-    <main id="main" tabindex="-1"><${View} /></main>
+    <main id="main" tabindex="-1"><${Contained} key=${route.value.path.slice(0, 2).join('/')}><${View} /><//></main>
     <${Notes} />
     <${Asker} />
     <${Help} />`;

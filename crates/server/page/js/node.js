@@ -7,7 +7,7 @@ import { Frames } from './frames.js';
 import { count, duration, money, text } from './format.js';
 import { drawnPath } from './graph.js';
 import { nodeStatus, now } from './lists.js';
-import { Button, Empty, Folded, NodeSign, copy } from './parts.js';
+import { Button, Contained, Empty, Folded, NodeSign, copy } from './parts.js';
 import { Question, SteadyQuestions } from './question.js';
 import { href, route, setQuery } from './route.js';
 import { isLive, isPast, nodesOf } from './session.js';
@@ -20,7 +20,7 @@ export const asks = ({ task }, path) => task === path || drawnPath(task) === pat
 /** The open questions. They stay while there is no server, so that nothing that was written is lost. @param {{ session: Session, questions: Loose[], isLed?: boolean }} _ */
 const Questions = ({ session, questions, isLed }) => html`<${SteadyQuestions} ids=${questions.map((one) => one.promptId).join()}>${questions.map((question) => html`<article class="ask" key=${question.promptId}>
   ${isLed && question.task && html`<button type="button" class="link mono" onClick=${() => setQuery({ node: question.task })}>${question.task}</button>`}
-  ${isPast(session) ? html`<p>${question.prompt}</p>` : html`<${Question} question=${{ sessionId: session.id, ...question }} />`}
+  ${isPast(session) ? html`<p>${question.prompt}</p>` : html`<${Contained}><${Question} question=${{ sessionId: session.id, ...question }} /><//>`}
 </article>`)}<//>`;
 
 /** @param {{ error: any }} _ */

@@ -1,6 +1,6 @@
 // Small pieces that several views use.
 
-import { cls, computed, effect, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
+import { cls, computed, effect, html, signal, useEffect, useErrorBoundary, useLayoutEffect, useRef, useState } from './dom.js';
 import { nodeStatus, sessionStatus } from './lists.js';
 import { Problem, file } from './source.js';
 import { count } from './format.js';
@@ -49,6 +49,12 @@ export function Failure({ error, retry, head }) {
     ${isProblem && error.code && html`<p class="mono faint">${error.code}</p>`}
     ${retry && !file && html`<${Button} onPress=${retry}>Try again<//>`}
   </div>`;
+}
+
+/** Shows what went wrong within it in its place, so that the rest of the page stays. @param {{ children?: any }} _ */
+export function Contained({ children }) {
+  const [error, retry] = useErrorBoundary((failure) => reportError(failure));
+  return error ? html`<${Failure} error=${error} retry=${retry} />` : children;
 }
 
 /** Long text, cut until it is asked for. @param {{ value: string, label: string, lines?: number }} _ */

@@ -11,7 +11,7 @@ import { Why } from './why.js';
 import { VIEWS } from './keys.js';
 import { hasEnded, now, title } from './lists.js';
 import { count, duration, plural, spent } from './format.js';
-import { Button, Failure, Loading, SessionSign } from './parts.js';
+import { Button, Contained, Failure, Loading, SessionSign } from './parts.js';
 import { href, route } from './route.js';
 import { base, chosen, isLive, isPast, sessionOf, shownAt } from './session.js';
 import { file } from './source.js';
@@ -100,7 +100,7 @@ export function Run({ id, view }) {
     <${Views} id=${id} view=${view} />
     <div class="run-body">
       <section class="run-main" aria-label=${VIEWS.find((one) => one.view === view)?.name ?? 'View'}>
-        ${view === 'timeline'
+        <${Contained} key=${view}>${view === 'timeline'
           ? html`<${Timeline} session=${session} />`
           : view === 'log'
             ? html`<${Log} session=${session} />`
@@ -108,7 +108,7 @@ export function Run({ id, view }) {
               ? html`<${Cost} session=${session} />`
               : view === 'why'
                 ? html`<${Why} session=${session} node=${chosen.value} />`
-                : html`<${GraphView} session=${session} state=${state} />`}
+                : html`<${GraphView} session=${session} state=${state} />`}<//>
       </section>
       ${(chosen.value || view === 'graph') && html`<${NodePane} session=${session} state=${state} />`}
     </div>

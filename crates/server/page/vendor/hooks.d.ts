@@ -8,5 +8,6 @@ export function useState<T>(initial: T | (() => T)): [T, (next: T | ((old: T) =>
 export function useRef(initial: null): { current: any };
 export function useRef<T>(initial: T): { current: T };
 export function useMemo<T>(make: () => T, inputs: Inputs): T;
+export function useErrorBoundary(report: (failure: any) => void): [any, () => void];
 export function useEffect(effect: Effect, inputs?: Inputs): void;
 export function useLayoutEffect(effect: Effect, inputs?: Inputs): void;

@@ -90,7 +90,8 @@ impl NodeCheck<'_> {
             (None, None) => {
                 let span = self.node.spec.span;
                 let message = format!("`{}` has no `prompt`", self.node_type.info().name);
-                let help = "set `input: { prompt: … }`, or name a file with `promptFile`".to_owned();
+                let help =
+                    "set `input: { prompt: … }`, or name a file with `promptFile` beside `input`".to_owned();
                 Problem::error(Code::MissingKey, SourceSpan { end: span.start, ..span }, message).help(help)
             }
             (Some(prompt), Some(_)) => {
