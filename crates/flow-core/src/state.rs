@@ -376,7 +376,8 @@ impl Facts {
                     AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
                 });
                 // What cleans up in a session that fails may wait for a person: a stop ends that too.
-                if self.tasks().any(|(_, node)| node.cleans_up && !node.has_ended()) {
+                let asks = |node: &NodeState| node.more.as_ref().is_some_and(|more| more.asked.is_some());
+                if self.tasks().any(|(_, node)| node.cleans_up && !node.has_ended() && asks(node)) {
                     self.ending = None;
                 }
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
