@@ -148,14 +148,13 @@ impl RunStore for SqliteStore {
         let body = session::json(record).map_err(|fault| self.refused(fault))?;
         let (record, owner) = (record.clone(), owner.clone());
         let create = move |transaction: &mut Transaction<'_>| {
-            if let Some(old) = record.continues() {
-                refuse_continued(transaction, old)?;
-                match session::find(transaction.connection, old) {
-                    Ok(old) => refuse_held(&old, &owner, now)?,
-                    // What was deleted is run by nobody.
-                    Err(Fault::Refused(StoreError::UnknownSession(_))) => {}
-                    Err(fault) => return Err(fault),
-                }
+            // It may have been deleted since its work was read: without it the new session could not be resumed.
+            let parent =
+                record.parent.as_ref().map(|parent| session::find(transaction.connection, &parent.session));
+            let parent = parent.transpose()?;
+            if let Some((id, old)) = record.continues().zip(parent) {
+                refuse_continued(transaction, id)?;
+                refuse_held(&old, &owner, now)?;
             }
             let mut session = session::insert(transaction.connection, &record, &body)?;
             session.assign_to(transaction.connection, &owner, now)?;
