@@ -81,6 +81,28 @@ fn a_killed_session_continues_and_repeats_nothing_that_was_done() {
 }
 
 #[test]
+fn a_session_continues_although_one_before_the_ended_one_that_it_takes_over_from_was_deleted() {
+    let flow = r#"
+flow: { name: thrice }
+nodes:
+  - { id: first, type: exec, input: { argv: [sh, -c, "echo first >> did"] } }
+  - { id: one, type: exec, dependsOn: [first], input: { argv: [test, -e, one] } }
+  - { id: two, type: exec, dependsOn: [one], input: { argv: [test, -e, two] } }
+  - { id: ask, type: human.input, dependsOn: [two], input: { prompt: "Well?" } }
+"#;
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "a"]).expect(1);
+    fs::write(folder.join("one"), "").unwrap();
+    inspan(folder, &["resume", "a", "--session-id", "b"]).expect(1);
+    fs::write(folder.join("two"), "").unwrap();
+    inspan(folder, &["store", "gc", "a"]).expect(0);
+    inspan(folder, &["resume", "b", "--session-id", "c", "--no-input"]).expect(3);
+    inspan(folder, &["reply", "c", "yes"]).expect(0);
+    assert_eq!(did(folder), ["first"]);
+}
+
+#[test]
 fn only_one_process_drives_a_session() {
     let folder = folder();
     let folder = folder.path();
