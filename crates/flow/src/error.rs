@@ -96,7 +96,8 @@ pub enum RunError {
     /// A new session could not be prepared.
     #[error("{0}")]
     NotPrepared(String),
-    /// The store was full or locked for too long. The session is paused where its log ends, and can be resumed.
+    /// The store was full or locked for too long, or its disk failed or became read-only. The session is paused where its log
+    /// ends, and can be resumed.
     #[error("session `{session}` cannot be stored, and was interrupted: {error}")]
     NotStored {
         /// The session.

@@ -366,9 +366,12 @@ impl FlowRunner {
         self.ended.send_replace(Some(last.clone()));
         match driven.and(flushed) {
             Ok(()) => Ok(result::of(last, session, events)),
-            Err(RunError::Store(error @ (StoreError::Full { .. } | StoreError::Locked { .. }))) => {
-                Err(RunError::NotStored { session, error })
-            }
+            Err(RunError::Store(
+                error @ (StoreError::Full { .. }
+                | StoreError::Locked { .. }
+                | StoreError::Io { .. }
+                | StoreError::ReadOnly { .. }),
+            )) => Err(RunError::NotStored { session, error }),
             Err(error) => Err(error),
         }
     }

@@ -6,6 +6,7 @@ mod render;
 use std::collections::BTreeMap;
 
 use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp, UnpricedTurns};
+use inspan_sessions::is_late;
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
     Commands, DisplayStatus, Permission,
@@ -267,7 +268,7 @@ impl Digest {
             let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
             let what =
                 permission.map_or_else(|| line(&prompt.prompt, ERROR), |permission| permission.title());
-            let answers = commands.for_question(entry, prompt, prompt.is_over(self.until));
+            let answers = commands.for_question(entry, prompt, is_late(entry, prompt, self.until));
             self.waiting.push(item(prompt.task.clone(), what, prompt.deadline, answers));
         }
         if self.waiting.len() > before {

@@ -44,7 +44,7 @@ pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
 };
 pub use output::SessionOutput;
-pub use question::{OpenQuestions, Question, questions};
+pub use question::{OpenQuestions, Question, is_late, questions};
 pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
 
 /// Does to its end what is begun, also if the caller leaves meanwhile: an answer that is stored must be acted on, too.

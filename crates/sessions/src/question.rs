@@ -7,6 +7,8 @@ use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, PromptKind, T
 use inspan_view::{Commands, DisplayStatus, entry::open_questions, question};
 use serde_json::Value;
 
+use crate::is_driven;
+
 /// A question that waits for a person.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
@@ -14,8 +16,14 @@ pub struct Question {
     pub entry: SessionEntry,
     /// What it asks.
     pub prompt: Prompt,
-    /// Whether its time is up, and no process has noticed.
+    /// Whether its time is up, and no process runs the session.
     pub is_late: bool,
+}
+
+/// Whether no answer to a question of a session counts at this time. If a process runs the session, that one decides: its
+/// clock is another one, and may show something else.
+pub fn is_late(entry: &SessionEntry, prompt: &Prompt, now: Timestamp) -> bool {
+    !is_driven(entry) && prompt.is_over(now)
 }
 
 /// The questions of these sessions that are not answered. The one whose time is up first comes first; those
@@ -27,7 +35,7 @@ pub fn questions(entries: &[SessionEntry], now: Timestamp) -> Vec<Question> {
             open_questions(entry).map(|prompt| Question {
                 entry: entry.clone(),
                 prompt: prompt.clone(),
-                is_late: prompt.is_over(now),
+                is_late: is_late(entry, prompt, now),
             })
         })
         .collect();

@@ -11,7 +11,7 @@ use inspan_protocol::{
 };
 use inspan_view::{entry::DisplayStatus, label};
 
-use crate::{SessionError, SessionErrorCode, is_driven};
+use crate::{SessionError, SessionErrorCode, is_driven, is_late};
 
 /// How long the process that runs the session may take to answer.
 pub const RESPONSE: Duration = Duration::from_secs(20);
@@ -182,9 +182,9 @@ impl SessionTarget {
         Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint))
     }
 
-    /// Refuses an answer to a question whose time is up.
+    /// Refuses an answer to a question whose time is up. A process that runs the session refuses it itself.
     pub fn check_time(&self, open: &Prompt) -> Result<(), SessionError> {
-        if open.is_over(self.clock.now()) { Err(self.expired(open)) } else { Ok(()) }
+        if is_late(&self.entry, open, self.clock.now()) { Err(self.expired(open)) } else { Ok(()) }
     }
 
     /// The time of a question is up, and what becomes of it when the session goes on.
@@ -195,11 +195,8 @@ impl SessionTarget {
             Some(default) => format!("its default `{default}` is then the answer"),
             None => "its node then fails".to_owned(),
         };
-        let next = match &self.entry.owner {
-            Some(owner) if self.is_driven() => format!("{owner} go on with it when they can"),
-            _ => format!("`inspan resume {}` continues", self.id()),
-        };
-        SessionError::new(SessionErrorCode::QuestionExpired, message).with_hint(format!("{next}; {then}"))
+        let hint = format!("`inspan resume {}` continues; {then}", self.id());
+        SessionError::new(SessionErrorCode::QuestionExpired, message).with_hint(hint)
     }
 
     /// The open question with this id, or of this node, or whose id has this prefix.

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use inspan_engine::SystemClock;
 use inspan_flow::{
-    Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord, SqliteOptions,
-    SqliteStore, StoreError,
+    Batch, CommandAnswer, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord,
+    SqliteOptions, SqliteStore, StoreError, Verdict,
 };
 use inspan_protocol::{Envelope, Event, EventContext, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
@@ -331,6 +331,38 @@ async fn an_answer_to_a_session_that_has_ended_is_refused_as_any_command_there()
         let refused = sessions.apply(&"s1".into(), &command, None).await.unwrap_err();
         assert_eq!(refused.code, SessionErrorCode::SessionEnded, "{}", refused.message);
     }
+}
+
+/// The clock of this process is ahead of that of the process that runs the session: it was set forward meanwhile.
+#[tokio::test]
+async fn who_runs_a_session_decides_whether_the_time_of_its_question_is_up() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let asked = json!({
+        "type": "session:prompt", "promptId": "how.1", "kind": "input", "prompt": "How?", "deadline": at(1_000),
+    });
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[envelope("s1", 2, serde_json::from_value(asked).unwrap())]).await;
+    let sessions = sessions(&store);
+    let session = SessionId::from("s1");
+    let answer = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    let open = sessions.inbox(None).await.unwrap();
+    assert_eq!(open.iter().map(|open| open.is_late).collect::<Vec<_>>(), [false]);
+    let process_answers = async {
+        while store.unanswered(&session).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let answers = [CommandAnswer { number: 1, verdict: Verdict::Accepted }];
+        store.append(&lease, Batch { events: &[], answers: &answers }).await.unwrap();
+    };
+    let (receipt, ()) = tokio::join!(sessions.apply(&session, &answer, None), process_answers);
+    assert_eq!(receipt.unwrap().verdict, Accepted::Accepted);
+    // Nobody runs it any more.
+    store.release(&lease).await.unwrap();
+    let open = sessions.inbox(None).await.unwrap();
+    assert_eq!(open.iter().map(|open| open.is_late).collect::<Vec<_>>(), [true]);
+    let refused = sessions.apply(&session, &answer, None).await.unwrap_err();
+    assert_eq!(refused.code, SessionErrorCode::QuestionExpired, "{}", refused.message);
 }
 
 #[test]

@@ -54,7 +54,8 @@ pub const PAGE_BYTES: usize = 256 * 1024;
 ///    no process runs a session, a question takes one reply.
 #[async_trait]
 pub trait RunStore: Send + Sync {
-    /// Stores a new session and takes its lease.
+    /// Stores a new session and takes its lease. If it takes over the work of another one that is not in the store, that is
+    /// [`StoreError::UnknownSession`]: it could not be resumed.
     async fn create(
         &self,
         record: &SessionRecord,

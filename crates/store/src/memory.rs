@@ -175,6 +175,10 @@ impl RunStore for MemoryStore {
         if sessions.contains_key(&session) {
             return Err(StoreError::SessionExists(session));
         }
+        if let Some(parent) = record.parent.as_ref().filter(|parent| !sessions.contains_key(&parent.session))
+        {
+            return Err(StoreError::UnknownSession(parent.session.clone()));
+        }
         if let Some(old) = record.continues() {
             if let Some(by) = continuation(&sessions, old) {
                 return Err(StoreError::Continued { session: old.clone(), by });

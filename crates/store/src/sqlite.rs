@@ -148,14 +148,13 @@ impl RunStore for SqliteStore {
         let body = session::json(record).map_err(|fault| self.refused(fault))?;
         let (record, owner) = (record.clone(), owner.clone());
         let create = move |transaction: &mut Transaction<'_>| {
-            if let Some(old) = record.continues() {
-                refuse_continued(transaction, old)?;
-                match session::find(transaction.connection, old) {
-                    Ok(old) => refuse_held(&old, &owner, now)?,
-                    // What was deleted is run by nobody.
-                    Err(Fault::Refused(StoreError::UnknownSession(_))) => {}
-                    Err(fault) => return Err(fault),
-                }
+            // It may have been deleted since its work was read: without it the new session could not be resumed.
+            let parent =
+                record.parent.as_ref().map(|parent| session::find(transaction.connection, &parent.session));
+            let parent = parent.transpose()?;
+            if let Some((id, old)) = record.continues().zip(parent) {
+                refuse_continued(transaction, id)?;
+                refuse_held(&old, &owner, now)?;
             }
             let mut session = session::insert(transaction.connection, &record, &body)?;
             session.assign_to(transaction.connection, &owner, now)?;
@@ -258,7 +257,8 @@ impl RunStore for SqliteStore {
     async fn record(&self, session: &SessionId) -> Result<SessionRecord, StoreError> {
         let (id, marks) = (session.clone(), self.paths.marks.clone());
         let read = move |connection: &mut Connection| {
-            named(connection, &marks, &id, session::record(connection, &id))
+            let found = at_once(connection, |connection| session::record(connection, &id));
+            named(connection, &marks, &id, found)
         };
         self.readers.ask(read).await
     }
@@ -266,7 +266,8 @@ impl RunStore for SqliteStore {
     async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
         let (id, marks, here) = (session.clone(), self.paths.marks.clone(), self.here.clone());
         let read = move |connection: &mut Connection| {
-            named(connection, &marks, &id, session::entry(connection, &id, &here))
+            let found = at_once(connection, |connection| session::entry(connection, &id, &here));
+            named(connection, &marks, &id, found)
         };
         self.readers.ask(read).await
     }
@@ -274,7 +275,8 @@ impl RunStore for SqliteStore {
     async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError> {
         let (prefix, here, marks) = (prefix.to_owned(), self.here.clone(), self.paths.marks.clone());
         let read = move |connection: &mut Connection| {
-            let mut entries = session::entries(connection, &prefix, limit, &here)?;
+            let mut entries =
+                at_once(connection, |connection| session::entries(connection, &prefix, limit, &here))?;
             // Losses are looked up for a list of all sessions, and when nothing was found.
             if prefix.is_empty() || entries.is_empty() {
                 loss::list(connection, &marks, &prefix, &mut entries)?;
@@ -324,12 +326,12 @@ impl RunStore for SqliteStore {
 
     async fn posted_once(&self, session: &SessionId, key: &str) -> Result<Option<PostedCommand>, StoreError> {
         let (id, key) = (session.clone(), key.to_owned());
-        let read = move |connection: &mut Connection| {
+        let read = move |connection: &Connection| {
             let session = session::find(connection, &id)?;
             let stored = commands::of_key(connection, &session, &key)?;
             stored.map(|stored| commands::posted(&stored)).transpose().map_err(|fault| fault.of(id.as_str()))
         };
-        self.readers.ask(read).await
+        self.readers.ask(move |connection| at_once(connection, &read)).await
     }
 
     fn room(&self) -> Result<(), StoreError> {
@@ -338,12 +340,14 @@ impl RunStore for SqliteStore {
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {
         let id = session.clone();
-        self.readers.ask(move |connection| commands::unanswered(connection, &id)).await
+        let read = move |connection: &Connection| commands::unanswered(connection, &id);
+        self.readers.ask(move |connection| at_once(connection, &read)).await
     }
 
     async fn answer(&self, session: &SessionId, number: u64) -> Result<Option<Verdict>, StoreError> {
         let id = session.clone();
-        self.readers.ask(move |connection| commands::answer(connection, &id, number)).await
+        let read = move |connection: &Connection| commands::answer(connection, &id, number);
+        self.readers.ask(move |connection| at_once(connection, &read)).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -381,6 +385,16 @@ fn refuse_continued(transaction: &Transaction<'_>, id: &SessionId) -> Result<(),
 fn write_mark(transaction: &mut Transaction<'_>, session: &SessionRow) {
     let mark = Mark::new(&session.id, session.last_seq, session.last_sum);
     transaction.write_mark(session.number, mark);
+}
+
+/// Reads several tables as they are at one moment: a session may be deleted between two queries, and its number given to
+/// another one.
+fn at_once<T>(
+    connection: &mut Connection,
+    read: impl FnOnce(&Connection) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let transaction = connection.transaction()?;
+    read(&transaction)
 }
 
 /// Reads one session as it is at one moment. Its mark is read before that moment, so it is never ahead.

@@ -119,6 +119,20 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
 }
 
 #[tokio::test]
+async fn a_session_does_not_begin_on_the_work_of_one_that_is_not_stored() {
+    each(|store| async move {
+        for kind in [ParentKind::Fork, ParentKind::Resume] {
+            let parent = Some(Parent::new("gone".into(), 1, kind));
+            let next = SessionRecord { parent, ..record("next") };
+            let created = store.create(&next, &Owner::of_process(), at(1)).await;
+            assert_eq!(created, Err(StoreError::UnknownSession("gone".into())), "{kind:?}");
+            assert_eq!(store.entries("", 9).await, Ok(Vec::new()));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_replay_is_listed_as_one() {
     each(|store| async move {
         let me = Owner::of_process();

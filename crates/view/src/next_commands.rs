@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
-use inspan_store::{Liveness, SessionEntry};
+use inspan_store::SessionEntry;
 
 use crate::{entry::DisplayStatus, safe::is_unsafe};
 
@@ -81,13 +81,12 @@ impl Commands {
         commands
     }
 
-    /// The commands for an open question: those that answer it, or once its time is up the one that resumes the session.
+    /// The commands for an open question: those that answer it, or the one that resumes the session, once the time is up and
+    /// no process runs it.
     pub fn for_question(&self, entry: &SessionEntry, prompt: &Prompt, is_late: bool) -> Vec<String> {
-        match (is_late, entry.liveness) {
-            (true, Liveness::Gone) => vec![self.command("resume", &entry.session, "")],
-            // Who runs it acts on it.
-            (true, _) => Vec::new(),
-            (false, _) => self.answers(&entry.session, prompt),
+        match is_late {
+            true => vec![self.command("resume", &entry.session, "")],
+            false => self.answers(&entry.session, prompt),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
 use crate::terminal::TerminalReader;
-use inspan_sessions::{Question, is_driven};
+use inspan_sessions::Question;
 use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -86,8 +86,8 @@ pub(super) fn question(Question { entry, prompt, is_late }: &Question, commands:
                 Some(default) => format!("takes `{}`", clean(default)),
                 None => "lets the node fail".to_owned(),
             };
-            let who = if is_driven(entry) { "the session" } else { "resuming the session" };
-            Some(format!("its time was up at {}: no answer counts, and {who} {then}", format::moment(at)))
+            let at = format::moment(at);
+            Some(format!("its time was up at {at}: no answer counts, and resuming the session {then}"))
         }
         (Some(default), Some(at)) => {
             Some(format!("without an answer by {}: `{}`", format::moment(at), clean(default)))

@@ -5,9 +5,9 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
-    FACTS, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan, Resume, Reusable,
-    ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError, builtin_nodes,
-    takes_input,
+    FACTS, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan, Planned, Resume,
+    Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError,
+    builtin_nodes, takes_input,
 };
 use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, Reply, SessionId};
 use inspan_sessions::{SessionErrorCode, is_driven};
@@ -145,7 +145,7 @@ fn anew(
     let again = Continuation { graph, input, reusable, id, parent };
     let plan = again.plan(&kept);
     if args.plan {
-        show(&with_stored_answers(plan, &answers), &kept, invocation);
+        show(&with_stored_answers(plan, &answers, |node| node.before.as_ref()), &kept, invocation);
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
@@ -493,7 +493,8 @@ impl StoredSession {
     fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let taken_over = self.taken_over(Missing::Refused)?;
         let run = self.folded(self.record.run(&self.graph).reusing(taken_over))?;
-        let plan = with_stored_answers(run.plan_to_resume(SystemClock.now()), &self.stored_answers()?);
+        let plan = run.plan_to_resume(SystemClock.now());
+        let plan = with_stored_answers(plan, &self.stored_answers()?, |node| Some(&node.path));
         show(&plan, self, invocation);
         Ok(Exit::Success)
     }
@@ -520,13 +521,18 @@ pub(super) async fn stored_answers(
     Ok(answers.collect())
 }
 
-/// The plan with the questions whose stored answer is taken: those that are asked as they were.
-pub(super) fn with_stored_answers(mut plan: Plan, answers: &[(Prompt, Reply)]) -> Plan {
+/// The plan with the questions whose stored answer is taken: those that are asked as they were. `place` gives the place of a
+/// node in the session that asked.
+pub(super) fn with_stored_answers(
+    mut plan: Plan,
+    answers: &[(Prompt, Reply)],
+    place: impl Fn(&Planned) -> Option<&NodePath>,
+) -> Plan {
     let answered: Vec<&NodePath> = answers.iter().filter_map(|(prompt, _)| prompt.task.as_ref()).collect();
     for node in &mut plan.nodes {
         let asks = node.decision == ReuseDecision::Runs(ReuseReason::Unfinished)
             || node.decision == ReuseDecision::Asks;
-        if asks && answered.contains(&&node.path) {
+        if asks && place(node).is_some_and(|place| answered.contains(&place)) {
             node.decision = ReuseDecision::Answered;
         }
     }

@@ -491,7 +491,8 @@ pub(super) fn refused(error: &RunError) -> Failure {
         RunError::NotStored { session, error: cause } => {
             let first = match cause {
                 StoreError::Full { .. } => "free some space",
-                _ => "let the other process finish",
+                StoreError::Locked { .. } => "let the other process finish",
+                _ => "make the disk writable again",
             };
             Failure::new(Exit::Paused, error.to_string())
                 .with_hint(format!("{first}, then `inspan resume {session}` continues with what is stored"))
@@ -507,5 +508,25 @@ pub(super) fn refused(error: &RunError) -> Failure {
         RunError::Message(_) | RunError::Override(_) => Failure::usage(error.to_string()),
         RunError::NotRaised(error) => error.clone().into(),
         error => Failure::new(Exit::Failed, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_can_be_written_no_more_says_how_the_session_continues() {
+        let (path, message) = (std::path::PathBuf::from("s.db"), "disk I/O error".to_owned());
+        for (error, first) in [
+            (StoreError::Full { path: path.clone() }, "free some space"),
+            (StoreError::Locked { path: path.clone() }, "let the other process finish"),
+            (StoreError::ReadOnly { path: path.clone() }, "make the disk writable again"),
+            (StoreError::Io { path, message }, "make the disk writable again"),
+        ] {
+            let failure = refused(&RunError::NotStored { session: "s".into(), error });
+            let hint = format!("{first}, then `inspan resume s` continues with what is stored");
+            assert_eq!((failure.exit, failure.hint), (Exit::Paused, Some(hint)));
+        }
     }
 }

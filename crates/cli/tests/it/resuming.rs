@@ -81,6 +81,64 @@ fn a_killed_session_continues_and_repeats_nothing_that_was_done() {
 }
 
 #[test]
+fn a_session_continues_although_one_before_the_ended_one_that_it_takes_over_from_was_deleted() {
+    let flow = r#"
+flow: { name: thrice }
+nodes:
+  - { id: first, type: exec, input: { argv: [sh, -c, "echo first >> did"] } }
+  - { id: one, type: exec, dependsOn: [first], input: { argv: [test, -e, one] } }
+  - { id: two, type: exec, dependsOn: [one], input: { argv: [test, -e, two] } }
+  - { id: ask, type: human.input, dependsOn: [two], input: { prompt: "Well?" } }
+"#;
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "a"]).expect(1);
+    fs::write(folder.join("one"), "").unwrap();
+    inspan(folder, &["resume", "a", "--session-id", "b"]).expect(1);
+    fs::write(folder.join("two"), "").unwrap();
+    inspan(folder, &["store", "gc", "a"]).expect(0);
+    inspan(folder, &["resume", "b", "--session-id", "c", "--no-input"]).expect(3);
+    inspan(folder, &["reply", "c", "yes"]).expect(0);
+    assert_eq!(did(folder), ["first"]);
+}
+
+#[test]
+fn a_plan_says_of_an_item_in_another_place_what_the_run_does() {
+    let flow = |items: &str| {
+        format!(
+            "
+flow: {{ name: ask }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [{items}] }}
+    body: {{ nodes: [{{ id: q, type: human.input, input: {{ prompt: 'deploy {{{{ item }}}}?' }} }}] }}
+"
+        )
+    };
+    let folder = flow_folder(&flow("one, two, three"));
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s"]).expect(3);
+    for question in ["each[0]/q.1", "each[1]/q.1"] {
+        inspan(folder, &["reply", "s", question, "--no-resume", "yes"]).expect(0);
+    }
+    let fates = || {
+        let plan = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
+        let nodes = plan["nodes"].as_array().unwrap().iter();
+        let items = nodes.filter(|node| node["path"].as_str().unwrap().ends_with("/q"));
+        items.map(|node| node["fate"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(fates(), ["answered", "answered", "runs"]);
+    fs::write(folder.join("flow.yaml"), flow("three, two, one")).unwrap();
+    assert_eq!(fates(), ["runs", "answered", "answered"]);
+    fs::write(folder.join("flow.yaml"), flow("two, three")).unwrap();
+    assert_eq!(fates(), ["answered", "runs"]);
+    let edited = inspan(folder, &["resume", "s", "--edited", "--no-input", "--json"]).expect(3).json();
+    let asked: Vec<_> = edited["prompts"].as_array().unwrap().iter().map(|asked| &asked["prompt"]).collect();
+    assert_eq!(asked, ["deploy three?"]);
+}
+
+#[test]
 fn only_one_process_drives_a_session() {
     let folder = folder();
     let folder = folder.path();

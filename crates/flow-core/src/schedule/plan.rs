@@ -28,8 +28,8 @@ pub struct Planned {
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
-    /// Its place in the earlier session.
-    before: Option<NodePath>,
+    /// Its place in the earlier session: an item of a `control.foreach` may have another place in a list that was edited.
+    pub before: Option<NodePath>,
 }
 
 impl ReuseReason {

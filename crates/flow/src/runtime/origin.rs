@@ -82,7 +82,15 @@ pub fn lineage<'a>(
         };
         let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
         let graph_before = graph_of(&before, nodes)?;
-        let older = lineage(store, nodes, &before, &graph_before).await?;
+        let older = match lineage(store, nodes, &before, &graph_before).await {
+            // An ended session may be kept without those before it.
+            Err(RunError::NoParent { .. })
+                if store.entry(&parent.session).await?.digest.status.has_ended() =>
+            {
+                None
+            }
+            older => older?,
+        };
         Ok(Some(Arc::new(parent.reusable(&before, &graph_before, &log, older, graph))))
     }
     .boxed()

@@ -311,7 +311,7 @@ async fn a_person_is_to_decide_also_in_a_session_that_continues_another() {
         &before.log().await,
         u64::MAX,
     );
-    let kept = Kept { session: SessionId::from("next"), ..Kept::new(LASTING) };
+    let kept = Kept { session: SessionId::from("next"), store: before.store.clone(), ..Kept::new(LASTING) };
     let parent = Parent::new(before.session.clone(), 3, ParentKind::Resume);
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
     let record = kept.store.record(&kept.session).await.unwrap();
@@ -360,7 +360,7 @@ async fn sessions_that_rest_run_out_or_died() {
         &before.log().await,
         u64::MAX,
     );
-    let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
+    let kept = Kept { session: SessionId::from("fork"), store: before.store.clone(), ..Kept::new(LASTING) };
     let parent = Parent::new(before.session.clone(), 9, ParentKind::Fork);
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
     add("forked", kept.shown().await);

@@ -545,6 +545,7 @@ nodes:
     };
     let late = open.deadline.unwrap();
     let number = cluster.store.post(&session, &reply, late).await.unwrap();
+    tokio::time::sleep(late.since(SystemClock.now())).await;
     cluster.run(&session, &[], |_| false).await;
     let why = format!("the time to answer prompt `{}` is up", open.prompt_id);
     let verdict = cluster.store.answer(&session, number).await.unwrap();
@@ -552,6 +553,25 @@ nodes:
     let answers = cluster.events(&session).await;
     let is_default = |event: &Event| matches!(event, Event::SessionReply { is_default: true, .. });
     assert_eq!(answers.iter().filter(|event| is_default(&event.event)).count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_in_time_counts_also_if_it_comes_from_a_clock_that_is_ahead() {
+    let flow = "
+flow: { name: early }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: 'Which way?', choices: [left, right], default: left, timeout: 1h } }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    cluster.decider().decide(&session, &[], None).await.unwrap();
+    let open = cluster.store.entry(&session).await.unwrap().digest.prompts[0].clone();
+    let (prompt, choice) = (open.prompt_id.clone(), Some("right".to_owned()));
+    let reply = Command::Reply { prompt, content: String::new(), choice };
+    let number = cluster.store.post(&session, &reply, open.deadline.unwrap()).await.unwrap();
+    cluster.run(&session, &[], |_| false).await;
+    let verdict = cluster.store.answer(&session, number).await.unwrap();
+    assert_eq!(verdict, Some(inspan_store::Verdict::Accepted));
 }
 
 #[tokio::test]

@@ -165,7 +165,8 @@ impl Search<'_> {
         }
         let not_run = self.not_run(&plan);
         let is_new = !self.args.plan && !self.answered.contains(&entry.session);
-        if is_new && with_stored_answers(plan, &answers).needs_stored_answer(self.graph) {
+        let plan = with_stored_answers(plan, &answers, |node| node.before.as_ref());
+        if is_new && plan.needs_stored_answer(self.graph) {
             return Ok(Ok(Found::Answers(entry.session.clone())));
         }
         let reusing = reusable.map(|reusable| (reusable, parent));

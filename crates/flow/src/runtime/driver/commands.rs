@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use inspan_engine::Hub;
-use inspan_protocol::{Command, Event, Rejection, SessionStatus};
+use inspan_protocol::{Command, Event, Rejection, SessionStatus, Timestamp};
 
 use super::Driver;
 use inspan_flow_core::{Pilot, Run};
@@ -40,7 +40,7 @@ impl Driver {
             if wanted(&posted.command)
                 && !is_early(self.pilot.run(), &self.root, &posted, &self.waiting.stored)
             {
-                let verdict = execute(&self.pilot, &self.root, posted.command);
+                let verdict = execute(&self.pilot, &self.root, &posted);
                 writer.answer(posted.number, verdict);
                 any = true;
             } else {
@@ -77,20 +77,22 @@ impl Driver {
         // If the store cannot be read, the end cannot be stored either.
         let open = writer.commands().await.unwrap_or_default().unwrap_or_default();
         let status = self.pilot.run().state().status();
-        for PostedCommand { number, command, .. } in open {
+        for posted in open {
             if status.has_ended() {
-                writer.answer(number, execute(&self.pilot, &self.root, command));
-            } else if matches!(command, Command::Pause { .. }) && status == SessionStatus::Paused {
-                writer.answer(number, Verdict::Accepted);
+                writer.answer(posted.number, execute(&self.pilot, &self.root, &posted));
+            } else if matches!(posted.command, Command::Pause { .. }) && status == SessionStatus::Paused {
+                writer.answer(posted.number, Verdict::Accepted);
             }
         }
         writer.flush().await
     }
 }
 
-/// Executes a command, if the log says that it can have an effect.
-fn execute(pilot: &Pilot, hub: &Hub, command: Command) -> Verdict {
-    let checked = match pilot.check(&command) {
+/// Executes a command, if the log says that it can have an effect, and if it is no answer that was too late.
+fn execute(pilot: &Pilot, hub: &Hub, posted: &PostedCommand) -> Verdict {
+    let command = posted.command.clone();
+    let late = late(pilot.run(), hub.clock().now(), posted);
+    let checked = match late.map_or_else(|| pilot.check(&command), Err) {
         // A run that is no node's is known to the hub alone.
         Err(Rejection::UnknownRun(run)) if hub.active_runs().contains(&run) => Ok(()),
         checked => checked,
@@ -106,6 +108,14 @@ fn execute(pilot: &Pilot, hub: &Hub, command: Command) -> Verdict {
         Ok(()) => Verdict::Accepted,
         Err(rejection) => Verdict::Refused(hub.redacted(rejection.to_string())),
     }
+}
+
+/// Why an answer counts no more: the time of its question is up, and it was when the answer was given. Who gave it may have a
+/// clock that is ahead, so the clock of this process must say so too.
+fn late(run: &Run, now: Timestamp, posted: &PostedCommand) -> Option<Rejection> {
+    let Command::Reply { prompt, .. } = &posted.command else { return None };
+    let open = run.state().prompts().iter().find(|open| open.prompt_id == *prompt)?;
+    open.is_over(posted.at.min(now)).then(|| Rejection::TimeIsUp(prompt.clone()))
 }
 
 fn carry_out(pilot: &Pilot, hub: &Hub, command: Command) -> Result<(), Rejection> {

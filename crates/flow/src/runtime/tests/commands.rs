@@ -1,8 +1,14 @@
 //! Commands that other processes post to the store: each is answered once, together with its effect.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use inspan_engine::{Channel, Hub};
+use inspan_engine::{Channel, Clock, Hub, VirtualClock};
 use inspan_protocol::{BoxError, Command, Envelope, Event, MessageMode, NodeId, Outcome, Timestamp};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
@@ -406,4 +412,40 @@ edges:
     let rounds = stage.story().await.iter().filter(|line| line.starts_with("loop:iterate")).count();
     assert!((1..ROUNDS).contains(&rounds), "it was stopped after {rounds} rounds");
     stage.check().await;
+}
+
+/// A clock that can be put forward, as it is after the machine has slept.
+struct PutForward(VirtualClock, AtomicU64);
+
+impl Clock for PutForward {
+    fn now(&self) -> Timestamp {
+        self.0.now() + Duration::from_millis(self.1.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_too_late_if_the_time_is_up_for_who_gave_it_and_for_the_process() {
+    const ASK: &str =
+        "name: ask\nnodes:\n  - { id: human, type: human.input, input: { prompt: \"?\", timeout: 1h } }\n";
+    const HOUR: u64 = 3_600_000;
+    for (given_at, slept, is_late) in
+        [(2 * HOUR, 0, false), (1_000, 2 * HOUR, false), (2 * HOUR, 2 * HOUR, true)]
+    {
+        let stage = Stage::new(ASK, &talk());
+        let started = VirtualClock::starting_at(Timestamp::from_millis(0));
+        let clock = Arc::new(PutForward(started, AtomicU64::new(0)));
+        let running = spawn(stage.builder().clock(clock.clone()).build());
+        pass(1_000).await;
+        clock.1.store(slept, Ordering::Relaxed);
+        let given_at = Timestamp::from_millis(given_at as i64);
+        let number = stage.store.inner.post(&session(), &reply("yes"), given_at).await.unwrap();
+        pass(1_000).await;
+        let verdict = match is_late {
+            true => Verdict::Refused("the time to answer prompt `human.1` is up".to_owned()),
+            false => Verdict::Accepted,
+        };
+        assert_eq!(stage.answer(number).await, Some(verdict), "{given_at} {slept}");
+        let outcome = running.await.unwrap().unwrap().outcome;
+        assert_eq!(outcome == Outcome::Success, !is_late, "{given_at} {slept}");
+    }
 }

@@ -164,6 +164,22 @@ async fn a_session_that_is_paused_does_not_wait_long_for_space() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_whose_disk_fails_is_interrupted_and_continues_when_it_is_repaired() {
+    let path = || "memory".into();
+    for error in [
+        StoreError::Io { path: path(), message: "disk I/O error".to_owned() },
+        StoreError::ReadOnly { path: path() },
+    ] {
+        let stage = Stage::new("name: one\nnodes:\n  - { id: e1, type: effect }\n", &talk());
+        stage.store.fail_with(2, error.clone());
+        let ended = stage.builder().build().run(Map::new()).await.unwrap_err();
+        assert!(matches!(&ended, RunError::NotStored { error: known, .. } if *known == error), "{ended}");
+        stage.store.repair();
+        assert_eq!(stage.resume().await.outcome, Outcome::Success);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_attempt_begins_whose_end_could_not_be_stored() {
     let stage = Stage::new(FLOW, &talk());
     stage.store.shrink(0);

@@ -61,7 +61,7 @@ async fn a_session_that_was_paused_while_an_agent_worked_is_replayed() {
     // The call was not made again.
     let began = tokio::time::Instant::now();
     let error = replay(tapes.path()).await.error.unwrap();
-    assert!(error.message.contains("Resume the recorded session `s`, which makes it again"), "{error}");
+    assert!(error.message.contains("Resume the recorded session `s`, if it is still open"), "{error}");
     assert!(began.elapsed().as_secs() < 1, "{:?}", began.elapsed());
 
     let runner = recorded(Recorder::continuing(tapes.path())).open(&"s".into()).await.unwrap();

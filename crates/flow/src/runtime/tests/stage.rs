@@ -149,6 +149,8 @@ pub(super) struct Fragile {
     pub(super) appends: AtomicUsize,
     /// The append that fails, counting from 1, and how many after it do too.
     fails: Mutex<Option<(usize, usize)>>,
+    /// What then fails, if not that the disk is full.
+    failure: Mutex<Option<StoreError>>,
     /// After how many appends there is no room for the end of one more attempt.
     room: Mutex<Option<usize>>,
     /// The names of the events of each append that was stored.
@@ -159,6 +161,12 @@ impl Fragile {
     pub(super) fn fail(&self, at: usize, times: usize) {
         let at = self.appends.load(Ordering::Relaxed) + at;
         *self.fails.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, times));
+    }
+
+    /// As `fail`, from that append on, with another error.
+    pub(super) fn fail_with(&self, at: usize, error: StoreError) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        self.fail(at, usize::MAX);
     }
 
     pub(super) fn repair(&self) {
@@ -205,7 +213,8 @@ impl RunStore for Fragile {
         let number = self.appends.fetch_add(1, Ordering::Relaxed) + 1;
         let fails = *self.fails.lock().unwrap_or_else(PoisonError::into_inner);
         if fails.is_some_and(|(at, times)| number >= at && number < at.saturating_add(times)) {
-            return Err(StoreError::Full { path: "memory".into() });
+            let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return Err(failure.unwrap_or_else(|| StoreError::Full { path: "memory".into() }));
         }
         // As long as this takes, what was started meanwhile runs.
         tokio::task::yield_now().await;

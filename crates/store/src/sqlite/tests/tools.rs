@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, Write},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use inspan_protocol::{Command, Event, SessionId};
@@ -346,6 +349,36 @@ async fn what_is_named_is_deleted_unless_somebody_drives_it() {
     assert_eq!(store.read(&third, 0, Select::All).await, Ok(Vec::new()));
     assert_eq!(store.unanswered(&third).await, Ok(Vec::new()));
     assert!(store.verify().await.unwrap().is_sound());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_session_that_is_deleted_while_it_is_read_is_unknown_and_not_damaged() {
+    let place = TestFolder::new();
+    let store = Arc::new(place.open());
+    let id = SessionId::from("run-1");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let readers = [(); 2].map(|()| {
+        let (store, id, is_over) = (Arc::clone(&store), id.clone(), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                if let Err(error) = store.record(&id).await
+                    && error != StoreError::UnknownSession(id.clone())
+                {
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })
+    });
+    // Nearly every second deletion comes between two queries of a reader.
+    for _ in 0..40 {
+        fill(&store, "run-1", 1).await;
+        store.delete(std::slice::from_ref(&id), Gc::Delete, at(400)).await.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert_eq!(reader.await.unwrap(), Ok(()));
+    }
 }
 
 /// What is read from an export must have everything that our log has.
