@@ -225,8 +225,8 @@ async fn what_a_resumed_agent_answers_is_recorded_for_the_request_that_was_cut_s
         let error = call_at(&provider, "late", "wait", None).await.unwrap_err();
         assert_eq!((began.elapsed(), error.code), (Duration::ZERO, ErrorCode::ConfigInvalid));
         let said = error.message.split_once(" has no end: ").unwrap().1;
-        let expected = "a pause or the end of the process cut this call of `script` short, and it was never made again. \
-                        Resume the recorded session `s`, which makes it again, or record the flow anew";
+        let expected = "a pause or the end of the process cut this call of `script` short, and it was not made again. \
+                        Resume the recorded session `s`, if it is still open, or record the flow anew";
         assert_eq!(said, expected);
     }
 }
