@@ -108,6 +108,7 @@ impl From<StoreError> for SessionError {
             StoreError::Claimed { session, .. } => {
                 plain.with_hint(format!("`inspan resume {session} --edited` starts it"))
             }
+            StoreError::WentOn(_) => plain.with_hint("repeat the command: it then knows what is finished"),
             StoreError::SessionEnded(id) => plain
                 .with_hint(format!("`inspan resume {id}` starts a new session that reuses finished work")),
             StoreError::Held { session, .. } => plain.with_hint(format!(
@@ -160,7 +161,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
         StoreError::KeyReused { .. } => SessionErrorCode::KeyReused,
-        StoreError::Held { .. } => SessionErrorCode::SessionHeld,
+        StoreError::Held { .. } | StoreError::WentOn(_) => SessionErrorCode::SessionHeld,
         StoreError::Interrupted { .. } => SessionErrorCode::NotRunning,
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }

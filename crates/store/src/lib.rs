@@ -55,7 +55,8 @@ pub const PAGE_BYTES: usize = 256 * 1024;
 #[async_trait]
 pub trait RunStore: Send + Sync {
     /// Stores a new session and takes its lease. If it takes over the work of another one that is not in the store, that is
-    /// [`StoreError::UnknownSession`]: it could not be resumed.
+    /// [`StoreError::UnknownSession`]: it could not be resumed. If it continues one that has newer events than it knows, that
+    /// is [`StoreError::WentOn`].
     async fn create(
         &self,
         record: &SessionRecord,
@@ -367,6 +368,9 @@ pub enum StoreError {
         /// The session that is to continue it.
         by: SessionId,
     },
+    /// It has new events since another session looked at it that is to continue it.
+    #[error("session `{0}` has gone on meanwhile: its new work would be done again")]
+    WentOn(SessionId),
     /// An open session takes over what it did.
     #[error("session `{by}` has not ended and takes over the finished work of `{session}`")]
     Needed {

@@ -175,17 +175,19 @@ impl RunStore for MemoryStore {
         if sessions.contains_key(&session) {
             return Err(StoreError::SessionExists(session));
         }
-        if let Some(parent) = record.parent.as_ref().filter(|parent| !sessions.contains_key(&parent.session))
-        {
-            return Err(StoreError::UnknownSession(parent.session.clone()));
-        }
-        if let Some(old) = record.continues() {
-            if let Some(by) = continuation(&sessions, old) {
-                return Err(StoreError::Continued { session: old.clone(), by });
-            }
-            if let Some(owner) = sessions.get(old).and_then(|stored| stored.owner.clone()) {
-                let owner = Box::new(owner);
-                return Err(StoreError::Held { session: old.clone(), owner });
+        if let Some(parent) = &record.parent {
+            let id = &parent.session;
+            let old = sessions.get(id).ok_or_else(|| StoreError::UnknownSession(id.clone()))?;
+            if record.continues().is_some() {
+                if let Some(by) = continuation(&sessions, id) {
+                    return Err(StoreError::Continued { session: id.clone(), by });
+                }
+                if let Some(owner) = old.owner.clone() {
+                    return Err(StoreError::Held { session: id.clone(), owner: Box::new(owner) });
+                }
+                if old.digest.last_seq > parent.seq {
+                    return Err(StoreError::WentOn(id.clone()));
+                }
             }
         }
         let stored = StoredSession {

@@ -155,6 +155,9 @@ impl RunStore for SqliteStore {
             if let Some((id, old)) = record.continues().zip(parent) {
                 refuse_continued(transaction, id)?;
                 refuse_held(&old, &owner, now)?;
+                if record.parent.as_ref().is_some_and(|parent| old.digest.last_seq > parent.seq) {
+                    return Err(StoreError::WentOn(id.clone()).into());
+                }
             }
             let mut session = session::insert(transaction.connection, &record, &body)?;
             session.assign_to(transaction.connection, &owner, now)?;

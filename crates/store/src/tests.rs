@@ -90,17 +90,24 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
     each(|store| async move {
         let me = Owner::of_process();
         let following = |id: &str, kind| SessionRecord {
-            parent: Some(Parent::new("run-1".into(), 1, kind)),
+            parent: Some(Parent::new("run-1".into(), 2, kind)),
             ..record(id)
         };
         let first = SessionId::from("run-1");
         let lease = store.create(&record("run-1"), &me, at(0)).await.unwrap();
+        store.append(&lease, batch(&events("run-1", 1..=2))).await.unwrap();
         store.create(&following("fork", ParentKind::Fork), &me, at(1)).await.unwrap();
         assert_eq!(store.entry(&first).await.unwrap().continued_by, None);
         // A process still runs it.
         let beside = store.create(&following("next", ParentKind::Resume), &me, at(2)).await;
         assert!(matches!(beside, Err(StoreError::Held { session, .. }) if session == first));
         store.release(&lease).await.unwrap();
+        // It was resumed after the new one looked at it.
+        let stale = SessionRecord {
+            parent: Some(Parent::new(first.clone(), 1, ParentKind::Resume)),
+            ..record("next")
+        };
+        assert_eq!(store.create(&stale, &me, at(2)).await, Err(StoreError::WentOn(first.clone())));
         store.create(&following("next", ParentKind::Resume), &me, at(2)).await.unwrap();
         assert_eq!(store.entry(&first).await.unwrap().continued_by, Some("next".into()));
         let again = store.create(&following("other", ParentKind::Resume), &me, at(3)).await;

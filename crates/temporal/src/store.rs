@@ -111,10 +111,11 @@ impl SharedStore {
             if let Some(by) = self.continuation(old).await? {
                 return Err(StoreError::Continued { session: old.clone(), by });
             }
-            self.check_rests(old).await?;
+            let known = record.parent.as_ref().map_or(0, |parent| parent.seq);
+            self.check_rests(old, known).await?;
             self.claim(old, &record.session).await?;
             // It may have been resumed before it was claimed; now the workers do not resume it any more.
-            self.check_rests(old).await?;
+            self.check_rests(old, known).await?;
         }
         self.log.create(record).await.map_err(refused)?;
         let session = &record.session;
@@ -127,8 +128,8 @@ impl SharedStore {
         begun
     }
 
-    /// Fails if the workers still run a session, or wait in it, or are about to.
-    async fn check_rests(&self, session: &SessionId) -> Result<(), StoreError> {
+    /// Fails if the workers still run a session, or wait in it, or are about to, or if it has newer events than are known.
+    async fn check_rests(&self, session: &SessionId, known: u64) -> Result<(), StoreError> {
         let summary = self.summary(session).await?;
         let requests = self.log.requests(session).await.map_err(refused)?;
         let is_resumed = self.is_resumed(session, &summary, &requests).await?;
@@ -137,7 +138,10 @@ impl SharedStore {
         {
             return self.held(session);
         }
-        Ok(())
+        match summary.facts.last_seq > known {
+            true => Err(StoreError::WentOn(session.clone())),
+            false => Ok(()),
+        }
     }
 
     /// Fails if the workers of a session cannot be told now. Gives whether it runs.

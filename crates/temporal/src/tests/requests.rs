@@ -78,7 +78,8 @@ async fn a_message_is_refused_where_only_programs_run_and_people_are_asked() {
 /// A session that continues another one.
 async fn continuation(cluster: &TestCluster, old: &SessionId, id: &str) -> SessionRecord {
     let record = cluster.store.record(old).await.unwrap();
-    let parent = Parent::new(old.clone(), 1, ParentKind::Resume);
+    let seq = cluster.store.entry(old).await.unwrap().digest.last_seq;
+    let parent = Parent::new(old.clone(), seq, ParentKind::Resume);
     SessionRecord { session: id.into(), parent: Some(parent), ..record }
 }
 
@@ -121,6 +122,10 @@ async fn a_continuation_that_was_cut_short_is_begun_again_with_its_id() {
     let taken = ended(&cluster, "taken").await;
     let refused = cluster.store.add(&continuation(&cluster, &old, "taken").await).await;
     assert_eq!(refused, Err(StoreError::SessionExists(taken)));
+    // It was resumed after the new one looked at it.
+    let mut stale = continuation(&cluster, &old, "stale").await;
+    stale.parent.as_mut().unwrap().seq -= 1;
+    assert_eq!(cluster.store.add(&stale).await, Err(StoreError::WentOn(old.clone())));
     assert_eq!(cluster.store.claimed(&old).await.unwrap(), None);
     cluster.store.log().claim(&old, &"first".into()).await.unwrap();
     assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, None);

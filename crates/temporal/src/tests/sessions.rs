@@ -580,7 +580,8 @@ async fn a_list_says_what_continues_a_session() {
     let old = cluster.add("old", TWO).await;
     cluster.run(&old, &[], |_| false).await;
     let record = cluster.store.record(&old).await.unwrap();
-    let parent = inspan_flow_core::Parent::new(old.clone(), 1, inspan_flow_core::ParentKind::Resume);
+    let seq = cluster.events(&old).await.len() as u64;
+    let parent = inspan_flow_core::Parent::new(old.clone(), seq, inspan_flow_core::ParentKind::Resume);
     let new = inspan_flow_core::SessionRecord { session: "new".into(), parent: Some(parent), ..record };
     cluster.store.add(&new).await.unwrap();
     for prefix in ["", "ol"] {

@@ -266,7 +266,7 @@ async fn only_what_ended_and_is_free_is_collected() {
 
 /// A stored session that follows another one, and ended at a moment if one is given.
 async fn following(store: &SqliteStore, id: &str, of: Option<(&str, ParentKind)>, ended: Option<i64>) {
-    let parent = of.map(|(of, kind)| Parent::new(of.into(), 3, kind));
+    let parent = of.map(|(of, kind)| Parent::new(of.into(), 4, kind));
     let made = SessionRecord { parent, ..record(id) };
     let lease = store.create(&made, &Owner::of_process(), at(4)).await.unwrap();
     let mut log = events(id, 1..=3);
