@@ -9,6 +9,9 @@
 use std::collections::BTreeMap;
 #[cfg(target_os = "linux")]
 use std::io::Read;
+#[cfg(unix)]
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 #[cfg(target_os = "linux")]
 use proc::descendants;
@@ -152,6 +155,14 @@ pub(crate) fn terminate_group(leader: u32) {
 /// Asks a guard to kill its program and all its descendants.
 pub(crate) fn ask_to_kill(guard: u32) {
     signal(guard, Signal::AskToKill);
+}
+
+/// How a program ended whose guard was asked to kill it and ended so. A guard that was asked before it could listen was ended
+/// by the request itself, before it started anything.
+#[cfg(unix)]
+pub(crate) fn killed(guard: ExitStatus) -> ExitStatus {
+    let by_request = guard.signal() == Some(number(Signal::AskToKill).as_raw());
+    if by_request { ExitStatus::from_raw(number(Signal::Kill).as_raw()) } else { guard }
 }
 
 #[derive(Clone, Copy)]

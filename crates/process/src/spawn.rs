@@ -252,7 +252,7 @@ impl Reaper {
         if self.mode == Mode::Guarded {
             family::ask_to_kill(self.family.leader());
             if let Ok(status) = timeout(STEP, self.child.wait()).await {
-                return status;
+                return status.map(family::killed);
             }
         }
         self.blocking(Family::kill).await;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use inspan_protocol::Environment;
+use inspan_protocol::{Environment, Supervisor};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -258,6 +258,19 @@ async fn a_program_that_cannot_be_started_says_why() {
         let error = Process::start(start, Redactor::default()).unwrap_err();
         assert_eq!((error.code, error.message), (code, format!("cannot start {}: {why}", program.display())));
     }
+}
+
+#[tokio::test]
+async fn a_program_whose_guard_does_not_listen_yet_was_killed_all_the_same() {
+    let start = Start {
+        program: "/bin/true".into(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        cwd: None,
+        supervisor: Some(Supervisor::new("/bin/sh", ["-c", "exec /bin/sleep 300"])),
+    };
+    let process = Process::start(start, Redactor::default()).unwrap();
+    assert_eq!(process.kill().await, Exit { code: None, signal: Some(9) });
 }
 
 #[test]
