@@ -19,6 +19,7 @@ mod error;
 mod input;
 mod instructed;
 mod json_rpc;
+mod moment;
 mod openai;
 mod opencode;
 mod output;

@@ -153,6 +153,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &[
             "async-stream",
             "futures",
+            "jiff",
             "jsonschema",
             "reqwest",
             "rustix",

@@ -19,6 +19,7 @@ use super::terminals::{CommandContext, Terminals};
 use super::wire;
 use crate::instructed;
 use crate::json_rpc::{Incoming, Peer, refuse};
+use crate::moment::reset_in_words;
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, ProgramTurn, Received};
 use crate::program::{Agent, Call, Ending, ProcessConversation};
@@ -207,7 +208,11 @@ impl Agent for AcpAgent {
             AcpDecoded::PermissionRequested { id, question } => self.asked(id, *question, turn)?,
             AcpDecoded::Wanted { id, wanted } => self.wanted(id, wanted, turn)?,
             AcpDecoded::Refused { id, code, message } => refuse(&self.peer.stdin(), &id, code, &message)?,
-            AcpDecoded::TurnEnd(end) => {
+            AcpDecoded::TurnEnd(mut end) => {
+                // Before its first answer the agent names it in words alone.
+                if let (None, Some(error)) = (end.resets_at, &end.error) {
+                    end.resets_at = reset_in_words(&error.message);
+                }
                 // The next turn would take the answers for its own.
                 if self.withdraw(turn).is_err() {
                     self.end(Ending::BreakOff).await;

@@ -11,7 +11,7 @@
 //! - Plans, modes, commands and titles are for editors, and are ignored.
 //! - The words of an error that were also sent as an answer are retracted.
 
-use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent, Usage};
+use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent, Timestamp, Usage};
 use serde_json::Value;
 
 use super::wire;
@@ -62,6 +62,8 @@ pub(super) struct AcpDecoder {
     /// The requested form of its answer.
     form: wire::AnswerForm,
     spent: SessionCost,
+    /// When the usage limit is lifted that the account has reached. The agent says it once, and not in each turn.
+    resets_at: Option<Timestamp>,
     turn: AcpTurnState,
     /// Whether anything of the conversation came outside a turn: an agent that loads one sends it again.
     has_history: bool,
@@ -156,6 +158,10 @@ impl AcpDecoder {
             out.extend(self.spent.total(update.cost.as_ref()).map(AcpDecoded::Event));
             let context = update.used.and_then(|used| context_use(used, update.size));
             out.extend(context.filter(|_| self.in_turn()).map(AcpDecoded::Event));
+            if let Some(limit) = update.tool.meta.as_ref().and_then(wire::RateLimit::of) {
+                let moment = limit.resets_at.and_then(Timestamp::from_vendor);
+                self.resets_at = moment.filter(|_| limit.status == "rejected");
+            }
             return;
         }
         if let Some(model) = update.config_options.as_deref().and_then(chosen_model) {

@@ -70,7 +70,9 @@ impl program::TurnEnd for AcpTurnEnd {
 /// | an error | by its code, then its data, then its words |
 fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
     if let Some(error) = &end.error {
-        return Err(refused(error));
+        let error = refused(error);
+        let resets_at = end.resets_at.filter(|_| error.code == ErrorCode::RateLimited);
+        return Err(AgentError { resets_at, ..error });
     }
     match end.stop_reason.as_deref() {
         Some("max_tokens") => Ok(StopReason::MaxTokens),

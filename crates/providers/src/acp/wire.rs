@@ -218,6 +218,22 @@ pub(super) struct AcpCost {
     pub(super) currency: String,
 }
 
+/// The state of the account's usage limit, which the Claude agent adds to a `usage_update`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RateLimit {
+    pub(super) status: String,
+    /// When it is lifted, in seconds since 1970.
+    pub(super) resets_at: Option<i64>,
+}
+
+impl RateLimit {
+    /// The one beside an update.
+    pub(super) fn of(meta: &Value) -> Option<Self> {
+        Self::deserialize(meta.get("_claude/rateLimit")?).ok()
+    }
+}
+
 /// The answer to `session/prompt`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

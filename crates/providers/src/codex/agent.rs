@@ -17,6 +17,7 @@ use super::options::CodexOptions;
 use super::wire;
 use crate::decode::background_ended;
 use crate::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
+use crate::moment::reset_in_words;
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Interruption, ProgramTurn, Received};
@@ -334,7 +335,13 @@ impl Agent for CodexAgent {
                 return Ok(Handled::Refused(error));
             }
             CodexDecoded::BackgroundLeft => return self.end_background(turn),
-            CodexDecoded::TurnEnd(end) => return Ok(Handled::End(end)),
+            CodexDecoded::TurnEnd(mut end) => {
+                // A vendor that does not report its limits may name the time in its words.
+                if let (None, Some(error)) = (end.resets_at, &end.error) {
+                    end.resets_at = reset_in_words(&error.message);
+                }
+                return Ok(Handled::End(end));
+            }
             CodexDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)

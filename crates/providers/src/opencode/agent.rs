@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use inspan_protocol::{
-    AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId, Timestamp,
-};
+use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -16,6 +14,7 @@ use super::launch::OpenCodeLaunch;
 use super::rules::Rule;
 use super::server::{Base, is_id};
 use crate::error::not_found;
+use crate::moment::now;
 use crate::program::pool::Limits;
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
@@ -341,11 +340,4 @@ impl Agent for OpenCodeAgent {
     fn explain_exit(_: Exit, stderr: &str) -> Option<AgentError> {
         explain_exit(stderr)
     }
-}
-
-/// The time, by the clock that the program on this machine uses too.
-#[expect(clippy::disallowed_methods, reason = "the program names a time, from which a wait is computed")]
-fn now() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_millis(since.as_millis().try_into().unwrap_or(i64::MAX))
 }

@@ -1,6 +1,6 @@
 //! The end of a turn: how it is reported, and the result of the turn.
 
-use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
+use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Timestamp, Usage};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -31,6 +31,8 @@ pub(in super::super) struct AcpTurnEnd {
     pub(in super::super) num_turns: u32,
     pub(in super::super) usage: Usage,
     pub(in super::super) cost_usd: Option<f64>,
+    /// When a usage limit is lifted.
+    pub(in super::super) resets_at: Option<Timestamp>,
 }
 
 impl AcpDecoder {
@@ -114,6 +116,7 @@ impl AcpDecoder {
             cancelled: turn.cancelled,
             form: self.form,
             model: self.model.clone(),
+            resets_at: self.resets_at,
             ..AcpTurnEnd::default()
         }
     }

@@ -73,6 +73,24 @@ async fn agents_that_break_the_protocol() {
 }
 
 #[tokio::test]
+async fn a_usage_limit_that_is_named_in_words_alone_has_a_time() {
+    let rows = [
+        ("rate_limit", "You've hit your session limit · resets 7:31pm (UTC)", true),
+        ("rate_limit", "slow down", false),
+        ("overloaded", "the limit resets 7:31pm (UTC)", false),
+    ];
+    for (kind, words, expected) in rows {
+        let error =
+            json!({ "id": 3, "error": { "code": -32603, "message": words, "data": { "errorKind": kind } } });
+        // The shell takes the apostrophe for the end of a word.
+        let error = error.to_string().replace('\'', "’");
+        let fake = Fake::new(&format!("{} hear; say '{error}'; cat", plain()));
+        let error = once(options(), fake.context()).await.1.unwrap_err();
+        assert_eq!(error.resets_at.is_some(), expected, "{words}: {error:?}");
+    }
+}
+
+#[tokio::test]
 async fn noise_is_warned_of_and_harms_nothing() {
     let fake = Fake::new(&format!(
         "echo 'Loading settings'; {} hear; say hello; say '[1]'; printf '\\377\\n'; say {TEXT}; say {END}; cat",

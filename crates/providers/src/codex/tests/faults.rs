@@ -75,6 +75,22 @@ async fn a_missing_program_says_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_usage_limit_that_is_named_in_words_alone_has_a_time() {
+    let rows = [("or try again at Jan 3rd, 2030 7:22 PM.", true), ("or try again later.", false)];
+    for (words, expected) in rows {
+        let error = json!({ "message": format!("You’ve hit your usage limit. Visit x {words}"), "codexErrorInfo": "usageLimitExceeded" });
+        let ended = json!({ "method": "turn/completed", "params": { "threadId": "t-1", "turn": {
+            "id": "u", "status": "failed", "items": [], "error": error,
+        } } });
+        let fake = fake(&format!("{OPEN} read -r line; say {BEGUN}; say '{ended}'; cat >/dev/null"));
+        let provider = CodexProvider::new();
+        let error = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap_err();
+        provider.shutdown().await;
+        assert_eq!(error.resets_at.is_some(), expected, "{words}: {error:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_warning_about_the_machine_is_shown_once_for_all_processes() {
     const WARNS: &str = r#"'{"method":"configWarning","params":{"summary":"there is no bubblewrap"}}'"#;
     let fake = fake(&format!("{OPEN}read -r line; say {BEGUN}; say {WARNS}; say {DONE}; cat >/dev/null"));
