@@ -24,6 +24,13 @@ impl program::TurnEnd for OpenCodeTurnEnd {
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
+        // A request that was under way has no price.
+        let is_priced = match reason {
+            StopReason::Aborted => false,
+            // The program may have asked the model again before it was stopped.
+            StopReason::MaxTurns => self.finish.is_some() && self.error.is_none(),
+            _ => true,
+        };
         let mut text = if reason == StopReason::Complete { self.text } else { self.full_text };
         if let (true, Some(structured)) = (text.is_empty(), &self.structured) {
             text = structured.to_string();
@@ -33,8 +40,7 @@ impl program::TurnEnd for OpenCodeTurnEnd {
             structured_output: self.structured,
             turn_id: self.created,
             usage: self.usage,
-            // The request that was under way has no price.
-            cost_usd: self.cost_usd.filter(|_| reason != StopReason::Aborted),
+            cost_usd: self.cost_usd.filter(|_| is_priced),
             model: self.model,
             num_turns: self.num_turns,
             ..TurnOutput::new(reason)
@@ -219,9 +225,21 @@ mod tests {
 
     #[test]
     fn the_price_of_a_turn_that_is_cut_short_is_unknown() {
-        let end = || OpenCodeTurnEnd { cost_usd: Some(0.5), ..OpenCodeTurnEnd::default() };
-        let cost = |reason| end().output(reason).cost_usd;
-        assert_eq!((cost(StopReason::Complete), cost(StopReason::Aborted)), (Some(0.5), None));
+        let begun = OpenCodeTurnEnd { cost_usd: Some(0.5), ..OpenCodeTurnEnd::default() };
+        let error = OpenCodeFailure { name: "MessageAbortedError".to_owned(), ..OpenCodeFailure::default() };
+        let ended = OpenCodeTurnEnd { finish: Some("tool-calls".to_owned()), ..begun.clone() };
+        let aborted = OpenCodeTurnEnd { error: Some(error), ..ended.clone() };
+        let rows = [
+            (&begun, StopReason::Complete, Some(0.5)),
+            (&begun, StopReason::Aborted, None),
+            (&ended, StopReason::MaxTurns, Some(0.5)),
+            // Another message had begun.
+            (&begun, StopReason::MaxTurns, None),
+            (&aborted, StopReason::MaxTurns, None),
+        ];
+        for (end, reason, expected) in rows {
+            assert_eq!(end.clone().output(reason).cost_usd, expected, "{reason:?} {end:?}");
+        }
     }
 
     #[test]

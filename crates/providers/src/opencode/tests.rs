@@ -192,6 +192,7 @@ mod faults {
     }
 
     program_tests! { FakeOpenCode:
+        a_program_that_closes_its_output_is_not_taken_for_one_that_ended,
         a_deadline_holds_against_a_program_that_never_answers,
         a_call_that_is_cancelled_before_it_begins_starts_no_turn,
     }
@@ -226,6 +227,39 @@ mod faults {
         warned.sort();
         expected.sort();
         assert_eq!(warned, expected);
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_is_stopped_at_its_limit_has_no_price_if_the_model_was_asked_again() {
+        let finished = json!({
+            "id": "s1", "messageID": "a1", "type": "step-finish", "reason": "tool-calls", "cost": 0.5,
+            "tokens": { "input": 10, "output": 2, "reasoning": 0, "cache": { "read": 0, "write": 0 } },
+        });
+        let limit = [
+            event("message.part.updated", json!({ "part": finished })),
+            message(
+                "a1",
+                "assistant",
+                json!({ "created": 1, "completed": 2 }),
+                json!({ "finish": "tool-calls" }),
+            ),
+        ]
+        .concat();
+        let error = json!({ "error": { "name": "MessageAbortedError", "data": { "message": "Aborted" } } });
+        let another = [
+            message("a2", "assistant", json!({ "created": 3 }), json!({})),
+            message("a2", "assistant", json!({ "created": 3, "completed": 4 }), error),
+        ]
+        .concat();
+        for (after, cost_usd) in [(String::new(), Some(0.5)), (another, None)] {
+            let idle = event("session.idle", json!({}));
+            let server = server(events([returned(), limit.clone(), after, idle].concat())).await;
+            let options = OpenCodeOptions { max_turns: Some(1), ..OpenCodeOptions::default() };
+            let provider = OpenCodeProvider::new();
+            let output = run(&provider, options, fake_before(&server).context()).await.1.unwrap();
+            provider.shutdown().await;
+            assert_eq!((output.stop_reason, output.cost_usd), (StopReason::MaxTurns, cost_usd));
+        }
     }
 
     #[tokio::test]

@@ -121,7 +121,10 @@ impl ClaudeDecoder {
         // The program names the cost of what was answered, and not that of a request that was under way.
         let is_cut = turn.is_cut
             || self.tasks.has_sub_agent()
-            || end.terminal_reason.as_deref() == Some("aborted_streaming");
+            || end.terminal_reason.as_deref() == Some("aborted_streaming")
+            // The program does not wait for the end of the last message.
+            || (end.subtype == "error_max_structured_output_retries"
+                && turn.message_usage != Usage::default());
         let (usage, cost_usd) = (end.usage, end.cost_usd);
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
