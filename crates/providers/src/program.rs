@@ -26,6 +26,7 @@ pub(crate) mod session;
 pub(crate) mod tests;
 pub(crate) mod turn;
 
+use exit::EXIT_AFTER_BREAK;
 use pool::{Lease, Limits, Pool, Reuse, within};
 use session::{NotReady, Session};
 use turn::{Handled, ProgramTurn, Received};
@@ -165,11 +166,12 @@ pub(crate) trait Agent: Send + Sized + 'static {
         None
     }
 
-    /// The program ended too early: ends what is left of it, and returns the error.
+    /// The program ended too early, or closed its output: ends what is left of it, and returns the error.
     fn died(&mut self) -> impl Future<Output = AgentError> + Send {
         async move {
+            let own = self.process().wait(EXIT_AFTER_BREAK).await;
             let exit = self.end(Ending::BreakOff).await;
-            exit::died(self.process(), exit, Self::explain_exit)
+            exit::broken_off(self.process(), own, exit, Self::explain_exit)
         }
     }
 }

@@ -1,10 +1,15 @@
 //! The error for a program that ended too early, and the parts of its output that an error may quote.
 
+use std::time::Duration;
+
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, beginning, ending};
 use serde_json::json;
 
 pub(crate) use inspan_process::Exit;
 use inspan_process::Process;
+
+/// How long a program whose connection broke, or whose output ended, may take to exit.
+pub(super) const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
 
 /// The error for a program that ended before its turn did, whatever its exit code. `explain` knows the vendor's own
 /// words.
@@ -16,8 +21,22 @@ pub(crate) fn died(
     process.refused().or_else(|| process.lost()).unwrap_or_else(|| exited(exit, &process.stderr(), explain))
 }
 
-/// The error for a program that closed its output within a turn and had to be ended.
-pub(crate) fn silenced(process: &Process) -> AgentError {
+/// The error for a program whose output ended before its turn did. `own` is how it ended by itself within
+/// [`EXIT_AFTER_BREAK`], and `exit` how it ended at last.
+pub(crate) fn broken_off(
+    process: &Process,
+    own: Option<Exit>,
+    exit: Exit,
+    explain: impl FnOnce(Exit, &str) -> Option<AgentError>,
+) -> AgentError {
+    match own {
+        // The signal is ours.
+        None if exit.signal.is_some() => silenced(process),
+        _ => died(process, exit, explain),
+    }
+}
+
+fn silenced(process: &Process) -> AgentError {
     let message = format!("the program closed its output before its turn ended; {}", said(&process.stderr()));
     AgentError::new(ErrorCode::Process, message).with_kind(ErrorKind::ProcessDied)
 }

@@ -19,6 +19,7 @@ use inspan_protocol::{
 };
 use tokio::time::{Instant, sleep_until};
 
+use super::exit::EXIT_AFTER_BREAK;
 use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
 use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
@@ -29,8 +30,6 @@ use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// A tool may be silent for at least this long; agents end their own tools before that.
 const TOOL_SILENCE: Duration = Duration::from_secs(30 * 60);
-/// How long a program whose connection broke may take to exit.
-const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
 
 /// An item of the turn's stream.
 pub(crate) type StreamItem = Result<ProviderItem<TurnOutput>, AgentError>;
@@ -345,12 +344,11 @@ impl<A: Agent> ProgramTurn<A> {
 
     /// The program will not end the turn: ends the program, and then the turn.
     async fn abandon(&mut self, cause: Option<AgentError>, session: &mut Session<A>) {
-        let exited = match &cause {
-            // A connection that breaks is often the first sign of an exit, which explains more.
-            Some(_) => session.agent.process().wait(EXIT_AFTER_BREAK).await.is_some(),
-            // A program may close its output and live on.
-            None if self.is_running() => session.agent.process().wait(EXIT_AFTER_BREAK).await.is_some(),
-            None => true,
+        // A connection that breaks is often the first sign of an exit, which explains more. A program may also close its
+        // output and live on.
+        let own = match cause.is_some() || self.is_running() {
+            true => session.agent.process().wait(EXIT_AFTER_BREAK).await,
+            false => None,
         };
         let exit = session.break_off().await;
         let (closing, end) = session.agent.decoder().map(|decoder| decoder.abandon()).unwrap_or_default();
@@ -358,10 +356,8 @@ impl<A: Agent> ProgramTurn<A> {
         let is_cut = self.is_running() || self.is_over_limit();
         let item = match &self.phase {
             Phase::Running => Err(match cause {
-                Some(error) if !exited => error,
-                // The signal is ours.
-                None if !exited && exit.signal.is_some() => exit::silenced(session.agent.process()),
-                _ => exit::died(session.agent.process(), exit, A::explain_exit),
+                Some(error) if own.is_none() => error,
+                _ => exit::broken_off(session.agent.process(), own, exit, A::explain_exit),
             }),
             Phase::Stopping { why: Interruption::Cancelled, .. } => {
                 Ok(self.complete(end.output(StopReason::Aborted), session))

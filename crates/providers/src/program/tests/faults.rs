@@ -42,6 +42,7 @@ macro_rules! program_tests {
     ($agent:ty) => {
         $crate::program::tests::faults::program_tests! { $agent:
             programs_that_end_too_early,
+            a_program_that_closes_its_output_is_not_taken_for_one_that_ended,
             the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown,
             a_deadline_holds_against_a_program_that_never_answers,
             a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
@@ -118,6 +119,12 @@ pub(crate) async fn programs_that_end_too_early<A: FakeDialogue>() {
         let expected = (ErrorCode::Process, format!("the program ended ({message}"), json!("processDied"));
         assert_eq!(fault::<A>(&script).await, expected, "{script}");
     }
+}
+
+pub(crate) async fn a_program_that_closes_its_output_is_not_taken_for_one_that_ended<A: FakeProgram>() {
+    let message = "the program closed its output before its turn ended; it wrote nothing to stderr";
+    let expected = (ErrorCode::Process, message.to_owned(), json!("processDied"));
+    assert_eq!(fault::<A>("exec >&-; exec sleep 300").await, expected);
 }
 
 pub(crate) async fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown<A: FakeDialogue>() {
