@@ -64,15 +64,15 @@ export function Question({ question }) {
     answer({ type: 'reply', content, ...(choice && { choice }) }, choice || 'text');
   const isSent = !!state.busy || state.done || !!file;
   const isStale = connection.value === 'stale';
-  // No process runs the session, or it is about to act on it: no answer counts any more.
+  // By this clock. Whether an answer still counts is decided where the session runs.
   const isLate = !!question.deadline && new Date(question.deadline).getTime() <= now.value;
-  const off = isSent || isStale || isLate;
+  const off = isSent || isStale;
   return html`<div class=${cls('asked', !isStale && 'question')} role="group" aria-label="A question for you">
     <div class="question-text"><${Markdown} text=${question.prompt} /></div>
     ${isPermission && html`<${Permission} question=${question} />`}
     ${!isPermission && question.detail !== undefined && html`<${Folded} value=${text(question.detail)} label="More about it" />`}
     ${question.deadline && html`<p class="hint">${isLate
-      ? html`Its time is up: no answer counts any more, and resuming the session ${question.default === undefined ? 'lets it fail' : html`takes <b>${question.default}</b>`}.`
+      ? html`By the clock of this browser its time is up. Then no answer counts, and resuming the session ${question.default === undefined ? 'lets it fail' : html`takes <b>${question.default}</b>`}.`
       : html`${question.default === undefined ? 'Fails' : html`Answered with <b>${question.default}</b>`} ${until(question.deadline, now.value)} if nobody answers.`}</p>`}
     ${isPermission
       ? html`<div class="choices">
@@ -97,7 +97,7 @@ export function Question({ question }) {
             if (!off && draft.trim()) reply(draft, '');
           }}>
             <label class="field"><span>${choices.length ? 'Or answer in your own words' : 'Your answer'}</span>
-              <textarea rows="2" value=${draft} disabled=${isSent || isLate}
+              <textarea rows="2" value=${draft} disabled=${isSent}
                 onInput=${(event) => setDraft(event.target.value)}
                 onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && !off && draft.trim() && reply(draft, '')}></textarea></label>
             <button type="submit" class=${cls('button', !choices.length && 'main')} disabled=${off || !draft.trim()}>Send answer</button>
