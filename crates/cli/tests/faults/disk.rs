@@ -139,7 +139,8 @@ fn errors(size: Size) -> anyhow::Result<String> {
         let before = place.effects();
         match ended.code {
             0 => whole += 1,
-            1 => {
+            // Before the session began, or afterwards.
+            1 | 7 => {
                 failed += 1;
                 let said = ended.stderr.lines().rfind(|line| line.starts_with("error: ")).unwrap_or_default();
                 ensure!(!said.is_empty(), "no error was told: {}", ended.stderr);
