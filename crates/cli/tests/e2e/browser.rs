@@ -179,8 +179,9 @@ impl Browser {
              && one.offsetParent !== null)",
             json!(text)
         );
-        self.until(&format!("something to press with the text {text}"), &find)?;
-        self.eval(&format!("({find}).click()")).map(drop)
+        // At once: it may be drawn anew after it was found.
+        let press = format!("((found) => found && (found.click(), true))({find})");
+        self.until(&format!("something to press with the text {text}"), &press)
     }
 
     /// Writes into a field as a person does.
