@@ -21,18 +21,30 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// When the limit is lifted by these words: `resets 7:31pm (UTC)` of Claude Code, `try again at Nov 23rd, 2026 2:13 AM` of
-/// Codex. Nothing if they name no moment, or if the time zone of this machine is not known.
+/// Codex. Nothing if they name no moment, or a time zone that is not known here.
 pub(crate) fn reset_in_words(words: &str) -> Option<Timestamp> {
-    reset_after(words, now(), TimeZone::try_system().ok()?)
+    reset_after(words, now(), || TimeZone::try_system().ok())
 }
 
-fn reset_after(words: &str, now: Timestamp, here: TimeZone) -> Option<Timestamp> {
-    let (_, words) = words.split_once("resets ").or_else(|| words.split_once("try again at "))?;
-    // A zone that is named is that of this machine, where the program runs.
-    let zone = if words.contains("(UTC)") { TimeZone::UTC } else { here };
+fn reset_after(words: &str, now: Timestamp, here: impl Fn() -> Option<TimeZone>) -> Option<Timestamp> {
+    let after = |marker| words.match_indices(marker).map(|(at, found)| &words[at + found.len()..]);
+    ["resets ", "try again at "].into_iter().flat_map(after).find_map(|words| moment(words, now, &here))
+}
+
+/// The moment with which these words begin.
+fn moment(words: &str, now: Timestamp, here: impl Fn() -> Option<TimeZone>) -> Option<Timestamp> {
     let words: Vec<&str> = words.split_whitespace().filter(|word| *word != "at").map(plain).collect();
     let words = words.join(" ");
-    let (named, _) = FORMS.iter().find_map(|form| BrokenDownTime::parse_prefix(form, &words).ok())?;
+    let (named, length) = FORMS.iter().find_map(|form| BrokenDownTime::parse_prefix(form, &words).ok())?;
+    let rest = words.get(length..).unwrap_or_default().trim_start();
+    let zone = match rest.strip_prefix('(').and_then(|rest| rest.split(')').next()) {
+        Some("UTC") => TimeZone::UTC,
+        // It is known only as that of this machine.
+        Some(name) if name.contains('/') && !name.contains(' ') => {
+            here().filter(|zone| zone.iana_name() == Some(name))?
+        }
+        _ => here()?,
+    };
     let now = jiff::Timestamp::from_millisecond(now.as_millis()).ok()?.to_zoned(zone.clone());
     let (date, next) = match (named.month(), named.day()) {
         (Some(month), Some(day)) => {
@@ -43,7 +55,7 @@ fn reset_after(words: &str, now: Timestamp, here: TimeZone) -> Option<Timestamp>
     };
     let moment = date.to_datetime(named.to_time().ok()?).to_zoned(zone).ok()?;
     let has_passed = moment.checked_add(SKEW).ok()? < now;
-    let moment = if has_passed { moment.checked_add(next).ok()? } else { moment };
+    let moment = if has_passed { moment.checked_add(next).ok()? } else { moment.max(now) };
     // The seconds are left out.
     let moment = moment.checked_add(1.minute()).ok()?;
     Some(Timestamp::from_millis(moment.timestamp().as_millisecond()))
@@ -66,17 +78,19 @@ mod tests {
         let now: Timestamp = "2026-12-30T17:00:20Z".parse().unwrap();
         let rows = [
             ("You've hit your session limit · resets 7:31pm (UTC)", Some("2026-12-30T19:32:00Z")),
-            ("You've hit your limit · resets 7:31pm (Europe/Berlin)", Some("2026-12-30T17:32:00Z")),
-            ("You've hit your limit · resets 3am (Europe/Berlin)", Some("2026-12-31T01:01:00Z")),
+            ("You've hit your limit · resets 7:31pm", Some("2026-12-30T17:32:00Z")),
+            ("You've hit your limit · resets 3am", Some("2026-12-31T01:01:00Z")),
+            ("You've hit your limit · resets 3am (America/New_York)", None),
             (
-                "You've hit your weekly limit · resets Jan 2, 3pm (Europe/Berlin)",
-                Some("2027-01-02T13:01:00Z"),
+                "The cache resets nightly, try again at 9:37pm. (See the docs/limits)",
+                Some("2026-12-30T19:38:00Z"),
             ),
+            ("You've hit your weekly limit · resets Jan 2, 3pm", Some("2027-01-02T13:01:00Z")),
             ("You've hit your weekly limit · resets Jan 2 at 3:05pm (UTC)", Some("2027-01-02T15:06:00Z")),
             ("You’ve hit your usage limit. Visit x or try again at 7:22 PM.", Some("2026-12-30T17:23:00Z")),
             ("… or try again at Jan 3rd, 2027 12:13 AM.", Some("2027-01-02T22:14:00Z")),
             // It has just passed.
-            ("try again at 7:00 PM.", Some("2026-12-30T17:01:00Z")),
+            ("try again at 7:00 PM.", Some("2026-12-30T17:01:20Z")),
             ("try again at Nov 3rd, 2026 12:13 AM.", Some("2026-11-02T22:14:00Z")),
             ("try again later.", None),
             ("resets soon", None),
@@ -84,10 +98,10 @@ mod tests {
             ("resets Feb 30, 3pm", None),
             ("slow down", None),
         ];
-        let here = TimeZone::fixed(jiff::tz::offset(2));
+        let here = || Some(TimeZone::fixed(jiff::tz::offset(2)));
         for (words, expected) in rows {
             let expected = expected.map(|moment| moment.parse::<Timestamp>().unwrap());
-            assert_eq!(reset_after(words, now, here.clone()), expected, "{words}");
+            assert_eq!(reset_after(words, now, here), expected, "{words}");
         }
     }
 }
