@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, Event, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus, Timestamp,
-    WaitingOn,
+    AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus,
+    Timestamp, WaitingOn,
 };
 use serde_json::Value;
 
 use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
-    graph::{FrameIx, TaskRef},
+    graph::{EdgeIx, EdgeOn, FrameIx, NodeIx, TaskRef},
     node::Occupies,
     state::{NodeState, Pause},
 };
@@ -28,7 +28,7 @@ impl Run {
         }
         // A question need not end by itself. All else that cleans up is waited for.
         let asking: Vec<TaskRef> = self.asking().collect();
-        let only_asks = self.facts.running() == asking.len() as u32;
+        let only_asks = self.facts.running() <= asking.len() as u32;
         let was_cut =
             |(_, node): (TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Cancelled;
         if only_asks && ending.outcome == Outcome::Stopped && !asking.is_empty() {
@@ -45,7 +45,7 @@ impl Run {
             self.step_frames(now, actions);
         }
         if actions.is_empty() {
-            self.clean_up(FrameIx::FLOW, actions);
+            self.clean_up(FrameIx::FLOW, false, actions);
         }
         while actions.is_empty()
             && let Some(task) = self.candidate(now)
@@ -73,7 +73,36 @@ impl Run {
         {
             return self.wait_for_people(until, actions);
         }
+        self.clean_up(FrameIx::FLOW, true, actions);
+        if !actions.is_empty() {
+            return;
+        }
         self.finish(ending.outcome, ending.error, now, actions);
+    }
+
+    /// Lets the edges fire that do so in any case, in a frame that is to end: those of nodes that have ended, and once nothing
+    /// else can happen in it (`is_idle`) those of nodes that have not begun. One that itself cleans up begins before what
+    /// follows it.
+    pub(super) fn clean_up(&self, frame: FrameIx, is_idle: bool, actions: &mut Vec<Action>) {
+        let body = self.facts.body(&self.graph, frame);
+        let state = &self.facts.frames[frame];
+        let is_open = |edge: EdgeIx| state.edges[edge].status == EdgeStatus::Pending;
+        let cleans_up = |node: NodeIx| {
+            let mut edges = body.node(node).incoming.iter();
+            edges.any(|edge| body.edge(*edge).on == EdgeOn::Any && is_open(*edge))
+        };
+        for edge in body.edges_that_clean_up() {
+            let (from, to) = (body.edge(edge).from, body.edge(edge).to);
+            let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;
+            let has_ended = match state.nodes[from].status {
+                NodeStatus::Running => false,
+                NodeStatus::Pending => is_idle && !cleans_up(from),
+                _ => true,
+            };
+            if is_open(edge) && waits && has_ended {
+                actions.push(self.resolved(state.task(from), body.edge(edge), true));
+            }
+        }
     }
 
     /// The running nodes that wait for an answer. An interrupted attempt has asked too, and the one that replaces it is about

@@ -112,26 +112,12 @@ impl Run {
         running.into_iter().for_each(|task| self.cancel(task, CancelCause::Ending, actions));
     }
 
-    /// Lets the edges of a frame fire that do so in any case, once all else of a frame that is to end has ended.
-    pub(super) fn clean_up(&self, frame: FrameIx, actions: &mut Vec<Action>) {
-        let body = self.facts.body(&self.graph, frame);
-        let state = &self.facts.frames[frame];
-        for edge in body.edges_that_clean_up() {
-            let (from, to) = (body.edge(edge).from, body.edge(edge).to);
-            let is_open = state.edges[edge].status == inspan_protocol::EdgeStatus::Pending;
-            let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;
-            if is_open && waits && state.nodes[from].status != NodeStatus::Running {
-                actions.push(self.resolved(state.task(from), body.edge(edge), true));
-            }
-        }
-    }
-
     fn conclude_frame(&self, frame: FrameIx, now: Timestamp, actions: &mut Vec<Action>) {
         let state = &self.facts.frames[frame];
         let Some((task_id, path)) = self.owner(frame) else { return };
         let index = state.index;
         if self.facts.is_ending(frame) {
-            self.clean_up(frame, actions);
+            self.clean_up(frame, true, actions);
             if !actions.is_empty() {
                 return;
             }

@@ -291,3 +291,32 @@ fn a_session_that_asks_a_person_as_it_fails_can_be_stopped() {
         assert_eq!(ends, (NodeStatus::Cancelled, Some(Outcome::Stopped)), "{}", story(&sim.log));
     }
 }
+
+#[test]
+fn what_cleans_up_after_something_else_that_cleans_up_waits_for_it() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: human, type: control.noop, dependsOn: [{ node: bad, on: any }] }
+  - { id: delete, type: control.noop, dependsOn: [{ node: human, on: any }] }
+  - { id: never, type: control.noop, dependsOn: [bad] }
+  - { id: wait_never, type: control.noop, dependsOn: [{ node: never, on: any }] }
+  - { id: last, type: control.noop, dependsOn: [{ node: wait_never, on: any }] }
+";
+    for seed in 0..20 {
+        let sim = Sim::new(&graph(text), &[]).shuffled(seed).driven(thinks);
+        sim.check();
+        let ended = |event: &Event| matches!(event, Event::TaskStart { .. } | Event::TaskComplete { .. });
+        let order = sim.log.iter().filter(|envelope| ended(&envelope.event)).map(|envelope| {
+            let name = envelope.event.name().trim_start_matches("task:");
+            format!("{name} {}", envelope.context.task.as_ref().unwrap())
+        });
+        let order: Vec<_> = order.collect();
+        for (first, then) in [("human", "delete"), ("wait_never", "last")] {
+            let at = |line: String| order.iter().position(|known| *known == line).unwrap();
+            assert!(at(format!("complete {first}")) < at(format!("start {then}")), "{order:#?}");
+        }
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+    }
+}
