@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use inspan_protocol::{Command, Envelope, Event, NodePath, Prompt, PromptId, Rejection, RunId};
+use inspan_protocol::{Command, Envelope, Event, NodePath, Prompt, PromptId, Rejection, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::Pilot;
@@ -45,6 +45,17 @@ fn push<T>(known: &mut VecDeque<T>, one: T) {
 }
 
 impl Pilot {
+    /// Refuses an answer that was given too late: the time of its question was up by then (`at`), and is now. Who gave it may
+    /// have a clock that is ahead, and perhaps nobody has noticed yet that the time is up.
+    pub fn check_time(&self, command: &Command, at: Timestamp, now: Timestamp) -> Result<(), Rejection> {
+        let Command::Reply { prompt, .. } = command else { return Ok(()) };
+        let open = self.run.state().prompts().iter().find(|open| open.prompt_id == *prompt);
+        match open.is_some_and(|open| open.is_over(at.min(now))) {
+            true => Err(Rejection::TimeIsUp(prompt.clone())),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a command that could have no effect: an answer that fits no open question, a message to a run or a node
     /// that takes none, anything once the session has ended. Whether anything listens to a message for all is known only
     /// where the attempts run.

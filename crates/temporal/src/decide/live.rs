@@ -223,9 +223,8 @@ impl Live {
         now: Timestamp,
     ) -> CommandOutcome {
         let kind = command.kind();
-        // Who asks may have a clock that is ahead: what has come by now was not asked for later.
-        let at = at.min(now);
-        match self.late(&command, at).map_or_else(|| self.carry_out(command, step, now), Err) {
+        let in_time = self.pilot.check_time(&command, at, now);
+        match in_time.and_then(|()| self.carry_out(command, step, now)) {
             Ok(()) => CommandOutcome::Accepted,
             Err(rejection) => {
                 let reason = rejection.to_string();
@@ -239,13 +238,6 @@ impl Live {
                 CommandOutcome::Refused(reason)
             }
         }
-    }
-
-    /// Why an answer counts no more that was given at this time: perhaps nobody has noticed yet that the question's is up.
-    fn late(&self, command: &Command, at: Timestamp) -> Option<Rejection> {
-        let Command::Reply { prompt, .. } = command else { return None };
-        let is_late = self.open_prompt(prompt).is_ok_and(|open| open.is_over(at));
-        is_late.then(|| Rejection::TimeIsUp(prompt.clone()))
     }
 
     fn open_prompt(&self, id: &PromptId) -> Result<&Prompt, Rejection> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use inspan_engine::Hub;
-use inspan_protocol::{Command, Event, Rejection, SessionStatus, Timestamp};
+use inspan_protocol::{Command, Event, Rejection, SessionStatus};
 
 use super::Driver;
 use inspan_flow_core::{Pilot, Run};
@@ -91,8 +91,8 @@ impl Driver {
 /// Executes a command, if the log says that it can have an effect, and if it is no answer that was too late.
 fn execute(pilot: &Pilot, hub: &Hub, posted: &PostedCommand) -> Verdict {
     let command = posted.command.clone();
-    let late = late(pilot.run(), hub.clock().now(), posted);
-    let checked = match late.map_or_else(|| pilot.check(&command), Err) {
+    let in_time = pilot.check_time(&command, posted.at, hub.clock().now());
+    let checked = match in_time.and_then(|()| pilot.check(&command)) {
         // A run that is no node's is known to the hub alone.
         Err(Rejection::UnknownRun(run)) if hub.active_runs().contains(&run) => Ok(()),
         checked => checked,
@@ -108,14 +108,6 @@ fn execute(pilot: &Pilot, hub: &Hub, posted: &PostedCommand) -> Verdict {
         Ok(()) => Verdict::Accepted,
         Err(rejection) => Verdict::Refused(hub.redacted(rejection.to_string())),
     }
-}
-
-/// Why an answer counts no more: the time of its question is up, and it was when the answer was given. Who gave it may have a
-/// clock that is ahead, so the clock of this process must say so too.
-fn late(run: &Run, now: Timestamp, posted: &PostedCommand) -> Option<Rejection> {
-    let Command::Reply { prompt, .. } = &posted.command else { return None };
-    let open = run.state().prompts().iter().find(|open| open.prompt_id == *prompt)?;
-    open.is_over(posted.at.min(now)).then(|| Rejection::TimeIsUp(prompt.clone()))
 }
 
 fn carry_out(pilot: &Pilot, hub: &Hub, command: Command) -> Result<(), Rejection> {
