@@ -123,7 +123,15 @@ impl Browser {
 
     /// Opens an address.
     pub(super) fn open(&mut self, address: &str) -> anyhow::Result<()> {
-        self.call("Page.navigate", json!({ "url": address })).map(drop)
+        let opened = self.call("Page.navigate", json!({ "url": address }))?;
+        // Within the page it is told of the new address, and draws anew: what is pressed next must not be the old one.
+        if opened["loaderId"].is_null() { self.drawn() } else { Ok(()) }
+    }
+
+    /// Waits until what was just drawn is on the screen, two frames later.
+    fn drawn(&mut self) -> anyhow::Result<()> {
+        let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))";
+        self.eval(frames).map(drop)
     }
 
     /// Changes the size of the window and the colours that the user prefers.
@@ -222,10 +230,7 @@ impl Browser {
 
     /// A picture of what the window shows.
     pub(super) fn picture(&mut self, file: &Path) -> anyhow::Result<()> {
-        // What was just drawn is on the screen two frames later.
-        self.eval(
-            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))",
-        )?;
+        self.drawn()?;
         let taken = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
         let data = taken["data"].as_str().context("no picture")?;
         std::fs::write(file, base64::engine::general_purpose::STANDARD.decode(data)?)?;
