@@ -63,11 +63,10 @@ impl Run {
             return;
         }
         // A person says what becomes of a node that cleans up and was cut short, unless all is to stop.
-        let state = &self.facts;
-        let doubts = state.session.waits_for_input().filter_map(|prompt| {
-            let task = state.find(&self.graph, prompt.task.as_ref())?;
-            (state.node(task).cleans_up && self.needs_confirmation(task)).then_some(prompt.deadline)
-        });
+        let doubts = self
+            .open_questions()
+            .filter(|(task, _)| self.facts.node(*task).cleans_up && self.needs_confirmation(*task))
+            .map(|(_, prompt)| prompt.deadline);
         if let Some(until) = doubts.reduce(|one, other| one.into_iter().chain(other).min())
             && ending.outcome != Outcome::Stopped
         {
@@ -108,12 +107,16 @@ impl Run {
     /// The running nodes that wait for an answer. An interrupted attempt has asked too, and the one that replaces it is about
     /// to ask again.
     fn asking(&self) -> impl Iterator<Item = TaskRef> {
-        let state = &self.facts;
-        let asked = state.session.waits_for_input();
-        asked.filter_map(|open| state.find(&self.graph, open.task.as_ref())).filter(|task| {
-            let node = state.node(*task);
+        self.open_questions().map(|(task, _)| task).filter(|task| {
+            let node = self.facts.node(*task);
             node.status == NodeStatus::Running && node.more.as_ref().is_some_and(|more| more.asks)
         })
+    }
+
+    /// The nodes that wait for an answer, and what they asked.
+    fn open_questions(&self) -> impl Iterator<Item = (TaskRef, &Prompt)> {
+        let open = self.facts.session.waits_for_input();
+        open.filter_map(|prompt| Some((self.facts.find(&self.graph, prompt.task.as_ref())?, prompt)))
     }
 
     fn wait_for_people(&self, until: Option<Timestamp>, actions: &mut Vec<Action>) {
@@ -241,15 +244,12 @@ impl Run {
         if state.running() > asking {
             return;
         }
-        let open = || state.session.waits_for_input();
-        let in_doubt = |prompt: &Prompt| {
-            let task = state.find(&self.graph, prompt.task.as_ref());
-            task.is_some_and(|task| {
-                state.node(task).status == NodeStatus::Pending && self.needs_confirmation(task)
-            })
+        let in_doubt = |(task, _): (TaskRef, &Prompt)| {
+            state.node(task).status == NodeStatus::Pending && self.needs_confirmation(task)
         };
-        if asking > 0 || open().any(in_doubt) {
-            return self.wait_for_people(open().filter_map(|prompt| prompt.deadline).min(), actions);
+        if asking > 0 || self.open_questions().any(in_doubt) {
+            let deadlines = state.session.waits_for_input().filter_map(|open| open.deadline);
+            return self.wait_for_people(deadlines.min(), actions);
         }
         if !self.something_is_due_later(now) && self.pause_for_budget(actions) {
             return;
