@@ -130,7 +130,8 @@ impl Browser {
 
     /// Waits until what was just drawn is on the screen, two frames later.
     fn drawn(&mut self) -> anyhow::Result<()> {
-        let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))";
+        let frames =
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))";
         self.eval(frames).map(drop)
     }
 

@@ -5,9 +5,11 @@ mod acp_server;
 mod agents;
 mod api_agents;
 mod artifacts;
+mod budgets;
 mod commands;
 mod damage;
 mod documents;
+mod editing;
 mod embedding;
 mod fuzz;
 #[cfg(target_os = "linux")]

@@ -14,6 +14,7 @@ mod plain;
 mod random;
 mod reuse;
 mod reuse_order;
+mod runs_again;
 mod shape;
 mod sim;
 

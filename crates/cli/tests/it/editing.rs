@@ -1,0 +1,255 @@
+//! Flows that are edited between two runs: what is reused, what runs again, and with which consent.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::{
+    processes::{signal, until},
+    program::{flow_folder, inspan, program},
+    resuming::{STEPS, at_slow, did, folder, open_gate},
+};
+
+#[test]
+fn a_plan_says_of_an_item_in_another_place_what_the_run_does() {
+    let flow = |items: &str| {
+        format!(
+            "
+flow: {{ name: ask }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [{items}] }}
+    body: {{ nodes: [{{ id: q, type: human.input, input: {{ prompt: 'deploy {{{{ item }}}}?' }} }}] }}
+"
+        )
+    };
+    let folder = flow_folder(&flow("one, two, three"));
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s"]).expect(3);
+    for question in ["each[0]/q.1", "each[1]/q.1"] {
+        inspan(folder, &["reply", "s", question, "--no-resume", "yes"]).expect(0);
+    }
+    let fates = || {
+        let plan = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
+        let nodes = plan["nodes"].as_array().unwrap().iter();
+        let items = nodes.filter(|node| node["path"].as_str().unwrap().ends_with("/q"));
+        items.map(|node| node["fate"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(fates(), ["answered", "answered", "runs"]);
+    fs::write(folder.join("flow.yaml"), flow("three, two, one")).unwrap();
+    assert_eq!(fates(), ["runs", "answered", "answered"]);
+    fs::write(folder.join("flow.yaml"), flow("two, three")).unwrap();
+    assert_eq!(fates(), ["answered", "runs"]);
+    let edited = inspan(folder, &["resume", "s", "--edited", "--no-input", "--json"]).expect(3).json();
+    let asked: Vec<_> = edited["prompts"].as_array().unwrap().iter().map(|asked| &asked["prompt"]).collect();
+    assert_eq!(asked, ["deploy three?"]);
+}
+
+#[test]
+fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
+    let folder = folder();
+    let folder = folder.path();
+    open_gate(folder);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]).expect(3);
+    fs::write(folder.join("flow.yaml"), STEPS.replace("echo slept", "echo rested")).unwrap();
+    let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
+    let fates: Vec<_> = plan.json()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| (node["path"].clone(), node["fate"].clone(), node["why"].clone()))
+        .collect();
+    let why = json!("its input has changed");
+    assert_eq!(fates[0], (json!("first"), json!("reused"), Value::Null));
+    assert_eq!(fates[1], (json!("slow"), json!("runs"), why));
+    inspan(folder, &["resume", "s", "--no-input"]).expect(2);
+    let edited = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]).expect(3);
+    assert_eq!(edited.json()["nodes"]["first"]["reused"], json!(true));
+    assert_eq!(did(folder), ["first", "slow", "slow"]);
+    let why = inspan(folder, &["why", "t", "slow"]).stdout;
+    assert!(why.contains("the edge into it fired; s/slow is not reused: its input has changed"), "{why}");
+    // The new session has taken the place of the old one.
+    let open = inspan(folder, &["ps", "--json"]);
+    let open: Vec<_> =
+        open.json().as_array().unwrap().iter().map(|entry| entry["sessionId"].clone()).collect();
+    assert_eq!(open, [json!("t")]);
+    let old = inspan(folder, &["show", "s", "--json"]).json();
+    assert_eq!((&old["state"], &old["continuedBy"]), (&json!("continued"), &json!("t")));
+    let as_started = inspan(folder, &["resume", "s", "--as-started", "--json"]).expect(3);
+    assert!(as_started.stderr.contains("session `s` was already resumed as `t`"), "{}", as_started.stderr);
+    assert_eq!(as_started.json()["sessionId"], json!("t"));
+    // A late answer does not run it again.
+    let late = inspan(folder, &["reply", "s", "ask", "--choice", "left"]);
+    assert_ne!(late.code, Some(0), "{}", late.stdout);
+    assert_eq!(did(folder), ["first", "slow", "slow"]);
+    for never in ["slow#7", "slow#0", "slow#x"] {
+        let refused = inspan(folder, &["fork", "t", "--at", never]);
+        assert_eq!(refused.code, Some(2), "{never}: {}", refused.stderr);
+    }
+    let planned = |at: &str| inspan(folder, &["fork", "t", "--at", at, "--plan", "--json"]).json();
+    assert_eq!(planned("slow#1")["nodes"], planned("slow")["nodes"]);
+    inspan(folder, &["fork", "t", "--at", "slow", "--session-id", "u", "--json"]).expect(3);
+    assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
+    // What an open session takes over is not deleted, and is missed where it is not.
+    let needed = inspan(folder, &["store", "gc", "t"]);
+    assert_ne!(needed.code, Some(0), "{}", needed.stdout);
+    assert!(
+        needed.stderr.contains("`u` has not ended and takes over the finished work of `t`"),
+        "{}",
+        needed.stderr
+    );
+    inspan(folder, &["store", "export", "u", "-o", "u.jsonl"]).expect(0);
+    for (arguments, code) in [(&["store", "import", "u.jsonl"][..], 0), (&["resume", "u", "--no-input"], 2)] {
+        let there = inspan(folder, &[arguments, &["--store", "elsewhere.db"]].concat());
+        assert_eq!(there.code, Some(code), "{arguments:?}: {}", there.stderr);
+        assert!(
+            code == 0 || there.stderr.contains("work of session `t`, which is not in the store"),
+            "{}",
+            there.stderr
+        );
+    }
+    assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
+    let twice = inspan(folder, &["store", "import", "u.jsonl"]);
+    let help = "help: `inspan show u` shows it; `inspan store gc u` deletes it";
+    assert!(twice.code == Some(2) && twice.stderr.contains(help), "{}", twice.stderr);
+    fs::remove_file(folder.join("flow.yaml")).unwrap();
+    let gone = inspan(folder, &["resume", "t", "--edited"]).expect(2);
+    assert!(gone.stderr.contains("flow.yaml"), "{}", gone.stderr);
+}
+
+#[test]
+fn finished_work_runs_again_only_with_consent_also_after_the_end() {
+    const FLOW: &str = "
+flow: { name: ends, input: { word: old } }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a {{ flow.input.word }} >> did'] } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo b >> did'] } }
+  - { id: bad, type: exec, dependsOn: [b], input: { argv: [sh, -c, 'test -e fixed'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).expect(1);
+    let before_b = "  - { id: new, type: exec, input: { argv: [echo, new] } }\n  - { id: b, type: exec, dependsOn: [a, new]";
+    let edits = [
+        FLOW.replace("echo b", "echo c"),
+        FLOW.replace("  - { id: b, type: exec, dependsOn: [a]", before_b),
+        FLOW.replace("word: old", "word: new"),
+    ];
+    for edited in edits {
+        fs::write(folder.join("flow.yaml"), &edited).unwrap();
+        let refused = inspan(folder, &["resume", "s", "--no-input"]);
+        assert_eq!(refused.code, Some(2), "{edited}: {}", refused.report());
+        assert!(refused.stderr.contains("finished nodes would run again"), "{}", refused.stderr);
+        assert_eq!(did(folder), ["a old", "b"]);
+    }
+    // What has not finished may be edited, and is what a failure is mended by.
+    fs::write(folder.join("flow.yaml"), FLOW.replace("test -e fixed", "true")).unwrap();
+    let mended = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!((mended.code, did(folder)), (Some(0), vec!["a old".to_owned(), "b".to_owned()]));
+    fs::write(folder.join("flow.yaml"), FLOW.replace("word: old", "word: new")).unwrap();
+    // What was given is no default.
+    inspan(folder, &["run", "flow.yaml", "--session-id", "g", "--no-input", "-i", "word=new"]).expect(1);
+    fs::remove_file(folder.join("did")).unwrap();
+    fs::write(
+        folder.join("flow.yaml"),
+        FLOW.replace("word: old", "word: newer").replace("test -e fixed", "true"),
+    )
+    .unwrap();
+    let kept = inspan(folder, &["resume", "g", "--no-input"]);
+    assert_eq!((kept.code, did(folder)), (Some(0), vec![]), "{}", kept.report());
+    fs::write(folder.join("flow.yaml"), FLOW.replace("word: old", "word: new")).unwrap();
+    inspan(folder, &["resume", "s", "--no-input", "--edited"]).expect(1);
+    assert_eq!(did(folder), ["a new", "b"]);
+}
+
+#[test]
+fn a_node_that_was_renamed_does_its_work_again_only_with_consent() {
+    const FLOW: &str = "
+flow: { name: pays }
+nodes:
+  - { id: pay, type: exec, effects: external, input: { argv: [sh, -c, 'echo paid >> did; [ -e go ] || sleep 60'] } }
+  - { id: mail, type: exec, dependsOn: [pay], input: { argv: [test, -e, fixed] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    let file = folder.join("flow.yaml");
+    let renamed = FLOW.replace("id: pay", "id: payment").replace("[pay]", "[payment]");
+    let refused = |session: &str, why: &str, words: &str| {
+        let plan = inspan(folder, &["resume", session, "--plan", "--json"]).json();
+        let last = plan["nodes"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(last, json!({ "path": "pay", "fate": "dropped", "why": why, "costUsd": null }));
+        let plan = inspan(folder, &["resume", session, "--plan"]).stdout;
+        assert!(plan.contains(&format!("pay      dropped: {why}\n")), "{plan}");
+        let refused = inspan(folder, &["resume", session, "--no-input"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(words), "{}", refused.report());
+        assert_eq!(did(folder), ["paid"]);
+    };
+    let words = "new nodes would run, while the work of others is dropped: `pay`";
+    // Its process died while it was at work.
+    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "cut"]).spawn().unwrap();
+    until("it is paid", || did(folder) == ["paid"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::write(&file, &renamed).unwrap();
+    refused("cut", "it was interrupted, and the edited flow does not have it", words);
+    // It had finished.
+    open_gate(folder);
+    fs::remove_file(folder.join("did")).unwrap();
+    fs::write(&file, FLOW).unwrap();
+    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    fs::write(&file, &renamed).unwrap();
+    refused("s", "it had finished, and the edited flow does not have it", words);
+    // Without it nothing new runs: a node that was removed on purpose needs no consent.
+    let removed: String =
+        FLOW.lines().filter(|line| !line.contains("id: pay")).map(|l| format!("{l}\n")).collect();
+    fs::write(&file, removed.replace("dependsOn: [pay], ", "")).unwrap();
+    let removed = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!((removed.code, did(folder)), (Some(1), vec!["paid".to_owned()]), "{}", removed.report());
+    fs::write(&file, &renamed).unwrap();
+    let again = inspan(folder, &["fork", "s", "--session-id", "t"]);
+    assert_eq!(again.code, Some(1), "{}", again.report());
+    let consented = inspan(folder, &["resume", "t", "--no-input", "--edited"]);
+    assert_eq!((consented.code, did(folder).len()), (Some(1), 2), "{}", consented.report());
+}
+
+#[test]
+fn an_edited_flow_may_take_another_input() {
+    const FLOW: &str = "
+flow: { name: renamed, input: { word: x } }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did'] } }
+  - { id: bad, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo $1 >> did; false', sh, '{{ flow.input.word }}'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input", "-i", "word=old"]);
+    assert_eq!(did(folder), ["a", "old"]);
+    let edited =
+        FLOW.replace("word: x", "text: x").replace("input.word", "input.text").replace("; false", "");
+    fs::write(folder.join("flow.yaml"), edited).unwrap();
+    let wrong = inspan(folder, &["resume", "s", "--edited", "--plan", "-i", "word=new"]).expect(2);
+    assert!(wrong.stderr.contains("unknown input `word`"), "{}", wrong.report());
+    inspan(folder, &["resume", "s", "-i", "text=new"]).expect(2);
+    let left_out = "the flow has no input `word` any more: that of `s` is left out\n";
+    let plan = inspan(folder, &["resume", "s", "--edited", "--plan"]);
+    assert_eq!((plan.code, plan.stderr.as_str()), (Some(0), left_out), "{}", plan.report());
+    inspan(folder, &["resume", "s", "--edited", "--no-input", "-i", "text=new"]).expect(0);
+    assert_eq!(did(folder), ["a", "old", "new"]);
+}
+
+#[test]
+fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut child = at_slow(folder);
+    let file = folder.join("flow.yaml");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "# edited\n  - { id: more, type: control.noop }\n")
+        .unwrap();
+    let beside = inspan(folder, &["resume", "s", "--edited", "--session-id", "t"]);
+    assert_ne!(beside.code, Some(0), "{}", beside.stdout);
+    assert!(beside.stderr.contains("session `s` is run by"), "{}", beside.stderr);
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(did(folder), ["first", "slow"]);
+}

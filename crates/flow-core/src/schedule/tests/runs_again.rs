@@ -1,0 +1,354 @@
+//! What an earlier session left unfinished, failed or lost: what is done again, why, and with which consent.
+
+use std::{sync::Arc, time::Duration};
+
+use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Timestamp};
+
+use super::{
+    reuse::{CHAIN, planned, ran, reusable, reusable_after, talk},
+    sim::{AttemptStep, Sim, story, world},
+};
+use crate::{
+    About, SessionRecord, StatementKind, explain_taking_over,
+    schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, ReuseReason, Run, StartNode},
+    testing::graph,
+};
+
+/// `bad` fails, and so does the second item of a foreach at it.
+fn bad_fails(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    match start.path.as_str() {
+        "bad" | "each[1]/bad" | "last" => {
+            let error = AgentError::new(ErrorCode::NodeFailed, format!("{} is bad", start.path));
+            vec![AttemptStep::End(AttemptEnd::Error(error))]
+        }
+        _ => talk(start, run),
+    }
+}
+
+#[test]
+fn an_agent_that_was_to_be_tried_again_goes_on_in_the_next_session() {
+    let node = |id: &str, more: &str| {
+        format!("  - {{ id: {id}, type: talk.agent, input: {{ prompt: go }}{more} }}\n")
+    };
+    let retry = ", policy: { retry: { maxAttempts: 3, backoff: 60s, on: any } }";
+    let graph = graph(&format!("flow: {{ name: f }}\nnodes:\n{}{}", node("a", retry), node("b", "")));
+    for (code, expected) in [(ErrorCode::Network, "a Resumes"), (ErrorCode::ConfigInvalid, "a Runs(Failed)")]
+    {
+        let fails = |code| AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "it fails")));
+        let late = Timestamp::default() + Duration::from_secs(9);
+        let acts = |start: &StartNode, run: &Run| match start.path.as_str() {
+            "a" => {
+                let works = talk(start, run).into_iter().take(3);
+                works.chain([AttemptStep::Turn, AttemptStep::Complete, fails(code)]).collect()
+            }
+            _ => vec![AttemptStep::Until(late), fails(ErrorCode::NodeFailed)],
+        };
+        let sim = Sim::new(&graph, &[]).driven(acts);
+        sim.check();
+        assert_eq!(sim.starts("a").len(), 1, "{}", story(&sim.log));
+        let plan = planned(&graph, &reusable(&sim, usize::MAX));
+        assert!(plan.contains(&expected.to_owned()), "{code:?}: {plan:?}");
+    }
+}
+
+#[test]
+fn a_failure_that_was_handled_is_finished_work() {
+    let agent = |id: &str, more: &str| {
+        format!("  - {{ id: {id}, type: talk.agent, input: {{ prompt: go }}{more} }}\n")
+    };
+    let ends = agent("then", ", dependsOn: [{NODE}]") + &agent("last", ", dependsOn: [then]");
+    let each = |node: &str, more: &str| {
+        format!(
+            "  - {{ id: each, type: control.foreach, {node} input: {{ items: [1, 2, 3]{more} }}, body: {{ nodes: [\n  \
+             {} ] }} }}\n",
+            agent("bad", "").replacen("  - ", "", 1).trim_end()
+        )
+    };
+    let goes_on = ", onItemError: continue";
+    // What the flow begins with, the node that `then` depends on, and what is reused when only `last` has failed.
+    let rows = [
+        (agent("bad", ", policy: { continueOnError: true }"), "bad", "bad then"),
+        (
+            agent("bad", "") + &agent("fix", ", dependsOn: [{ node: bad, on: failure }]"),
+            "fix",
+            "bad fix then",
+        ),
+        (each("", goes_on), "each", "each[0]/bad each[1]/bad each[2]/bad then"),
+        (each("policy: { continueOnError: true },", ""), "each", "each[0]/bad each[1]/bad then"),
+    ];
+    for (begin, node, in_frames) in rows {
+        let kept = if node == "each" { "each then" } else { in_frames };
+        let text = format!(
+            "flow: {{ name: f, policy: {{ maxConcurrency: 1 }} }}\nnodes:\n{begin}{}",
+            ends.replace("{NODE}", node)
+        );
+        let graph = graph(&text);
+        let sim = Sim::new(&graph, &[]).driven(bad_fails);
+        sim.check();
+        let left = reusable(&sim, usize::MAX);
+        let reused = |plan: &[String]| {
+            let reused = plan.iter().filter_map(|line| line.strip_suffix(" Reused"));
+            reused.collect::<Vec<_>>().join(" ")
+        };
+        let plan = planned(&graph, &left);
+        assert_eq!(reused(&plan), kept, "{text}\n{plan:?}");
+        // Of an edited flow the frames are looked at one by one.
+        let edited = crate::testing::graph(&format!("{text}# edited\n"));
+        assert_eq!(reused(&planned(&edited, &left)), in_frames, "{text}");
+        assert!(plan.contains(&"last Runs(Failed)".to_owned()), "{plan:?}");
+        // The next session sees the same, and so does the one after it.
+        let second = Sim::reusing(&graph, left.clone()).driven(bad_fails);
+        second.check();
+        assert_eq!(second.started.iter().map(|start| start.path.as_str()).collect::<Vec<_>>(), ["last"]);
+        let failed = |sim: &Sim| sim.run.state().nodes()[0].status == NodeStatus::Failed;
+        assert_eq!(failed(&second), failed(&sim), "{}", story(&second.log));
+        let plan = planned(&graph, &reusable_after(&second, &left));
+        assert_eq!(reused(&plan), kept, "{text}\n{plan:?}");
+        // A failure runs again where it is asked for.
+        let mut again = left.clone();
+        again.run_again(NodePath::new(kept.split(' ').next().unwrap()));
+        assert!(!reused(&planned(&graph, &again)).contains("then"));
+    }
+    // An edge with a condition may not fire, and a foreach that stops at a failure would stop earlier.
+    let edges = "edges:\n  - { from: bad, to: fix, on: failure, when: 'flow.name == \"f\"' }\n";
+    let when = (agent("bad", "") + &agent("fix", ""), "fix", edges);
+    for (begin, node, edges) in [when, (each("", ", onItemError: stop"), "each", "")] {
+        let ends = ends.replace("{NODE}", node);
+        let text = format!("flow: {{ name: f }}\nnodes:\n{begin}{ends}{edges}");
+        let sim = Sim::new(&graph(&text), &[]).driven(bad_fails);
+        let plan = planned(&graph(&(text + "# edited\n")), &reusable(&sim, usize::MAX));
+        assert!(plan.iter().any(|line| line.ends_with("bad Runs(Failed)")), "{plan:?}");
+    }
+    // A failure that would end this flow runs again.
+    let handled = |more: &str| {
+        format!("name: f\nnodes:\n{}{}", agent("bad", more), agent("last", ", dependsOn: [bad]"))
+    };
+    let sim = Sim::new(&graph(&handled(", policy: { continueOnError: true }")), &[]).driven(bad_fails);
+    let plan = planned(&graph(&handled("")), &reusable(&sim, usize::MAX));
+    assert_eq!(plan, ["bad Runs(Failed)", "last Undecided"]);
+}
+
+#[test]
+fn a_node_whose_input_cannot_be_evaluated_failed_before_too() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: '{{ flow.input.missing }}' } }
+";
+    let sim = ran(text);
+    let plan = Sim::reusing(sim.run.graph(), reusable(&sim, usize::MAX)).run.plan(Timestamp::default());
+    let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
+    assert_eq!(decisions, [ReuseDecision::Runs(ReuseReason::Failed)]);
+}
+
+#[test]
+fn a_node_whose_input_cannot_be_evaluated_any_more_runs_again() {
+    let flow = |key: &str| {
+        let nodes = "nodes: [{ id: a, type: talk.agent, input: { prompt: '{{ flow.input.KEY }}' } }]";
+        graph(&format!("flow: {{ name: f, input: {{ title: old }} }}\n{nodes}\n").replace("KEY", key))
+    };
+    let sim = Sim::new(&flow("title"), &[]).driven(talk);
+    let run = Sim::reusing(&flow("titel"), reusable(&sim, usize::MAX)).run;
+    assert_eq!(run.plan(Timestamp::default()).nodes[0].decision, ReuseDecision::Runs(ReuseReason::Input));
+}
+
+#[test]
+fn an_agent_that_no_other_may_follow_any_more_runs_again_if_its_input_has_changed() {
+    let flow = |rest: &str| {
+        graph(&format!(
+            "
+name: f
+agents: {{ one: {{ type: talk.agent }}, two: {{ type: talk.agent }} }}
+nodes: [{{ id: a, agent: one, {rest} }}]
+"
+        ))
+    };
+    let sim = Sim::new(&flow("input: { prompt: old }, fallback: [{ agent: two }]"), &[]).driven(talk);
+    let before = reusable(&sim, usize::MAX);
+    assert_eq!(planned(&flow("input: { prompt: new }"), &before), ["a Runs(Input)"]);
+    assert_eq!(planned(&flow("input: { prompt: old }"), &before), ["a Reused"]);
+}
+
+const DEPLOY: &str = "
+flow: { name: f }
+nodes:
+  - { id: deploy, type: talk.agent, effects: external, input: { prompt: deploy } }
+  - { id: after, type: talk.agent, input: { prompt: after }, dependsOn: [deploy] }
+";
+
+#[test]
+fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_session_too() {
+    let sim = Sim::new(&graph(DEPLOY), &[]).driven_to("agent:start", talk);
+    let mut left = reusable(&sim, usize::MAX);
+    left.forget_unfinished();
+    let edited = graph(&DEPLOY.replace("prompt: after", "prompt: edited"));
+    let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
+    let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
+    assert_eq!(decisions, [ReuseDecision::Asks, ReuseDecision::Undecided]);
+    let next = Sim::reusing(&edited, left.clone()).driven(talk);
+    next.check();
+    let first = |name: &str| next.log.iter().position(|envelope| envelope.event.name() == name);
+    assert!(first("session:prompt").is_some(), "{}", story(&next.log));
+    assert!(first("session:prompt") < first("task:start"), "{}", story(&next.log));
+    // What is to run again because somebody said so is not asked about.
+    left.run_again(NodePath::new("deploy"));
+    assert_eq!(planned(&edited, &left), ["deploy Runs(Asked)", "after Undecided"]);
+}
+
+/// What the plan for an edited flow says of the work that is lost or done again: the nodes that are dropped, those that
+/// replace them, and those that are done again, each with its cost.
+fn lost(sim: &Sim, edited: &str) -> [Vec<String>; 3] {
+    let (before, now) = (sim.run.graph(), &graph(edited));
+    let left = reusable(sim, usize::MAX);
+    let plan = Sim::reusing(now, left.clone()).run.plan(Timestamp::default());
+    let plan = plan.with_dropped(&left, before, now);
+    let words = |node: &Planned| format!("{} {}", node.path, node.cost_usd.unwrap_or_default());
+    let dropped = plan.nodes.iter().filter(|node| node.decision == ReuseDecision::Dropped);
+    let again = plan.nodes.iter().filter(|node| node.is_done_again());
+    [
+        dropped.map(words).collect(),
+        plan.replaced(before).into_iter().map(words).collect(),
+        again.map(words).collect(),
+    ]
+}
+
+#[test]
+fn the_work_of_a_node_that_an_edit_renames_is_dropped_and_may_be_done_again() {
+    let none: Vec<String> = Vec::new();
+    let flow =
+        CHAIN.to_owned() + "  - { id: end, type: talk.agent, input: { prompt: end }, dependsOn: [side] }\n";
+    let mut sim = Sim::new(&graph(&flow), &[]);
+    sim.until_event("task:complete", talk);
+    assert_eq!(sim.log.last().unwrap().context.task, Some(NodePath::new("a")), "{}", story(&sim.log));
+    let a = vec!["a 0.5".to_owned()];
+    let renamed = flow.replace("id: a,", "id: z,").replace("[a]", "[z]");
+    let [dropped, replaced, _] = lost(&sim, &renamed);
+    assert_eq!((dropped, replaced), (a.clone(), a.clone()));
+    // What follows depends on no new node: nothing can do the work of `a` again.
+    let removed = "name: chain\nnodes:\n  - { id: side, type: talk.agent, input: { prompt: side } }\n";
+    let whole = ran(CHAIN);
+    let [dropped, replaced, again] = lost(&whole, removed);
+    assert_eq!((dropped.len(), replaced, again), (3, none.clone(), none.clone()));
+    // A node of a body is dropped once, with what it cost in all frames.
+    let each = |inner: &str, more: &str| {
+        format!(
+            "
+flow: {{ name: f }}
+nodes:
+{more}  - id: each
+    type: control.foreach
+    input: {{ items: [1, 2] }}
+    body:
+      nodes:
+        - {{ id: {inner}, type: talk.agent, input: {{ prompt: '{{{{ item }}}}' }} }}
+"
+        )
+    };
+    let sim = ran(&each("review", ""));
+    let review = vec!["each/review 1".to_owned()];
+    let [dropped, replaced, _] = lost(&sim, &each("judge", ""));
+    assert_eq!((dropped, replaced), (review.clone(), review));
+    let [dropped, replaced, _] = lost(&sim, &each("review", "").replace("id: each", "id: all"));
+    assert_eq!((dropped, replaced), (vec!["each 1".to_owned()], vec!["each 1".to_owned()]));
+    // Frames of a node that waits for a new one.
+    let mut sim = Sim::new(&graph(&each("review", "")), &[]);
+    sim.until_event("task:complete", talk);
+    let new = each("review", "  - { id: new, type: talk.agent, input: { prompt: new } }\n");
+    let new = new.replace("type: control.foreach", "type: control.foreach\n    dependsOn: [new]");
+    let [dropped, _, again] = lost(&sim, &new);
+    assert_eq!(dropped, none);
+    assert!(again[0].starts_with("each "), "{again:?}");
+}
+
+#[test]
+fn an_agent_that_was_interrupted_and_begins_anew_does_work_again() {
+    let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
+    let mut sim = Sim::new(&graph(flow), &[]);
+    sim.until_event("agent:usage", talk);
+    let none: Vec<String> = Vec::new();
+    let [dropped, _, again] = lost(&sim, &flow.replace("one", "two"));
+    assert_eq!((dropped, again), (none.clone(), vec!["a 0.5".to_owned()]));
+    // It goes on in its conversation.
+    let [_, _, again] = lost(&sim, &(flow.to_owned() + "# edited\n"));
+    assert_eq!(again, none);
+    let [dropped, replaced, _] = lost(&sim, &flow.replace("id: a", "id: z"));
+    assert_eq!((dropped, replaced), (vec!["a 0.5".to_owned()], vec!["a 0.5".to_owned()]));
+    // What has spent nothing is begun again in any case, unless it may have taken effect.
+    for (effects, expected) in [("", none.clone()), ("effects: external, ", vec!["a 0".to_owned()])] {
+        let flow = flow.replace("input:", &format!("{effects}input:"));
+        let mut sim = Sim::new(&graph(&flow), &[]);
+        sim.until_event("agent:start", talk);
+        let [dropped, replaced, _] = lost(&sim, &flow.replace("id: a", "id: z"));
+        assert_eq!((dropped, replaced), (vec!["a 0".to_owned()], expected));
+    }
+}
+
+#[test]
+fn a_node_that_is_done_again_says_why() {
+    let mut sim = Sim::new(&graph(CHAIN), &[]);
+    sim.until_event("task:complete", talk);
+    while sim.log.last().is_none_or(|last| {
+        last.context.task != Some(NodePath::new("b")) || last.event.name() != "agent:usage"
+    }) {
+        sim.step(&talk);
+    }
+    let left = reusable(&sim, usize::MAX);
+    let started = |edited: &str, left: &Reusable, node: &str| {
+        let graph = graph(edited);
+        let mut next = Sim::reusing(&graph, left.clone());
+        next.drive(talk);
+        let flow = (*graph.source).clone();
+        let record = SessionRecord::new("t".into(), flow, serde_json::Map::new(), Timestamp::default());
+        let log: Vec<_> = next.log.iter().cloned().map(Arc::new).collect();
+        let about = About::Node(NodePath::new(node));
+        let said = explain_taking_over(&graph, &record, Some(Arc::new(left.clone())), &log, about, false);
+        let started = said.because.into_iter().find(|said| said.kind == StatementKind::Started);
+        started.map(|said| said.text).unwrap_or_default()
+    };
+    let because = |why: &str| format!("attempt 1 started: the edge into it fired{why}");
+    let edited = CHAIN.replace("two", "2");
+    assert_eq!(started(&edited, &left, "b"), because("; s/b is not reused: its input has changed"));
+    assert_eq!(started(&edited, &left, "c"), because(""), "it had not begun");
+    let same = CHAIN.to_owned() + "# edited\n";
+    assert_eq!(started(&same, &left, "b"), because("; it goes on in the conversation of s/b"));
+    let after = "; s/b is not reused: it depends on a node that runs again";
+    assert_eq!(started(&CHAIN.replace("one", "1"), &left, "b"), because(after));
+    let mut fork = reusable(&ran(CHAIN), usize::MAX);
+    fork.branch_off();
+    fork.run_again(NodePath::new("b"));
+    assert_eq!(started(CHAIN, &fork, "b"), because("; s/b is not reused: it was to run again"));
+}
+
+/// What the plan to resume says once this event has happened, and the process died.
+fn plan_after(event: &str, nodes: &str) -> Vec<String> {
+    let graph = graph(&format!("flow: {{ name: f }}\nnodes:\n{nodes}"));
+    let sim = Sim::new(&graph, &[]).driven_to(event, world);
+    plan_to_resume(&sim)
+}
+
+fn plan_to_resume(sim: &Sim) -> Vec<String> {
+    let plan = Sim::new(sim.run.graph(), &sim.log).run.plan_to_resume(Timestamp::default());
+    plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+#[test]
+fn what_was_stopped_before_its_process_died_only_ends() {
+    let mut sim = Sim::new(&graph(DEPLOY), &[]).driven_to("agent:start", talk);
+    sim.emit(None, Event::SessionPause { reason: None, cause: None });
+    sim.emit(None, Event::SessionAbort { reason: None });
+    assert_eq!(plan_to_resume(&sim), ["deploy Cancelled", "after Cancelled"]);
+}
+
+#[test]
+fn what_waits_for_its_time_depends_on_no_other_node() {
+    let retried = "
+  - { id: twice, type: control.noop, policy: { retry: { maxAttempts: 3, backoff: 1h } } }
+  - { id: after, type: control.noop, dependsOn: [twice] }
+";
+    assert_eq!(plan_after("task:failed", retried), ["twice Runs(Retried)", "after Undecided"]);
+    let limited = "
+  - { id: limited, type: talk.agent, input: { prompt: x } }
+  - { id: after, type: control.noop, dependsOn: [limited] }
+";
+    assert_eq!(plan_after("limit:wait", limited), ["limited Resumes", "after Undecided"]);
+}
