@@ -1,6 +1,6 @@
 //! A worker: it decides for sessions and runs their attempts, as activities of a Temporal server.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::Clock;
 use inspan_protocol::SessionId;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attempt::{AttemptError, AttemptRunner},
     cluster::{Cluster, EngineError},
-    decide::{Decider, RunningAttempt, SessionHost},
+    decide::{Decider, Decision, RunningAttempt, SessionHost},
     log::SharedLog,
     workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow},
 };
@@ -39,6 +39,9 @@ const DECISIONS: usize = 100;
 const POLLS: PollerBehavior = PollerBehavior::SimpleMaximum(2);
 /// How long attempts that are given to other workers may take to end.
 const GRACE: Duration = Duration::from_secs(20);
+
+/// How many attempts of one session the server has at once. With more than 2 000 it refuses them all.
+const MOST_AT_ONCE: usize = 1_000;
 
 /// What who decides does for the server.
 pub(crate) struct Decisions {
@@ -64,23 +67,26 @@ impl Decisions {
         _ctx: ActivityContext,
         asked: DecideInput,
     ) -> Result<DecideOutput, ActivityError> {
-        let DecideInput { session, lost, stop, known, ending } = asked;
-        match self.decider.decide(&session, &lost, stop.as_deref()).await {
-            Ok(decision) => Ok(DecideOutput {
-                running: decision
-                    .running
-                    .into_iter()
-                    .filter(|attempt| !known.contains(&attempt.name()))
-                    .collect(),
-                ending: decision.ending.into_iter().filter(|name| !ending.contains(name)).collect(),
-                wake_in_ms: decision.wake_in.map(|time| time.as_millis() as u64),
-                has_ended: decision.has_ended,
-            }),
+        match self.decider.decide(&asked.session, &asked.lost, asked.stop.as_deref()).await {
+            Ok(decision) => Ok(news(decision, asked)),
             Err(error) => {
-                tracing::warn!(%session, %error, "nothing could be decided");
+                tracing::warn!(session = %asked.session, %error, "nothing could be decided");
                 Err(failure(&error.to_string()))
             }
         }
+    }
+}
+
+/// What the workflow does not know of a decision. Attempts for which there is no room are named again once others have ended.
+fn news(decision: Decision, asked: DecideInput) -> DecideOutput {
+    let room = MOST_AT_ONCE.saturating_sub(asked.known.len());
+    let [known, ending] = [asked.known, asked.ending].map(HashSet::<String>::from_iter);
+    let begun = decision.running.into_iter().filter(|attempt| !known.contains(&attempt.name()));
+    DecideOutput {
+        running: begun.take(room).collect(),
+        ending: decision.ending.into_iter().filter(|name| !ending.contains(name)).collect(),
+        wake_in_ms: decision.wake_in.map(|time| time.as_millis() as u64),
+        has_ended: decision.has_ended,
     }
 }
 
@@ -287,5 +293,35 @@ impl<'a> AttemptQueue<'a> {
             Self::Pool(pool) => format!("{decisions}.pool.{pool}"),
             Self::Machine(machine) => format!("{decisions}.on.{machine}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inspan_protocol::NodePath;
+
+    use crate::log::{AttemptKey, LogPosition};
+
+    #[test]
+    fn the_server_is_given_no_more_attempts_than_it_takes() {
+        let attempt = |attempt: u32| RunningAttempt {
+            key: AttemptKey { path: NodePath::new("each/x"), attempt },
+            begun: LogPosition::default(),
+            machine: None,
+            pool: None,
+            only_waits: false,
+        };
+        let given = |running: std::ops::Range<u32>, known: Vec<RunningAttempt>| {
+            let running = running.map(attempt).collect();
+            let known = known.iter().map(RunningAttempt::name).collect();
+            let decision = Decision { running, ending: Vec::new(), wake_in: None, has_ended: false };
+            let (lost, ending) = (Vec::new(), Vec::new());
+            news(decision, DecideInput { session: "s".into(), lost, stop: None, known, ending }).running
+        };
+        let first = given(0..3_000, Vec::new());
+        assert_eq!(first.len(), MOST_AT_ONCE);
+        // The first three have ended.
+        assert_eq!(given(3..3_000, first[3..].to_vec()), [1_000, 1_001, 1_002].map(attempt));
     }
 }
