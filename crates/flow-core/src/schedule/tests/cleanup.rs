@@ -303,6 +303,9 @@ nodes:
   - { id: never, type: control.noop, dependsOn: [bad] }
   - { id: wait_never, type: control.noop, dependsOn: [{ node: never, on: any }] }
   - { id: last, type: control.noop, dependsOn: [{ node: wait_never, on: any }] }
+  - { id: wait_bad, type: control.noop, dependsOn: [{ node: bad, on: any }] }
+  - { id: both, type: control.noop, dependsOn: [{ node: wait_bad, on: any }, { node: bad, on: any }, { node: delete, on: any }] }
+  - { id: either, type: control.merge, input: { mode: any }, dependsOn: [{ node: bad, on: any }, { node: delete, on: any }] }
 ";
     for seed in 0..20 {
         let sim = Sim::new(&graph(text), &[]).shuffled(seed).driven(thinks);
@@ -313,10 +316,14 @@ nodes:
             format!("{name} {}", envelope.context.task.as_ref().unwrap())
         });
         let order: Vec<_> = order.collect();
-        for (first, then) in [("human", "delete"), ("wait_never", "last")] {
+        for (first, then) in
+            [("human", "delete"), ("wait_never", "last"), ("wait_bad", "both"), ("delete", "both")]
+        {
             let at = |line: String| order.iter().position(|known| *known == line).unwrap();
             assert!(at(format!("complete {first}")) < at(format!("start {then}")), "{order:#?}");
         }
+        let either = order.iter().position(|line| line == "start either");
+        assert!(either < order.iter().position(|line| line == "start delete"), "{order:#?}");
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
     }
 }
