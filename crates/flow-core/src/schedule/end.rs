@@ -31,11 +31,14 @@ impl Run {
         let only_asks = self.facts.running() <= asking.len() as u32;
         let was_cut =
             |(_, node): (TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Cancelled;
-        if only_asks && ending.outcome == Outcome::Stopped && !asking.is_empty() {
+        let is_stopped = ending.outcome == Outcome::Stopped;
+        if only_asks && is_stopped && !asking.is_empty() {
             return asking.iter().for_each(|task| self.cancel(*task, CancelCause::Ending, actions));
         }
+        // A stop is more than the pause before it.
         if only_asks
             && self.facts.pausing.is_some()
+            && !is_stopped
             && (!asking.is_empty() || self.facts.tasks().any(was_cut))
         {
             return self.come_to_rest(actions);
@@ -68,7 +71,7 @@ impl Run {
             .filter(|(task, _)| self.facts.node(*task).cleans_up && self.needs_confirmation(*task))
             .map(|(_, prompt)| prompt.deadline);
         if let Some(until) = doubts.reduce(|one, other| one.into_iter().chain(other).min())
-            && ending.outcome != Outcome::Stopped
+            && !is_stopped
         {
             return self.wait_for_people(until, actions);
         }

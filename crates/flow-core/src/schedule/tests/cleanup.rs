@@ -277,10 +277,12 @@ fn a_session_that_asks_a_person_as_it_fails_can_be_paused() {
 #[test]
 fn a_session_that_asks_a_person_as_it_fails_can_be_stopped() {
     let graph = graph(ASKS);
-    for is_paused in [false, true] {
+    for before in ["nothing", "a pause", "a request to pause"] {
         let mut sim = Sim::new(&graph, &[]).driven_to("flow:waiting", thinks);
-        if is_paused {
+        if before != "nothing" {
             sim.emit(None, Event::SessionPause { reason: None, cause: None });
+        }
+        if before == "a pause" {
             sim.drive(thinks);
             sim = Sim::resumed(&graph, &sim.log, None);
         }
@@ -288,7 +290,8 @@ fn a_session_that_asks_a_person_as_it_fails_can_be_stopped() {
         sim.drive(thinks);
         sim.check();
         let ends = (status(&sim, "human"), sim.run.state().outcome());
-        assert_eq!(ends, (NodeStatus::Cancelled, Some(Outcome::Stopped)), "{}", story(&sim.log));
+        let expected = (NodeStatus::Cancelled, Some(Outcome::Stopped));
+        assert_eq!(ends, expected, "{before}: {}", story(&sim.log));
     }
 }
 
