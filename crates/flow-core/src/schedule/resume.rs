@@ -205,13 +205,13 @@ impl Run {
     }
 
     /// Whether a person must say first what is done about a node: it was cut short in this session, or in the one that this
-    /// one continues, and may have had an external effect.
+    /// one continues, and may have had an external effect. A node whose time was over was cut short too.
     pub(super) fn needs_confirmation(&self, task: TaskRef) -> bool {
         let node = self.facts.node(task);
         node.needs_confirmation
             || (node.attempts == 0
                 && self.facts.spec(&self.graph, task).effects == Effects::External
-                && self.was_cut_before(task)
+                && self.may_have_taken_effect(task)
                 && self.rerun_answer(task).as_deref() != Some(RUN_AGAIN))
     }
 

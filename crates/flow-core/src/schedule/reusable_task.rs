@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, Timestamp, TurnId,
+    AgentError, ErrorCode, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -157,6 +157,11 @@ impl ReusableTask {
     /// Whether it began and did not end.
     pub(super) fn was_cut(&self) -> bool {
         self.output.is_none() && self.error.is_none() && !self.never_began
+    }
+
+    /// Whether it began, and nothing says whether it has taken effect: it did not end, or its time was over.
+    pub(super) fn may_have_taken_effect(&self) -> bool {
+        self.was_cut() || self.final_error().is_some_and(|error| error.code == ErrorCode::Timeout)
     }
 
     /// Whether an agent did something for it.

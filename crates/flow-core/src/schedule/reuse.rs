@@ -276,11 +276,6 @@ impl Reusable {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
 
-    /// Whether a task began there and did not end.
-    fn is_cut(&self, path: &NodePath) -> bool {
-        self.task(path).is_some_and(ReusableTask::was_cut)
-    }
-
     /// The tasks in the frames of another one.
     pub(super) fn within<'a>(&'a self, owner: &'a NodePath) -> impl Iterator<Item = &'a NodePath> {
         self.tasks.keys().filter(move |path| {
@@ -510,9 +505,12 @@ impl Run {
         reusable.spent_in.get(&prefix).cloned()
     }
 
-    /// Whether the earlier session began with a task and did not end it.
-    pub(super) fn was_cut_before(&self, task: TaskRef) -> bool {
-        self.before(task).is_some_and(|(reusable, path)| reusable.is_cut(&path))
+    /// Whether the earlier session began with a task, and nothing says whether that has taken effect.
+    pub(super) fn may_have_taken_effect(&self, task: TaskRef) -> bool {
+        let before = self.before(task);
+        before.is_some_and(|(reusable, path)| {
+            reusable.task(&path).is_some_and(ReusableTask::may_have_taken_effect)
+        })
     }
 
     pub(super) fn differs(

@@ -195,6 +195,22 @@ fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_sessi
     assert_eq!(planned(&edited, &left), ["deploy Runs(Asked)", "after Undecided"]);
 }
 
+#[test]
+fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_session() {
+    let fails_with = |code: ErrorCode, message: &'static str| {
+        let fails = move |start: &StartNode, run: &Run| {
+            let mut steps = talk(start, run);
+            *steps.last_mut().unwrap() = AttemptStep::End(AttemptEnd::Error(AgentError::new(code, message)));
+            steps
+        };
+        let failed = Sim::new(&graph(DEPLOY), &[]).driven(fails);
+        let plan = Sim::reusing(&graph(DEPLOY), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
+        plan.nodes[0].decision
+    };
+    assert_eq!(fails_with(ErrorCode::Timeout, "too late"), ReuseDecision::Asks);
+    assert_eq!(fails_with(ErrorCode::Process, "refused"), ReuseDecision::Runs(ReuseReason::Failed));
+}
+
 /// What the plan for an edited flow says of the work that is lost or done again: the nodes that are dropped, those that
 /// replace them, and those that are done again, each with its cost.
 fn lost(sim: &Sim, edited: &str) -> [Vec<String>; 3] {
