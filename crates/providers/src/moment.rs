@@ -1,6 +1,6 @@
 //! The time, and the moment at which a usage limit is lifted, which some programs name in words alone.
 
-use std::time::Duration;
+use std::{env, time::Duration};
 
 use inspan_protocol::Timestamp;
 use jiff::fmt::strtime::BrokenDownTime;
@@ -21,29 +21,34 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// When the limit is lifted by these words: `resets 7:31pm (UTC)` of Claude Code, `try again at Nov 23rd, 2026 2:13 AM` of
-/// Codex. Nothing if they name no moment, or a time zone that is not known here.
+/// Codex. Nothing if they name no moment, or a time zone that this machine does not know.
 pub(crate) fn reset_in_words(words: &str) -> Option<Timestamp> {
-    reset_after(words, now(), || TimeZone::try_system().ok())
+    reset_after(words, now(), |name| match name {
+        Some(name) => TimeZone::get(name).ok(),
+        None => TimeZone::try_system().ok().or_else(|| env::var_os("TZ").is_none().then_some(TimeZone::UTC)),
+    })
 }
 
-fn reset_after(words: &str, now: Timestamp, here: impl Fn() -> Option<TimeZone>) -> Option<Timestamp> {
+/// `zone` gives the time zone with a name, and that of this machine.
+fn reset_after(
+    words: &str,
+    now: Timestamp,
+    zone: impl Fn(Option<&str>) -> Option<TimeZone>,
+) -> Option<Timestamp> {
     let after = |marker| words.match_indices(marker).map(|(at, found)| &words[at + found.len()..]);
-    ["resets ", "try again at "].into_iter().flat_map(after).find_map(|words| moment(words, now, &here))
+    ["resets ", "try again at "].into_iter().flat_map(after).find_map(|words| moment(words, now, &zone))
 }
 
 /// The moment with which these words begin.
-fn moment(words: &str, now: Timestamp, here: impl Fn() -> Option<TimeZone>) -> Option<Timestamp> {
+fn moment(words: &str, now: Timestamp, zone: impl Fn(Option<&str>) -> Option<TimeZone>) -> Option<Timestamp> {
     let words: Vec<&str> = words.split_whitespace().filter(|word| *word != "at").map(plain).collect();
     let words = words.join(" ");
     let (named, length) = FORMS.iter().find_map(|form| BrokenDownTime::parse_prefix(form, &words).ok())?;
     let rest = words.get(length..).unwrap_or_default().trim_start();
     let zone = match rest.strip_prefix('(').and_then(|rest| rest.split(')').next()) {
         Some("UTC") => TimeZone::UTC,
-        // It is known only as that of this machine.
-        Some(name) if name.contains('/') && !name.contains(' ') => {
-            here().filter(|zone| zone.iana_name() == Some(name))?
-        }
-        _ => here()?,
+        Some(name) if name.contains('/') && !name.contains(' ') => zone(Some(name))?,
+        _ => zone(None)?,
     };
     let now = jiff::Timestamp::from_millisecond(now.as_millis()).ok()?.to_zoned(zone.clone());
     let (date, next) = match (named.month(), named.day()) {
@@ -80,7 +85,8 @@ mod tests {
             ("You've hit your session limit · resets 7:31pm (UTC)", Some("2026-12-30T19:32:00Z")),
             ("You've hit your limit · resets 7:31pm", Some("2026-12-30T17:32:00Z")),
             ("You've hit your limit · resets 3am", Some("2026-12-31T01:01:00Z")),
-            ("You've hit your limit · resets 3am (America/New_York)", None),
+            ("You've hit your limit · resets 3am (America/New_York)", Some("2026-12-31T08:01:00Z")),
+            ("You've hit your limit · resets 3am (America/Atlantis)", None),
             (
                 "The cache resets nightly, try again at 9:37pm. (See the docs/limits)",
                 Some("2026-12-30T19:38:00Z"),
@@ -98,10 +104,14 @@ mod tests {
             ("resets Feb 30, 3pm", None),
             ("slow down", None),
         ];
-        let here = || Some(TimeZone::fixed(jiff::tz::offset(2)));
+        let zone = |name: Option<&str>| match name {
+            None => Some(TimeZone::fixed(jiff::tz::offset(2))),
+            Some("America/New_York") => Some(TimeZone::fixed(jiff::tz::offset(-5))),
+            Some(_) => None,
+        };
         for (words, expected) in rows {
             let expected = expected.map(|moment| moment.parse::<Timestamp>().unwrap());
-            assert_eq!(reset_after(words, now, here), expected, "{words}");
+            assert_eq!(reset_after(words, now, zone), expected, "{words}");
         }
     }
 }
