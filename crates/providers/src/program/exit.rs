@@ -30,9 +30,9 @@ pub(crate) fn broken_off(
     explain: impl FnOnce(Exit, &str) -> Option<AgentError>,
 ) -> AgentError {
     match own {
-        // The signal is ours.
-        None if exit.signal.is_some() => silenced(process),
-        _ => died(process, exit, explain),
+        Some(_) => died(process, exit, explain),
+        // It was made to end.
+        None => explain(exit, &process.stderr()).unwrap_or_else(|| silenced(process)),
     }
 }
 
