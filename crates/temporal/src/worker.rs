@@ -80,11 +80,14 @@ impl Decisions {
 /// What the workflow does not know of a decision. Attempts for which there is no room are named again once others have ended.
 fn news(decision: Decision, asked: DecideInput) -> DecideOutput {
     let room = MOST_AT_ONCE.saturating_sub(asked.known.len());
-    let [known, ending] = [asked.known, asked.ending].map(HashSet::<String>::from_iter);
+    let [mut known, ending] = [asked.known, asked.ending].map(HashSet::<String>::from_iter);
     let begun = decision.running.into_iter().filter(|attempt| !known.contains(&attempt.name()));
+    let running: Vec<RunningAttempt> = begun.take(room).collect();
+    known.extend(running.iter().map(RunningAttempt::name));
+    let is_news = |name: &String| known.contains(name) && !ending.contains(name);
     DecideOutput {
-        running: begun.take(room).collect(),
-        ending: decision.ending.into_iter().filter(|name| !ending.contains(name)).collect(),
+        running,
+        ending: decision.ending.into_iter().filter(is_news).collect(),
         wake_in_ms: decision.wake_in.map(|time| time.as_millis() as u64),
         has_ended: decision.has_ended,
     }
@@ -315,13 +318,18 @@ mod tests {
         let given = |running: std::ops::Range<u32>, known: Vec<RunningAttempt>| {
             let running = running.map(attempt).collect();
             let known = known.iter().map(RunningAttempt::name).collect();
-            let decision = Decision { running, ending: Vec::new(), wake_in: None, has_ended: false };
-            let (lost, ending) = (Vec::new(), Vec::new());
-            news(decision, DecideInput { session: "s".into(), lost, stop: None, known, ending }).running
+            let ending = [1, 1_001, 2_000].map(|number| attempt(number).name()).to_vec();
+            let decision = Decision { running, ending, wake_in: None, has_ended: false };
+            let (lost, ending) = (Vec::new(), vec![attempt(1).name()]);
+            let asked = DecideInput { session: "s".into(), lost, stop: None, known, ending };
+            let news = news(decision, asked);
+            (news.running, news.ending)
         };
-        let first = given(0..3_000, Vec::new());
-        assert_eq!(first.len(), MOST_AT_ONCE);
-        // The first three have ended.
-        assert_eq!(given(3..3_000, first[3..].to_vec()), [1_000, 1_001, 1_002].map(attempt));
+        let (first, ending) = given(0..3_000, Vec::new());
+        assert_eq!((first.len(), ending.len()), (MOST_AT_ONCE, 0));
+        // The first three have ended. What is to end and was never given is given first.
+        let (next, ending) = given(3..3_000, first[3..].to_vec());
+        assert_eq!(next, [1_000, 1_001, 1_002].map(attempt));
+        assert_eq!(ending, [attempt(1_001).name()]);
     }
 }
