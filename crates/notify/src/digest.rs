@@ -188,7 +188,9 @@ impl Digest {
             running: Vec::new(),
         };
         let mut flows: BTreeMap<String, FlowMoney> = BTreeMap::new();
-        for mut entry in store.entries("", usize::MAX).await? {
+        // A replay costs nothing, and fails or waits as its recording did.
+        let entries = store.entries("", usize::MAX).await?;
+        for mut entry in entries.into_iter().filter(|entry| !entry.is_replay) {
             digest.add_waiting(&entry, commands);
             let is_of_time = entry.digest.updated_at.is_some_and(|updated| updated >= since);
             if !is_of_time && entry.damage.is_none() {
@@ -207,9 +209,6 @@ impl Digest {
             let mut sum = Sum::default();
             events.iter().for_each(|event| sum.apply(event, event.timestamp >= since));
             sum.has_unknown |= entry.has_cut_turns();
-            if entry.is_replay {
-                sum = Sum { usd: 0.0, has_unknown: false, tokens: 0, ..sum };
-            }
             let money = flows.entry(entry.flow.clone()).or_insert_with(|| FlowMoney {
                 flow: line(&entry.flow, 100),
                 usd: 0.0,
