@@ -482,3 +482,20 @@ nodes:
     let shown = run(&["show", "fork-2", "each[0]"]).stderr;
     assert!(shown.contains("`inspan show base 'each[0]'` shows the frame there"), "{shown}");
 }
+
+#[test]
+fn a_waiting_session_that_fails_and_is_stopped_waits_for_nobody_any_more() {
+    let folder = flow_folder(
+        "
+flow: { name: asks }
+nodes:
+  - { id: bad, type: exec, input: { argv: ['false'] } }
+  - { id: ask, type: human.input, dependsOn: [{ node: bad, on: any }], input: { prompt: Clean? } }
+",
+    );
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).expect(3);
+    let stopped = inspan(folder, &["stop", "s"]).expect(0);
+    assert!(!stopped.report().contains("waiting"), "{}", stopped.report());
+    assert_eq!(inspan(folder, &["show", "s", "--json"]).json()["state"], json!("stopped"));
+}

@@ -37,7 +37,8 @@ impl<'a> SessionReport<'a> {
     ) -> Self {
         let exit = match (result.outcome, by, waiting) {
             (Outcome::Stopped, Some(signal), _) => signal,
-            (Outcome::Stopped, None, [_, ..]) => Exit::Waiting,
+            // Without a store it cannot wait for a person.
+            (Outcome::Stopped, None, [_, ..]) if keeps == Keeps::Nothing => Exit::Waiting,
             (outcome, ..) => {
                 let error = result.error.as_ref().map(|error| error.code);
                 Exit::of_session(outcome, result.waits_on(), error)
