@@ -149,16 +149,21 @@ fn anew(
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
-        if invocation.form != OutputForm::Json {
-            show(&plan, &kept, invocation);
+        let again = plan::done_again(&plan, &kept.graph);
+        if again.is_some() && invocation.form != OutputForm::Json {
+            for line in plan::lines(&plan, &kept) {
+                terminal::progress(&format!("{line}\n"));
+            }
         }
-        let question = "Continue with this plan? [y/N] ";
-        if let Some(what) = plan::done_again(&plan, &kept.graph)
-            && !agreed(invocation, args.mode.no_input, question)?
+        if let Some(what) = again
+            && !agreed(invocation, args.mode.no_input, "Continue with this plan? [y/N] ")?
         {
             return Err(Failure::usage(format!("the flow was edited, and {what}"))
                 .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
         }
+        terminal::progress(
+            "note: the flow was edited, and goes on as edited; `--as-started` uses the flow as it was started\n",
+        );
     }
     kept.anew(again, &args.mode, invocation)
 }
@@ -281,7 +286,7 @@ impl StoredSession {
     }
 
     /// The flow as its file is now, if that is another than the session began with.
-    fn edited(&self) -> Result<Option<Loaded>, String> {
+    pub(super) fn edited(&self) -> Result<Option<Loaded>, String> {
         let source = &self.record.flow;
         let file = source.folder.join(Path::new(&source.file).file_name().unwrap_or_default());
         let mut loaded = inspan_flow::load(&file).map_err(|error| error.to_string())?;

@@ -154,6 +154,12 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     let (session, prompt) = meant(session, prompt, invocation)?;
     let resume = |id: &SessionId| {
         let kept = StoredSession::open(id.as_str(), invocation)?;
+        if matches!(kept.edited(), Ok(Some(_))) {
+            terminal::progress(
+                "note: the flow was edited, and goes on as it was started; `inspan reply --no-resume` and then \
+                 `inspan resume ID --edited` use the edited flow\n",
+            );
+        }
         kept.go_on(Resume::default(), &args.mode, Ask::TerminalOrShells, invocation)
     };
     // The process in the background: the one that started it has posted the answer.

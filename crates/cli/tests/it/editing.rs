@@ -63,7 +63,9 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     let why = json!("its input has changed");
     assert_eq!(fates[0], (json!("first"), json!("reused"), Value::Null));
     assert_eq!(fates[1], (json!("slow"), json!("runs"), why));
-    inspan(folder, &["resume", "s", "--no-input"]).expect(2);
+    let refused = inspan(folder, &["resume", "s", "--no-input"]).expect(2);
+    assert_eq!(refused.stdout, "", "the plan is no result");
+    assert!(refused.stderr.contains("runs: its input has changed"), "{}", refused.stderr);
     let edited = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]).expect(3);
     assert_eq!(edited.json()["nodes"]["first"]["reused"], json!(true));
     assert_eq!(did(folder), ["first", "slow", "slow"]);
@@ -252,4 +254,35 @@ fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(7));
     assert_eq!(did(folder), ["first", "slow"]);
+}
+
+#[test]
+fn a_session_says_with_which_flow_it_goes_on_after_an_edit() {
+    let flow = "
+flow: { name: deploys }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: Deploy? } }
+  - { id: deploy, type: exec, dependsOn: [ask], input: { argv: [echo, staging] } }
+";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    for session in ["s", "t"] {
+        inspan(folder, &["run", "flow.yaml", "--session-id", session, "--no-input"]).expect(3);
+    }
+    inspan(folder, &["reply", "t", "yes", "--no-resume"]).expect(0);
+    fs::write(folder.join("flow.yaml"), flow.replace("staging", "production")).unwrap();
+    let replied = inspan(folder, &["reply", "s", "yes"]).expect(0);
+    let as_started = "note: the flow was edited, and goes on as it was started";
+    assert!(
+        replied.stdout.contains("staging") && replied.stderr.contains(as_started),
+        "{}",
+        replied.report()
+    );
+    let resumed = inspan(folder, &["resume", "t", "--no-input"]).expect(0);
+    assert!(
+        resumed.stderr.contains("note: the flow was edited, and goes on as edited"),
+        "{}",
+        resumed.report()
+    );
+    assert_eq!(resumed.stdout.trim(), "production");
 }

@@ -46,7 +46,37 @@ fn named(nodes: &[&Planned]) -> String {
 /// Shows the plan for what takes over from a session.
 pub(in super::super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
     let session = &kept.record.session;
-    let words = |node: &Planned| match node.decision {
+    if invocation.form == OutputForm::Json {
+        let nodes = plan.nodes.iter().map(|node| {
+            let (decision, why) = words_of(node, kept);
+            json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })
+        });
+        invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
+        return;
+    }
+    for line in lines(plan, kept) {
+        terminal::painted_line(&line);
+    }
+}
+
+/// The plan for what takes over from a session, a line for each node.
+pub(super) fn lines(plan: &Plan, kept: &StoredSession) -> Vec<String> {
+    let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
+    let line = |node: &Planned| {
+        let (decision, why) = words_of(node, kept);
+        let cost = node.cost_usd.map(|cost| match node.decision {
+            ReuseDecision::Reused => format!(", saves {cost:.4} USD"),
+            _ => format!(", cost {cost:.4} USD before"),
+        });
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        format!("{:wide$}  {decision}{why}{}", node.path.as_str(), cost.unwrap_or_default())
+    };
+    plan.nodes.iter().map(line).collect()
+}
+
+/// What becomes of a node, and why.
+fn words_of(node: &Planned, kept: &StoredSession) -> (&'static str, Option<&'static str>) {
+    match node.decision {
         // What is at work there has not been cut short.
         ReuseDecision::Runs(ReuseReason::Unfinished) if kept.owner.is_some() => {
             ("runs", Some("it still runs in that session"))
@@ -58,28 +88,6 @@ pub(in super::super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Inv
             ("dropped", Some("it was interrupted, and the edited flow does not have it"))
         }
         decision => words(decision),
-    };
-    if invocation.form == OutputForm::Json {
-        let nodes = plan.nodes.iter().map(|node| {
-            let (decision, why) = words(node);
-            json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })
-        });
-        invocation.json(&json!({ "sessionId": session, "nodes": nodes.collect::<Vec<_>>() }));
-        return;
-    }
-    let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
-    for node in &plan.nodes {
-        let (decision, why) = words(node);
-        let cost = node.cost_usd.map(|cost| match node.decision {
-            ReuseDecision::Reused => format!(", saves {cost:.4} USD"),
-            _ => format!(", cost {cost:.4} USD before"),
-        });
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        terminal::painted_line(&format!(
-            "{:wide$}  {decision}{why}{}",
-            node.path.as_str(),
-            cost.unwrap_or_default()
-        ));
     }
 }
 
