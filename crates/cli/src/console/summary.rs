@@ -211,6 +211,10 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         // The message says what to do.
         ErrorCode::ConfigInvalid if error.is(ErrorKind::Start) => return None,
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
+        // The agent sees no variable of a vendor that its node does not name.
+        ErrorCode::Auth if node_type == "acp.agent" => {
+            "log in with the agent's program, or name the variable of its key in the node's `passEnv`, such as `ANTHROPIC_*`"
+        }
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",
         ErrorCode::Billing if error.is(ErrorKind::MaxBudget) => {
             "raise `maxBudgetUsd` in the node's `options`, which ended it"
