@@ -28,8 +28,8 @@ mod pipe;
 mod server;
 
 use pipe::{Pipe, PipeStatus};
-pub use server::McpServer;
 use server::Transport;
+pub use server::{McpServer, filled};
 
 /// Pages of tools that one server may list.
 const PAGES: usize = 64;

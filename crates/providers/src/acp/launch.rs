@@ -10,7 +10,7 @@ use super::preset::Preset;
 use crate::environment::{CLAUDE_CODE_FIXED, ProgramEnvironment, fits, for_program};
 use crate::error::mcp_without_transport;
 use crate::input::check_output_schema;
-use inspan_transport::{ProgramQuery, directory, find, not_a_directory};
+use inspan_transport::{ProgramQuery, directory, filled, find, not_a_directory};
 
 /// Everything with which a session starts, except its conversation. Two turns with the same launch can share
 /// a process.
@@ -68,7 +68,7 @@ impl AcpLaunch {
             arguments,
             environment: environment(preset, options, &context.host.env),
             root,
-            servers: servers(options)?,
+            servers: servers(options, &context.host.env)?,
             auth_method: options.auth_method.clone(),
             choices: Choices {
                 model: options.model.clone(),
@@ -138,8 +138,10 @@ fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment)
     all
 }
 
-fn servers(options: &AcpOptions) -> Result<Vec<AcpMcpServer>, AgentError> {
-    options.mcp_servers.iter().flatten().map(|(name, server)| self::server(name, server)).collect()
+/// Agents fill in nothing that comes over the protocol.
+fn servers(options: &AcpOptions, environment: &Environment) -> Result<Vec<AcpMcpServer>, AgentError> {
+    let servers = options.mcp_servers.iter().flatten();
+    servers.map(|(name, server)| self::server(name, &filled(name, server, environment)?)).collect()
 }
 
 /// From the form that most programs share, with objects, to the protocol's, with lists.

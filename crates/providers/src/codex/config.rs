@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::AgentError;
+use inspan_protocol::{AgentError, Environment};
+use inspan_transport::filled;
 use serde_json::{Map, Value};
 
 use crate::error::{invalid, mcp_not_an_object};
@@ -69,14 +70,17 @@ fn is_bare(key: &str) -> bool {
 /// `headers`.
 ///
 /// # Errors
-/// A server is not an object, or of a type that the program does not have.
-pub(super) fn mcp_servers(servers: &BTreeMap<String, Value>) -> Result<Option<Value>, AgentError> {
+/// A server is not an object, or of a type that the program does not have, or needs a variable that is not set.
+pub(super) fn mcp_servers(
+    servers: &BTreeMap<String, Value>,
+    environment: &Environment,
+) -> Result<Option<Value>, AgentError> {
     let mut out = Map::new();
     for (name, server) in servers {
-        let Value::Object(server) = server else {
+        // The program fills in nothing.
+        let Value::Object(mut server) = filled(name, server, environment)? else {
             return Err(mcp_not_an_object(name));
         };
-        let mut server = server.clone();
         match server.remove("type").as_ref().and_then(Value::as_str) {
             None | Some("stdio" | "http") => {}
             Some(other) => {
@@ -140,16 +144,20 @@ mod tests {
     #[test]
     fn mcp_servers_of_claude_code_are_understood() {
         let servers = map(json!({
-            "one": { "command": "run", "args": ["x"], "env": { "A": "b" } },
-            "two": { "type": "http", "url": "http://127.0.0.1", "headers": { "X": "y" } },
+            "one": { "command": "run", "args": ["x", "${NONE:-y}"], "env": { "A": "b" } },
+            "two": { "type": "http", "url": "http://127.0.0.1", "headers": { "X": "a ${KEY}" } },
         }));
+        let environment: Environment = [("KEY".to_owned(), "secret".to_owned())].into_iter().collect();
+        let mcp_servers = |servers: &BTreeMap<String, Value>| mcp_servers(servers, &environment);
         let expected = json!({
-            "one": { "command": "run", "args": ["x"], "env": { "A": "b" } },
-            "two": { "url": "http://127.0.0.1", "http_headers": { "X": "y" } },
+            "one": { "command": "run", "args": ["x", "y"], "env": { "A": "b" } },
+            "two": { "url": "http://127.0.0.1", "http_headers": { "X": "a secret" } },
         });
         assert_eq!(mcp_servers(&servers).unwrap(), Some(expected));
         assert_eq!(mcp_servers(&BTreeMap::new()).unwrap(), None);
         let sse = mcp_servers(&map(json!({ "s": { "type": "sse", "url": "x" } }))).unwrap_err();
         assert_eq!(sse.message, "the MCP server `s` is of type `sse`, which Codex does not have");
+        let unset = mcp_servers(&map(json!({ "s": { "command": "x", "args": ["${NONE}"] } }))).unwrap_err();
+        assert_eq!(unset.message, "the MCP server `s` needs the variable NONE, which is not set");
     }
 }

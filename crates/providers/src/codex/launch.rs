@@ -88,7 +88,7 @@ impl CodexLaunch {
             // Of two that set the same, the later one holds.
             overrides: own.chain(chosen).chain([FORCED.to_owned()]).collect(),
             environment: for_program(&context.host.env, &PROGRAM.variables),
-            thread: thread(options, cwd.as_deref())?,
+            thread: thread(options, cwd.as_deref(), &context.host.env)?,
             cwd,
             key: key(&context.host.env),
             retries,
@@ -131,7 +131,11 @@ fn key(environment: &Environment) -> EnvironmentKey {
     }
 }
 
-fn thread(options: &CodexOptions, cwd: Option<&Path>) -> Result<Map<String, Value>, AgentError> {
+fn thread(
+    options: &CodexOptions,
+    cwd: Option<&Path>,
+    environment: &Environment,
+) -> Result<Map<String, Value>, AgentError> {
     let mut params = Map::new();
     let mut put = |name: &str, value: Option<Value>| value.map(|value| params.insert(name.to_owned(), value));
     put("cwd", cwd.map(|cwd| json!(cwd)));
@@ -141,7 +145,8 @@ fn thread(options: &CodexOptions, cwd: Option<&Path>) -> Result<Map<String, Valu
     put("baseInstructions", options.system_prompt.clone().map(Value::from));
     put("developerInstructions", options.append_system_prompt.clone().map(Value::from));
     let mut config = Map::new();
-    if let Some(servers) = options.mcp_servers.as_ref().map(config::mcp_servers).transpose()?.flatten() {
+    let servers = options.mcp_servers.as_ref();
+    if let Some(servers) = servers.map(|all| config::mcp_servers(all, environment)).transpose()?.flatten() {
         config.insert("mcp_servers".to_owned(), servers);
     }
     if let Some(thinking) = options.thinking {

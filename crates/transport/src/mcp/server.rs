@@ -100,9 +100,40 @@ impl McpServer {
     }
 }
 
+/// The entry of an MCP server with the variables of all its texts filled in: `${NAME}`, and `${NAME:-otherwise}`.
+///
+/// # Errors
+/// A variable is not set.
+pub fn filled(name: &str, entry: &Value, environment: &Environment) -> Result<Value, AgentError> {
+    Ok(match entry {
+        Value::String(text) => Value::from(fill(name, text, environment)?),
+        Value::Array(items) => {
+            items.iter().map(|item| filled(name, item, environment)).collect::<Result<_, _>>()?
+        }
+        Value::Object(fields) => {
+            let filled = |(key, value): (&String, &Value)| {
+                filled(name, value, environment).map(|value| (key.clone(), value))
+            };
+            Value::Object(fields.iter().map(filled).collect::<Result<_, _>>()?)
+        }
+        other => other.clone(),
+    })
+}
+
+fn fill(name: &str, text: &str, environment: &Environment) -> Result<String, AgentError> {
+    environment.fill(text).map_err(|variable| {
+        let message = format!("the MCP server `{name}` needs the variable {variable}, which is not set");
+        error(name, ErrorCode::ConfigMissing, message)
+    })
+}
+
+fn error(name: &str, code: ErrorCode, message: String) -> AgentError {
+    AgentError::new(code, message).with_kind(ErrorKind::McpServer).with("server", name)
+}
+
 impl EntryReader<'_> {
     fn error(&self, code: ErrorCode, message: String) -> AgentError {
-        AgentError::new(code, message).with_kind(ErrorKind::McpServer).with("server", self.name)
+        error(self.name, code, message)
     }
 
     fn invalid(&self, what: &str) -> AgentError {
@@ -111,11 +142,7 @@ impl EntryReader<'_> {
 
     /// A text with its variables filled in.
     fn fill(&self, text: &str) -> Result<String, AgentError> {
-        self.environment.fill(text).map_err(|variable| {
-            let message =
-                format!("the MCP server `{}` needs the variable {variable}, which is not set", self.name);
-            self.error(ErrorCode::ConfigMissing, message)
-        })
+        fill(self.name, text, self.environment)
     }
 
     fn entry(&self, value: &Value) -> Result<ServerEntry, AgentError> {

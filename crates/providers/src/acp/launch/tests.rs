@@ -142,7 +142,7 @@ fn what_does_not_fit_is_reported_before_anything_starts() {
 fn servers_take_the_protocols_form() {
     let folder = tempfile::tempdir().unwrap();
     let servers = BTreeMap::from([
-        ("a".to_owned(), json!({ "command": "x", "args": ["y"], "env": { "K": "v" } })),
+        ("a".to_owned(), json!({ "command": "x", "args": ["y"], "env": { "K": "${NONE:-v}" } })),
         ("b".to_owned(), json!({ "type": "http", "url": "http://x", "headers": { "H": "v" } })),
         ("c".to_owned(), json!({ "type": "sse", "url": "http://y" })),
     ]);
