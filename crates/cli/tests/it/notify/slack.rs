@@ -259,13 +259,16 @@ fn a_text_is_written_in_a_dialog() {
         })
     };
     connection.send(&submitted("e2", "U2", "Mallory"));
-    connection.send(&submitted("e3", "U1", "Bessie & co"));
+    connection.send(&submitted("e3", "U1", "Bessie & co, xoxb-bot-token-12345"));
     let acks = [connection.next(), connection.next()];
     assert_eq!(acks, [json!({ "envelope_id": "e2" }), json!({ "envelope_id": "e3" })]);
-    assert_eq!(slack.calls("chat.postMessage", 2)[1]["text"], "<@U1>: Bessie &amp; co");
+    assert_eq!(slack.calls("chat.postMessage", 2)[1]["text"], "<@U1>: Bessie &amp; co, [redacted BOT]");
     finish(folder.path(), child);
     let replies = events(folder.path(), "session:reply");
-    assert_eq!(replies, [json!({ "type": "session:reply", "promptId": "gate.1", "content": "Bessie & co" })]);
+    assert_eq!(
+        replies,
+        [json!({ "type": "session:reply", "promptId": "gate.1", "content": "Bessie & co, [redacted BOT]" })]
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{FutureExt, SinkExt, StreamExt, future::BoxFuture};
+use inspan_protocol::Redactor;
 use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -46,7 +47,7 @@ pub(super) async fn listen(listener: Listener, answers: Arc<Answers>, cancel: Ca
     // It fails only if the program has chosen one already, which is then the one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tracker = TaskTracker::new();
-    let handler = Arc::new(InteractionHandler { listener, answers });
+    let handler = Arc::new(InteractionHandler { listener, answers, redactor: Redactor::default() });
     let (mut wait, mut seen) = (FIRST_WAIT, VecDeque::new());
     while !cancel.is_cancelled() {
         let connected = tokio::select! {
@@ -156,6 +157,8 @@ async fn serve(
 struct InteractionHandler {
     listener: Listener,
     answers: Arc<Answers>,
+    /// What is said in the channel has none of its secrets in it.
+    redactor: Redactor,
 }
 
 /// The result of an envelope.
@@ -194,7 +197,7 @@ impl InteractionHandler {
         };
         match handler.answers.post(&target.s, &target.p, content.clone(), target.c.clone()).await {
             Ok(posted) => {
-                let shown = target.c.clone().unwrap_or(content);
+                let shown = handler.redactor.text(target.c.as_deref().unwrap_or(&content));
                 let work =
                     async move { handler.settle(posted, &place, &user, &target, &shown, blocks).await };
                 Taken::Work(work.boxed())
@@ -207,7 +210,11 @@ impl InteractionHandler {
     async fn for_asker(&self, target: &AnswerTarget) -> Result<Self, AnswerError> {
         let asker = self.answers.asker(&target.s, &target.n).await?;
         match asker.listener().filter(|listener| listener.app == self.listener.app) {
-            Some(listener) => Ok(Self { listener: listener.clone(), answers: Arc::clone(&self.answers) }),
+            Some(listener) => Ok(Self {
+                listener: listener.clone(),
+                answers: Arc::clone(&self.answers),
+                redactor: asker.redactor.clone(),
+            }),
             None => Err(AnswerError::Refused(format!(
                 "the channel `{}` takes no answers through this Slack app",
                 target.n
