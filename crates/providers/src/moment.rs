@@ -1,6 +1,6 @@
 //! The time, and the moment at which a usage limit is lifted, which some programs name in words alone.
 
-use std::{env, time::Duration};
+use std::time::Duration;
 
 use inspan_protocol::Timestamp;
 use jiff::fmt::strtime::BrokenDownTime;
@@ -23,10 +23,7 @@ pub(crate) fn now() -> Timestamp {
 /// When the limit is lifted by these words: `resets 7:31pm (UTC)` of Claude Code, `try again at Nov 23rd, 2026 2:13 AM` of
 /// Codex. Nothing if they name no moment, or a time zone that this machine does not know.
 pub(crate) fn reset_in_words(words: &str) -> Option<Timestamp> {
-    reset_after(words, now(), |name| match name {
-        Some(name) => TimeZone::get(name).ok(),
-        None => TimeZone::try_system().ok().or_else(|| env::var_os("TZ").is_none().then_some(TimeZone::UTC)),
-    })
+    reset_after(words, now(), |name| name.map_or_else(TimeZone::try_system, TimeZone::get).ok())
 }
 
 /// `zone` gives the time zone with a name, and that of this machine.
