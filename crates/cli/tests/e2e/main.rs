@@ -272,6 +272,7 @@ cases! {
     page_forms: &[], 60, page_forms::forms;
     page_drafts: &[], 60, page_forms::drafts;
     page_bounds: &[], 60, page_forms::bounds;
+    page_vanishes: &[], 60, page_forms::vanishes;
     page_signs_in: &[], 60, page_forms::signs_in;
     page_looks: &[], 240, page::looks;
     // What it prints as figures counts where it runs by itself: `cargo xtask e2e page_large`.

@@ -117,6 +117,14 @@ pub(super) fn forms(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     server.stop()
 }
 
+/// A question for a text, and one whose choices have effects.
+const GATES: &str = "
+flow: { name: gates }
+nodes:
+  - { id: name, type: human.input, input: { prompt: 'Which name?' } }
+  - { id: ship, type: human.input, input: { prompt: 'Delete it?', choices: [delete it, keep it] } }
+";
+
 /// Answers that are half written, a browser whose clock is ahead, and a session that is deleted.
 pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
@@ -166,6 +174,36 @@ pub(super) fn drafts(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     sandbox.run(&["store", "gc", &id])?.expect_code(0)?;
     browser.sees("Not followed any more.")?;
     browser.until("nothing can be answered", "!document.querySelector('.asked')")?;
+    browser.close()?;
+    server.stop()
+}
+
+/// What is typed into a question that somebody else answers meanwhile.
+pub(super) fn vanishes(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    sandbox.write("flows/gates.yaml", GATES)?;
+    form(&server, &mut browser, "gates")?;
+    browser.press("Start gates")?;
+    let id = session(&mut browser)?;
+    browser.until("both questions", "document.querySelectorAll('.question').length === 2")?;
+    browser.fill(".question textarea", "it is")?;
+    let address = browser.eval("location.hash")?;
+    sandbox.run(&["reply", &id, "name.1", "from a shell"])?.expect_code(3)?;
+    browser.until("one question is left", "document.querySelectorAll('.question').length === 1")?;
+    for letter in ["a", " ", "i", "l"] {
+        browser.key(letter)?;
+    }
+    ensure!(browser.eval("location.hash")? == address, "what is typed on is no command");
+    // Later the keys are commands again, and none of them answers by itself.
+    browser.key("Escape")?;
+    for letter in ["a", " "] {
+        browser.key(letter)?;
+    }
+    ensure!(browser.eval("document.activeElement.className")? == json!("asked question"));
+    browser.key("i")?;
+    browser.until("the inbox", "location.hash === '#/inbox'")?;
+    browser.press("delete it")?;
+    browser.sees("Nothing waits for you")?;
     browser.close()?;
     server.stop()
 }

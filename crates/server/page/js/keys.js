@@ -51,6 +51,12 @@ function scrub(by) {
   setQuery({ at: next >= last ? undefined : Math.max(1, next) });
 }
 
+/** Takes the focus to the first question: to its field, and never to a button, which the next key could press. */
+function answer() {
+  const question = document.querySelector('.question');
+  /** @type {HTMLElement | null} */ (question?.querySelector('textarea, input, select') ?? question)?.focus();
+}
+
 /** @param {string} key */
 function inRun(key) {
   const id = route.value.path[1];
@@ -59,22 +65,39 @@ function inRun(key) {
   else if (key === 'j' || key === 'k') step(key === 'j' ? 1 : -1);
   else if (key === '[' || key === ']') scrub(key === ']' ? 1 : -1);
   else if (key === '{' || key === '}') scrub(Math.ceil(sessionOf(id).lastSeq.value / 20) * (key === '}' ? 1 : -1));
-  else if (key === 'a') /** @type {HTMLElement | null} */ (document.querySelector('.question button, .question textarea, .question input'))?.focus();
+  else if (key === 'a') answer();
   else if (key === ' ') document.dispatchEvent(new CustomEvent('replay'));
   else if (key === 'Escape' && route.value.query.at) setQuery({ at: undefined });
   else return false;
   return true;
 }
 
+const FIELD = 'input:not([type=range]):not([type=checkbox]), textarea, select';
+
 /** @param {() => void} nextTheme */
 export function listenToKeys(nextTheme) {
+  /** The field that is written into. @type {Element | null} */
+  let field = null;
+  addEventListener('focusin', ({ target }) => {
+    field = /** @type {Element} */ (target).matches(FIELD) ? /** @type {Element} */ (target) : null;
+  });
+  for (const leaves of ['pointerdown', 'hashchange']) {
+    addEventListener(leaves, () => {
+      field = null;
+    });
+  }
   addEventListener('keydown', (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
+    // A field that is sent by a key goes as it should.
+    const sends = event.key === 'Enter' && (event.ctrlKey || event.metaKey || target.matches('input'));
+    if (sends || event.key === 'Escape') field = null;
     if (event.ctrlKey || event.metaKey || event.altKey || asking.value || target.closest('dialog')) return;
-    if (target.matches('input:not([type=range]):not([type=checkbox]), textarea, select')) {
+    if (target.matches(FIELD)) {
       if (event.key === 'Escape') target.blur();
       return;
     }
+    // The field is gone, with its question for example, and who writes into it may not have seen that.
+    if (field && !field.isConnected) return;
     if (event.key === ' ' && target.matches('button, a, input, summary, [role=button]')) return;
     if (event.key === '/') {
       const filter = /** @type {HTMLElement | null} */ (document.querySelector('[data-filter]'));

@@ -67,7 +67,7 @@ export function Question({ question }) {
   // By this clock. Whether an answer still counts is decided where the session runs.
   const isLate = !!question.deadline && new Date(question.deadline).getTime() <= now.value;
   const off = isSent || isStale;
-  return html`<div class=${cls('asked', !isStale && 'question')} role="group" aria-label="A question for you">
+  return html`<div class=${cls('asked', !isStale && 'question')} role="group" tabindex="-1" aria-label="A question for you">
     <div class="question-text"><${Markdown} text=${question.prompt} /></div>
     ${isPermission && html`<${Permission} question=${question} />`}
     ${!isPermission && question.detail !== undefined && html`<${Folded} value=${text(question.detail)} label="More about it" />`}
