@@ -33,7 +33,7 @@ export function resume(id, flow, limit) {
   ask({
     title: `Resume ${flow}?`,
     session: id,
-    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. An ended session is continued by a new one.</p>
+    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. An ended session is continued by a new one. The flow is the one that the session was started with; <code>inspan resume --edited</code> takes the file as it is now.</p>
       ${limit && html`<p>A budget is used up. The new limit of:</p>`}`,
     act: 'Resume',
     ...(limit && { numbers: limit.split(',') }),
