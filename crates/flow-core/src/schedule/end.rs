@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
-    graph::{EdgeOn, FrameIx, Join, NodeIx, TaskRef},
+    graph::{EdgeIx, EdgeOn, FrameIx, NodeIx, TaskRef},
     node::Occupies,
     state::{NodeState, Pause},
 };
@@ -83,32 +83,25 @@ impl Run {
     }
 
     /// Lets the edges fire that do so in any case, in a frame that is to end: those of nodes that have ended, and once nothing
-    /// else can happen in it (`is_idle`) those of nodes that have not begun. What itself cleans up is waited for, also by a node
-    /// that follows several.
+    /// else can happen in it (`is_idle`) those of nodes that have not begun. One that itself cleans up begins before what
+    /// follows it.
     pub(super) fn clean_up(&self, frame: FrameIx, is_idle: bool, actions: &mut Vec<Action>) {
         let body = self.facts.body(&self.graph, frame);
         let state = &self.facts.frames[frame];
-        let open_edges = |node: NodeIx| {
-            let edges =
-                body.node(node).incoming.iter().map(|edge| (body.edge(*edge), state.edges[*edge].status));
-            edges.filter(|(edge, status)| edge.on == EdgeOn::Any && *status == EdgeStatus::Pending)
-        };
-        let is_awaited = |node: NodeIx| match state.nodes[node].status {
-            NodeStatus::Running => true,
-            NodeStatus::Pending => {
-                (state.nodes[node].attempt == 0 && open_edges(node).next().is_some())
-                    || (!is_idle && self.facts.may_clean_up(&self.graph, state.task(node)))
-            }
-            _ => false,
+        let is_open = |edge: EdgeIx| state.edges[edge].status == EdgeStatus::Pending;
+        let cleans_up = |node: NodeIx| {
+            let mut edges = body.node(node).incoming.iter();
+            edges.any(|edge| body.edge(*edge).on == EdgeOn::Any && is_open(*edge))
         };
         for edge in body.edges_that_clean_up() {
             let (from, to) = (body.edge(edge).from, body.edge(edge).to);
-            let is_open = state.edges[edge].status == EdgeStatus::Pending;
             let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;
-            let has_ended = !is_awaited(from) && (is_idle || state.nodes[from].status != NodeStatus::Pending);
-            let mut others = open_edges(to).filter(|(edge, _)| edge.cycle.is_none());
-            let may_begin = body.node(to).join == Join::Any || !others.any(|(edge, _)| is_awaited(edge.from));
-            if is_open && waits && has_ended && may_begin {
+            let has_ended = match state.nodes[from].status {
+                NodeStatus::Running => false,
+                NodeStatus::Pending => is_idle && !cleans_up(from),
+                _ => true,
+            };
+            if is_open(edge) && waits && has_ended {
                 actions.push(self.resolved(state.task(from), body.edge(edge), true));
             }
         }

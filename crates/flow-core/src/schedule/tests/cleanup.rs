@@ -308,6 +308,9 @@ nodes:
   - { id: last, type: control.noop, dependsOn: [{ node: wait_never, on: any }] }
   - { id: wait_bad, type: control.noop, dependsOn: [{ node: bad, on: any }] }
   - { id: both, type: control.noop, dependsOn: [{ node: wait_bad, on: any }, { node: bad, on: any }, { node: delete, on: any }] }
+  - { id: quick, type: control.noop }
+  - { id: slow, type: control.noop, dependsOn: [{ node: quick, on: any }] }
+  - { id: after, type: control.noop, dependsOn: [{ node: quick, on: any }, { node: slow, on: any }] }
   - { id: either, type: control.merge, input: { mode: any }, dependsOn: [{ node: bad, on: any }, { node: delete, on: any }] }
 ";
     for seed in 0..20 {
@@ -325,6 +328,9 @@ nodes:
             let at = |line: String| order.iter().position(|known| *known == line).unwrap();
             assert!(at(format!("complete {first}")) < at(format!("start {then}")), "{order:#?}");
         }
+        // One that had ended before the failure is no reason to begin.
+        let at = |line: &str| order.iter().position(|known| known == line).unwrap();
+        assert!(at("complete slow") < at("start after"), "{order:#?}");
         let either = order.iter().position(|line| line == "start either");
         assert!(either < order.iter().position(|line| line == "start delete"), "{order:#?}");
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{FrameEnd, FrameState, FramesStep, frame_prefix};
 use crate::{
-    graph::{EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, OnItemError, TaskRef},
+    graph::{EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, OnItemError, TaskRef},
     state::{Ending, Facts},
 };
 
@@ -248,11 +248,24 @@ impl Facts {
         })
     }
 
-    /// Whether a task may start although its frame is to end: it cleans up. The end of the flow waits for no usage limit.
+    /// Whether a task may start although its frame is to end: it cleans up, and what it cleans up after has ended. The end of
+    /// the flow waits for no usage limit.
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
         let node = self.node(task);
         let is_limited = node.status == NodeStatus::Waiting && self.ending.is_some();
-        (node.attempt == 0 || node.cleans_up) && !is_limited && self.follows_any_end(graph, task)
+        let may_begin = node.cleans_up || (node.attempt == 0 && !self.waits_for_any_end(graph, task));
+        may_begin && !is_limited && self.follows_any_end(graph, task)
+    }
+
+    /// Whether an edge that fires in any case has not yet led to a task that needs all of them.
+    fn waits_for_any_end(&self, graph: &Graph, task: TaskRef) -> bool {
+        let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));
+        let (node, is_open) = (body.node(task.node), |edge: EdgeIx| {
+            body.edge(edge).on == EdgeOn::Any
+                && body.edge(edge).cycle.is_none()
+                && frame.edges[edge].status == EdgeStatus::Pending
+        });
+        node.join != Join::Any && node.incoming.iter().any(|edge| is_open(*edge))
     }
 
     /// Whether an edge that fires in any case has led to a task.
