@@ -205,10 +205,11 @@ fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_ses
         };
         let failed = Sim::new(&graph(DEPLOY), &[]).driven(fails);
         let plan = Sim::reusing(&graph(DEPLOY), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
-        plan.nodes[0].decision
+        let [dropped, ..] = lost(&failed, &DEPLOY.replace("deploy", "publish"));
+        (plan.nodes[0].decision, dropped.len())
     };
-    assert_eq!(fails_with(ErrorCode::Timeout, "too late"), ReuseDecision::Asks);
-    assert_eq!(fails_with(ErrorCode::Process, "refused"), ReuseDecision::Runs(ReuseReason::Failed));
+    assert_eq!(fails_with(ErrorCode::Timeout, "too late"), (ReuseDecision::Asks, 1));
+    assert_eq!(fails_with(ErrorCode::Process, "refused"), (ReuseDecision::Runs(ReuseReason::Failed), 0));
 }
 
 /// What the plan for an edited flow says of the work that is lost or done again: the nodes that are dropped, those that
