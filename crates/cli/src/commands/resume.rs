@@ -149,13 +149,13 @@ fn anew(
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
-        let again = plan::done_again(&plan, &kept.graph);
-        if again.is_some() && invocation.form != OutputForm::Json {
+        let redone = plan::done_again(&plan, &kept.graph);
+        if redone.is_some() && invocation.form != OutputForm::Json {
             for line in plan::lines(&plan, &kept) {
                 terminal::progress(&format!("{line}\n"));
             }
         }
-        if let Some(what) = again
+        if let Some(what) = redone
             && !agreed(invocation, args.mode.no_input, "Continue with this plan? [y/N] ")?
         {
             return Err(Failure::usage(format!("the flow was edited, and {what}"))
