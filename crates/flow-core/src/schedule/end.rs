@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
-    graph::{EdgeIx, EdgeOn, FrameIx, NodeIx, TaskRef},
+    graph::{EdgeIx, FrameIx, NodeIx, TaskRef},
     node::Occupies,
     state::{NodeState, Pause},
 };
@@ -89,10 +89,8 @@ impl Run {
         let body = self.facts.body(&self.graph, frame);
         let state = &self.facts.frames[frame];
         let is_open = |edge: EdgeIx| state.edges[edge].status == EdgeStatus::Pending;
-        let cleans_up = |node: NodeIx| {
-            let mut edges = body.node(node).incoming.iter();
-            edges.any(|edge| body.edge(*edge).on == EdgeOn::Any && is_open(*edge))
-        };
+        let cleans_up =
+            |node: NodeIx| self.facts.has_any_end(&self.graph, state.task(node), EdgeStatus::Pending);
         for edge in body.edges_that_clean_up() {
             let (from, to) = (body.edge(edge).from, body.edge(edge).to);
             let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;

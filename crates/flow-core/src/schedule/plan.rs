@@ -132,8 +132,7 @@ impl Planned {
     fn add(&mut self, reusable: &Reusable, path: &NodePath, is_external: bool) {
         let Some(task) = reusable.tasks.get(path) else { return };
         self.was_finished |= reusable.has_finished(path) || task.answered.is_some();
-        self.was_cut |=
-            (is_external && task.may_have_taken_effect()) || (task.was_cut() && task.has_worked());
+        self.was_cut |= task.was_broken_off(is_external) && (is_external || task.has_worked());
         if let Some(cost) = task.cost_usd {
             *self.cost_usd.get_or_insert(0.0) += cost;
         }
@@ -148,10 +147,11 @@ impl Plan {
         let mut dropped: BTreeMap<NodePath, Planned> = BTreeMap::new();
         for (path, task) in &reusable.tasks {
             let place = path.place();
+            let Some(gone) = now.first_missing(&place) else { continue };
             let is_external = before.find_place(&place).is_ok_and(|node| node.effects == Effects::External);
-            let was_cut = task.was_cut() || (is_external && task.may_have_taken_effect());
-            let counts = reusable.has_finished(path) || was_cut;
-            let Some(gone) = now.first_missing(&place).filter(|_| counts) else { continue };
+            if !reusable.has_finished(path) && !task.was_broken_off(is_external) {
+                continue;
+            }
             let row = dropped.entry(gone);
             let row = row.or_insert_with_key(|gone| Planned::new(gone.clone(), ReuseDecision::Dropped));
             row.add(reusable, path, is_external);

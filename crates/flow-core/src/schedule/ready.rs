@@ -1,6 +1,8 @@
 //! Which node is next, and whether it is started, skipped, reused or asked about.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{
+    AgentError, EdgeStatus, ErrorCode, Event, LogLevel, NodePath, NodeStatus, SkipReason, Timestamp,
+};
 use serde_json::Map;
 
 use super::{
@@ -134,7 +136,8 @@ impl Run {
         let task_id = node.id.clone();
         // Who only waits, for a person or a time, leaves nothing half done, and a stop is to end what costs money.
         let can_clean_up = node.occupies == Occupies::Slot && node.kind != NodeKind::Agent;
-        let cleans_up = is_ending || (can_clean_up && self.facts.follows_any_end(&graph, task));
+        let cleans_up =
+            is_ending || (can_clean_up && self.facts.has_any_end(&graph, task, EdgeStatus::Fired));
         let since = self.waits_since(&attempt);
         let goes_on = attempt.interrupted.as_ref().is_some_and(|cut| cut.before.is_some());
         let session_id = attempt.conversation.as_ref().filter(|_| goes_on);

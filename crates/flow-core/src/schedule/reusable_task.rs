@@ -159,9 +159,11 @@ impl ReusableTask {
         self.output.is_none() && self.error.is_none() && !self.never_began
     }
 
-    /// Whether it began, and nothing says whether it has taken effect: it did not end, or its time was over.
-    pub(super) fn may_have_taken_effect(&self) -> bool {
-        self.was_cut() || self.final_error().is_some_and(|error| error.code == ErrorCode::Timeout)
+    /// Whether it began, and nothing says whether its work is done: it did not end, or it has external effects and its time was
+    /// over.
+    pub(super) fn was_broken_off(&self, is_external: bool) -> bool {
+        let timed_out = || self.final_error().is_some_and(|error| error.code == ErrorCode::Timeout);
+        self.was_cut() || (is_external && timed_out())
     }
 
     /// Whether an agent did something for it.

@@ -505,12 +505,11 @@ impl Run {
         reusable.spent_in.get(&prefix).cloned()
     }
 
-    /// Whether the earlier session began with a task, and nothing says whether that has taken effect.
+    /// Whether the earlier session began with a task that has external effects, and nothing says whether its work is done.
     pub(super) fn may_have_taken_effect(&self, task: TaskRef) -> bool {
         let before = self.before(task);
-        before.is_some_and(|(reusable, path)| {
-            reusable.task(&path).is_some_and(ReusableTask::may_have_taken_effect)
-        })
+        let left = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
+        left.is_some_and(|left| left.was_broken_off(true))
     }
 
     pub(super) fn differs(

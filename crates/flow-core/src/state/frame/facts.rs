@@ -253,28 +253,17 @@ impl Facts {
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
         let node = self.node(task);
         let is_limited = node.status == NodeStatus::Waiting && self.ending.is_some();
-        let may_begin = node.cleans_up || (node.attempt == 0 && !self.waits_for_any_end(graph, task));
-        may_begin && !is_limited && self.follows_any_end(graph, task)
+        let needs_all = self.body(graph, task.frame).node(task.node).join != Join::Any;
+        let waits = needs_all && self.has_any_end(graph, task, EdgeStatus::Pending);
+        let may_begin = node.cleans_up || (node.attempt == 0 && !waits);
+        may_begin && !is_limited && self.has_any_end(graph, task, EdgeStatus::Fired)
     }
 
-    /// Whether an edge that fires in any case has not yet led to a task that needs all of them.
-    fn waits_for_any_end(&self, graph: &Graph, task: TaskRef) -> bool {
+    /// Whether an edge that fires in any case leads to a task and has this status.
+    pub(crate) fn has_any_end(&self, graph: &Graph, task: TaskRef, status: EdgeStatus) -> bool {
         let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));
-        let (node, is_open) = (body.node(task.node), |edge: EdgeIx| {
-            body.edge(edge).on == EdgeOn::Any
-                && body.edge(edge).cycle.is_none()
-                && frame.edges[edge].status == EdgeStatus::Pending
-        });
-        node.join != Join::Any && node.incoming.iter().any(|edge| is_open(*edge))
-    }
-
-    /// Whether an edge that fires in any case has led to a task.
-    pub(crate) fn follows_any_end(&self, graph: &Graph, task: TaskRef) -> bool {
-        let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));
-        let fired = |edge: &EdgeIx| {
-            body.edge(*edge).on == EdgeOn::Any && frame.edges[*edge].status == EdgeStatus::Fired
-        };
-        body.node(task.node).incoming.iter().any(fired)
+        let fires = |edge: &EdgeIx| body.edge(*edge).on == EdgeOn::Any && frame.edges[*edge].status == status;
+        body.node(task.node).incoming.iter().any(fires)
     }
 
     /// Whether a frame, or one around it, is to end before its time.
