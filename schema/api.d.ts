@@ -577,7 +577,7 @@ declare namespace Api {
     default?: string | null;
     /** More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as `description`. */
     detail?: any;
-    /** Whether a flow asks for input or an agent for permission. */
+    /** Whether a flow asks for input, an agent for permission, or an agent for an answer. */
     kind: PromptKind;
     /** The question. */
     prompt: string;
@@ -591,7 +591,7 @@ declare namespace Api {
   /** One question to a person. Within a flow it is named after the attempt of the node that asks. */
   type PromptId = string;
   /** What kind of question is asked. */
-  type PromptKind = "input" | "permission";
+  type PromptKind = "input" | "permission" | "question";
   /** The result of a command. */
   type Receipt = {
     /** The session in which it took effect; another than the one addressed if a new session continues that one. */

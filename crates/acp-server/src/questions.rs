@@ -26,7 +26,7 @@ pub(crate) async fn ask(
 ) -> Option<SessionCommand> {
     let has_choices = prompt.choices.as_ref().is_some_and(|choices| !choices.is_empty());
     // A form takes a text beside the choices; options do not.
-    if has_choices && !(shows_forms && prompt.kind == PromptKind::Input && prompt.allows_text()) {
+    if has_choices && !(shows_forms && prompt.kind != PromptKind::Permission && prompt.allows_text()) {
         let answer = client.call("session/request_permission", permission(session, prompt)).await.ok()?;
         return chosen(prompt, answer);
     }

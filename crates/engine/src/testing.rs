@@ -248,10 +248,8 @@ impl Provider for Script {
                         let decision = match &context.permissions {
                             None => "no broker".to_owned(),
                             Some(broker) => format!("{:?}", broker.request(PermissionRequest {
-                                tool_name: tool.to_owned(),
                                 tool_use_id: Some("t1".to_owned()),
-                                input: json!({ "command": "ls" }),
-                                description: None,
+                                ..PermissionRequest::new(tool, json!({ "command": "ls" }))
                             }).await),
                         };
                         yield Ok(ProviderItem::Event(say(&decision)));

@@ -100,10 +100,8 @@ impl AnsweredProvider {
                     (true, None) => true,
                     (true, Some(broker)) => {
                         let asked = broker.request(PermissionRequest {
-                            tool_name: tool.name.clone(),
                             tool_use_id: Some(id.clone()),
-                            input: tool.input.clone(),
-                            description: None,
+                            ..PermissionRequest::new(&tool.name, tool.input.clone())
                         });
                         matches!(asked.await, PermissionDecision::Deny { .. })
                     }

@@ -117,9 +117,9 @@ impl People {
         let reply_with =
             |content: &str| Command::Reply { prompt: id.clone(), content: content.to_owned(), choice: None };
         match reply {
-            None if prompt.kind == PromptKind::Permission => {
-                // It was not allowed.
-                let _answered = hub.command(reply_with("deny"));
+            None if prompt.kind != PromptKind::Input => {
+                // An agent that asks is denied, or gets no answer.
+                let _answered = hub.command(reply_with(prompt.default.as_deref().unwrap_or("deny")));
             }
             None => {}
             Some((key, reply)) if reply.after().0.is_zero() => {

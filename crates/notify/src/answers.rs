@@ -100,7 +100,7 @@ impl Answers {
             let unknown = || AnswerError::Refused(format!("the session has no question `{prompt}`"));
             return Err(if was_asked { answered() } else { unknown() });
         };
-        if open.kind == PromptKind::Permission && !target.is_driven() {
+        if open.kind != PromptKind::Input && !target.is_driven() {
             let why = "the agent that asked has ended; it asks again once the session is resumed";
             return Err(AnswerError::Refused(why.to_owned()));
         }

@@ -51,9 +51,10 @@ pub use id::{
 pub use message::{Content, ContentBlock, Message, Role};
 pub use prompt::{Prompt, Reply};
 pub use provider::{
-    DynProvider, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider, PermissionBroker,
-    PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
-    ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering, read_json, schema_of,
+    AgentQuestion, AnswerOption, DynProvider, Erased, ExecutionContext, Handshake, InputProblem,
+    IntoProvider, PermissionBroker, PermissionDecision, PermissionRequest, Provider, ProviderCapabilities,
+    ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper,
+    Steering, read_json, schema_of,
 };
 pub use redact::{Redactor, StreamRedactor, beginning, ending};
 pub use setup::{

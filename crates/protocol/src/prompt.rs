@@ -23,7 +23,7 @@ pub struct Prompt {
     /// The form that the answer fills in, as a JSON Schema; the answer is then a JSON mapping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
-    /// Whether a flow asks for input or an agent for permission.
+    /// Whether a flow asks for input, an agent for permission, or an agent for an answer.
     pub kind: PromptKind,
     /// More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as
     /// `description`.

@@ -215,6 +215,43 @@ pub struct PermissionRequest {
     /// The vendor's words about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// What the agent asks the person by this tool. An allowance then has as changed arguments `answers`: for each
+    /// question the list of its answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<AgentQuestion>,
+}
+
+impl PermissionRequest {
+    /// The question whether a tool may be used with these arguments.
+    pub fn new(tool_name: impl Into<String>, input: Value) -> Self {
+        let tool_name = tool_name.into();
+        Self { tool_name, tool_use_id: None, input, description: None, questions: Vec::new() }
+    }
+}
+
+/// A question that an agent asks a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentQuestion {
+    /// The question.
+    pub question: String,
+    /// The answers that the agent suggests; a person may give another.
+    #[serde(default)]
+    pub options: Vec<AnswerOption>,
+    /// Whether several of them may be chosen.
+    #[serde(default, alias = "multiSelect")]
+    pub multiple: bool,
+}
+
+/// A suggested answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AnswerOption {
+    /// The answer.
+    pub label: String,
+    /// What it means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
 }
 
 /// The answer to a [`PermissionRequest`]. Closed on purpose: what is not an allowance is a denial.

@@ -322,10 +322,8 @@ impl Play {
         ask: bool,
     ) -> StreamEvent {
         let request = PermissionRequest {
-            tool_name: name.to_owned(),
             tool_use_id: Some(tool_use_id.to_owned()),
-            input: input.clone(),
-            description: None,
+            ..PermissionRequest::new(name, input.clone())
         };
         let decision = if ask { permission(&self.playback, request).await } else { Ok(()) };
         self.kept_text = self.output.text.len();

@@ -205,7 +205,7 @@ impl Sessions {
         let mut target = self.target(session).await?.with_key(key);
         match command {
             SessionCommand::Reply { prompt, content, choice } => {
-                let open = question(&target, prompt.as_deref(), PromptKind::Input).await?;
+                let open = question(&target, prompt.as_deref(), false).await?;
                 let answer = PersonAnswer { content: content.clone(), choice: choice.clone() };
                 let result = target.answer(&open, &answer).await?;
                 self.receipt(&target, command, result).await
@@ -385,24 +385,25 @@ fn not_applied(target: &SessionTarget) -> SessionError {
 }
 
 async fn decide(target: &SessionTarget, prompt: Option<&str>, word: &str) -> Result<Receipt, SessionError> {
-    let open = question(target, prompt, PromptKind::Permission).await?;
+    let open = question(target, prompt, true).await?;
     let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
     let answer = PersonAnswer { content: word.to_owned(), choice };
     target.answer(&open, &answer).await?;
     Ok(Receipt::of(target.id().clone()))
 }
 
-/// The open question that is meant, which must be of this kind.
+/// The open question that is meant, which must ask for permission or must not.
 async fn question(
     target: &SessionTarget,
     named: Option<&str>,
-    kind: PromptKind,
+    for_permission: bool,
 ) -> Result<Prompt, SessionError> {
+    let fits = |open: &Prompt| (open.kind == PromptKind::Permission) == for_permission;
     let id = target.id();
     let open = match named {
-        Some(prompt) => target.prompt(prompt, |open| open.kind == kind).await?,
+        Some(prompt) => target.prompt(prompt, fits).await?,
         None => {
-            let fits: Vec<_> = target.entry.digest.prompts.iter().filter(|open| open.kind == kind).collect();
+            let fits: Vec<_> = target.entry.digest.prompts.iter().filter(|open| fits(open)).collect();
             match fits.as_slice() {
                 [one] => (*one).clone(),
                 [] if target.entry.digest.status.has_ended() => {
@@ -420,13 +421,13 @@ async fn question(
             }
         }
     };
-    match (kind, open.kind == kind) {
+    match (for_permission, fits(&open)) {
         (_, true) => Ok(open),
-        (PromptKind::Permission, false) => Err(SessionError::new(
+        (true, false) => Err(SessionError::new(
             SessionErrorCode::InvalidAnswer,
-            format!("`{}` is a question of the flow, not a permission: use `reply`", open.prompt_id),
+            format!("`{}` is a question, not a permission: use `reply`", open.prompt_id),
         )),
-        (_, false) => Err(SessionError::new(
+        (false, false) => Err(SessionError::new(
             SessionErrorCode::InvalidAnswer,
             format!("`{}` asks for permission: use `approve` or `reject`", open.prompt_id),
         )),

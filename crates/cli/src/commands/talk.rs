@@ -176,7 +176,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     let stored = with_session(session, invocation, async |target| {
         let open = match prompt {
             Some(prompt) => target.session.prompt(prompt, |_| true).await?,
-            None => target.only(|open| open.kind == PromptKind::Input, "no question")?,
+            None => target.only(|open| open.kind != PromptKind::Permission, "no question")?,
         };
         // Two words are a session and an answer: the question's id instead of the answer is no answer.
         if prompt.is_none() && text == Some(open.prompt_id.as_str()) {
@@ -362,7 +362,7 @@ impl ReportedTarget<'_> {
         match (open.as_slice(), prompts.as_slice()) {
             ([one], _) => Ok((*one).clone()),
             // A question of the other kind is answered by the other command.
-            ([], [other]) if other.kind == PromptKind::Input => Err(self.no_permission(other)),
+            ([], [other]) if other.kind != PromptKind::Permission => Err(self.no_permission(other)),
             ([], [other]) => {
                 let answers = self.invocation.commands().answers(id, other);
                 Err(Failure::usage(format!("session `{id}` asks for permission, not for an answer"))
@@ -377,7 +377,7 @@ impl ReportedTarget<'_> {
 
     /// The question of a flow is no permission: it is answered by `reply`.
     fn no_permission(&self, open: &Prompt) -> Failure {
-        Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
+        Failure::usage(format!("`{}` is a question, not a permission", open.prompt_id))
             .with_hint(format!("answer it with {}", self.answers(open)))
     }
 

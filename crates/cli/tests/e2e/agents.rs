@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::branches;
 use super::checks::{
-    GONE, ended, failure, flow, main_requests, names_the_missing, output, same, says, serve, session_of,
-    without_programs,
+    GONE, ended, failure, flow, main_requests, names_the_missing, output, output_of, same, says, serve,
+    session_of, without_programs,
 };
 use super::resume;
 
@@ -112,6 +112,34 @@ pub(super) fn budget_within_a_turn<K: AgentCli>(sandbox: &mut Sandbox) -> anyhow
 
 pub(super) fn failed_within_a_turn<K: AgentCli>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     resume::failed_within_a_turn(sandbox, agent::<K>("role=tools. Work.", &K::free()), K::shell)
+}
+
+/// The agent asks two questions by its own tool, and people answer them from another shell.
+pub(super) fn question_answered<K: AgentCli>(
+    sandbox: &mut Sandbox,
+    tool: &str,
+    several: &str,
+) -> anyhow::Result<()> {
+    let options = |labels: [&str; 2]| labels.map(|label| json!({ "label": label, "description": "it is" }));
+    let input = json!({ "questions": [
+        { "question": "Which colour?", "header": "Colour", "options": options(["red", "blue"]) },
+        { "question": "Which parts?", "header": "Parts", "options": options(["lid", "lock"]), several: true },
+    ] });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": tool, "input": input }] });
+    let server = serve(sandbox, &[call, says("I know.")])?;
+    let flow = agent::<K>("role=asker. Ask.", &json!({}));
+    let file = sandbox.flow(&flow)?.display().to_string();
+    let (code, _, stderr) = output_of(sandbox, &["run", &file, "--detach", "--session-id", resume::SESSION])?;
+    ensure!(code == 0, "the session did not begin: {stderr}");
+    resume::until_it_works(sandbox, &["reply", resume::SESSION, "--choice", "red"])?;
+    resume::until_it_works(sandbox, &["reply", resume::SESSION, "lid, 2"])?;
+    resume::until_it_ended(sandbox)?;
+    let requests = main_requests(&server);
+    let told = requests.last().context("no request came")?.body["messages"].to_string();
+    let lacks =
+        |question: &str, answer: &str| !told.contains(&format!("\\\"{question}\\\"=\\\"{answer}\\\""));
+    ensure!(!lacks("Which colour?", "red") && !lacks("Which parts?", "lid, lock"), "the model read {told}");
+    Ok(())
 }
 
 pub(super) fn missing_program<K: AgentCli>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

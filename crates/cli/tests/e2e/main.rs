@@ -244,7 +244,8 @@ cases! {
     opencode_formats: OPENCODE, 120, vendors::opencode_formats;
     opencode_rules: OPENCODE, 80, vendors::opencode_rules;
     opencode_sub_agent: OPENCODE, 80, vendors::opencode_sub_agent;
-    opencode_question: OPENCODE, 80, vendors::opencode_question;
+    claude_question: CLAUDE, 60, |sandbox| agents::question_answered::<agents::Claude>(sandbox, "AskUserQuestion", "multiSelect");
+    opencode_question: OPENCODE, 80, |sandbox| agents::question_answered::<agents::OpenCode>(sandbox, "question", "multiple");
     opencode_names: OPENCODE, 80, vendors::opencode_names;
     opencode_limits: OPENCODE, 120, vendors::opencode_limits;
     acp_choices: &[Agent::Claude, Agent::ClaudeAcp, Agent::OpenCode], 160, vendors::acp_choices;

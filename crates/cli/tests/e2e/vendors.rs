@@ -11,7 +11,7 @@ use inspan_protocol::{
     ContentBlock, Envelope, Event, ExecutionContext, Host, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, ProviderItem, StreamEvent,
 };
-use inspan_providers::{ClaudeOptions, ClaudeSession, CodexProvider, OpenCodeProvider};
+use inspan_providers::{ClaudeOptions, ClaudeSession, CodexProvider};
 use inspan_testkit::{Agent, Finished, Sandbox, read_jsonl};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -528,24 +528,6 @@ pub(super) fn codex_input_changed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         .iter()
         .any(|event| matches!(event, StreamEvent::Warning { code, .. } if code == "inputNotChanged"));
     ensure!(is_warned && !sandbox.work().join("made").exists(), "{events:?}");
-    Ok(())
-}
-
-/// A question of the agent is answered by the choice of a person.
-pub(super) fn opencode_question(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let options =
-        json!([{ "label": "red", "description": "warm" }, { "label": "blue", "description": "cold" }]);
-    let input = json!({ "questions": [{ "question": "Which?", "header": "colour", "options": options }] });
-    let asks = json!({ "blocks": [{ "type": "tool_use", "name": "question", "input": input }] });
-    let _server = serve(sandbox, &[asks, says("ok")])?;
-    let chosen = PermissionDecision::Allow { updated_input: Some(json!({ "answers": [["red"]] })) };
-    let input = json!({ "prompt": "role=asker. Ask." });
-    let (events, output) = turn(sandbox, &OpenCodeProvider::new(), input, chosen)?;
-    same("the answer", &output["text"], &json!("ok"))?;
-    let is_told = events.iter().any(
-        |event| matches!(event, StreamEvent::ToolComplete { result, .. } if result.to_string().contains("red")),
-    );
-    ensure!(is_told, "the agent was not told: {events:?}");
     Ok(())
 }
 

@@ -132,7 +132,7 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
     let folder = flow_folder(GATE);
     let here = folder.path();
     inspan(here, &["run", ".", "--session-id", "one", "--no-input"]).expect(3);
-    let gate = "is a question of the flow, not a permission";
+    let gate = "is a question, not a permission";
     assert!(called(here, &["approve"]).2.contains(gate), "{:?}", called(here, &["approve"]));
     let missing = called(here, &["reply"]);
     assert_eq!(missing.0, Some(2));
@@ -178,10 +178,7 @@ fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open(
     let wrong = called(here, &["reply", "c.1", "--set", "n=1"]);
     assert_eq!((wrong.0, wrong.2.as_str()), (Some(2), "error: no session ID starts with `c.1`"));
     let flow = called(here, &["approve", "b.1"]);
-    assert_eq!(
-        (flow.0, flow.2.as_str()),
-        (Some(2), "error: `b.1` is a question of the flow, not a permission")
-    );
+    assert_eq!((flow.0, flow.2.as_str()), (Some(2), "error: `b.1` is a question, not a permission"));
     inspan(here, &["reply", "b.1", "--set", "n=1", "--no-resume"]).expect(0);
     inspan(here, &["reply", "a", "so it is"]).expect(0);
     let [a, b] = ["a", "b"].map(|node| {

@@ -1,4 +1,4 @@
-//! How an agent's question for permission becomes a prompt of the session, and the reply a decision.
+//! How an agent's question for permission, or for an answer, becomes a prompt of the session, and the reply a decision.
 //! The hub asks and waits.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -8,11 +8,11 @@ use futures::{
     future::{BoxFuture, ready},
 };
 use inspan_protocol::{
-    PermissionBroker, PermissionDecision, PermissionPolicy, PermissionRequest, Prompt, PromptKind, Redactor,
-    Reply, Timestamp, flat,
+    AgentQuestion, PermissionBroker, PermissionDecision, PermissionPolicy, PermissionRequest, Prompt,
+    PromptKind, Redactor, Reply, Timestamp, flat,
 };
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::hub::{Hub, Unanswered};
 
@@ -20,6 +20,8 @@ const ALLOW: &str = "allow";
 /// The tool is not asked for again in this run.
 const ALWAYS: &str = "always";
 const DENY: &str = "deny";
+/// The choice, and the default, of a question of an agent that nobody answers.
+const NO_ANSWER: &str = "no answer";
 
 /// The broker for an agent run, `None` for one that denies; `hub` carries the run's context. No question stays open for
 /// longer than the run may take.
@@ -41,6 +43,7 @@ pub(super) fn broker(
     }
 }
 
+#[derive(Clone)]
 struct HubBroker {
     hub: Hub,
     deadline: Duration,
@@ -52,6 +55,9 @@ struct HubBroker {
 
 impl PermissionBroker for HubBroker {
     fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        if !request.questions.is_empty() {
+            return self.clone().answers(request.questions).boxed();
+        }
         let tool = request.tool_name.clone();
         if self.allowed.lock().contains(&tool) {
             return ready(PermissionDecision::Allow { updated_input: None }).boxed();
@@ -63,11 +69,10 @@ impl PermissionBroker for HubBroker {
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         // The agent's own words about it are no part of the question.
         detail.extend(request.description.map(|said| ("description".to_owned(), Value::from(said))));
-        let deadline = self.hub.clock().now() + self.deadline;
         let asked = self.hub.ask(Prompt {
             choices: Some(vec![ALLOW.to_owned(), ALWAYS.to_owned(), DENY.to_owned()]),
             detail: Some(self.redactor.value(Value::Object(detail))),
-            deadline: Some(self.run_ends.map_or(deadline, |ends| ends.min(deadline))),
+            deadline: Some(self.question_ends()),
             default: Some(DENY.to_owned()),
             ..self.hub.new_prompt(PromptKind::Permission, self.redactor.text(&question))
         });
@@ -80,6 +85,66 @@ impl PermissionBroker for HubBroker {
         };
         asked.map(answered).boxed()
     }
+}
+
+impl HubBroker {
+    /// When a question ends that is asked now.
+    fn question_ends(&self) -> Timestamp {
+        let deadline = self.hub.clock().now() + self.deadline;
+        self.run_ends.map_or(deadline, |ends| ends.min(deadline))
+    }
+
+    /// The answers to an agent's questions, which are asked one after another. One without an answer ends them.
+    async fn answers(self, questions: Vec<AgentQuestion>) -> PermissionDecision {
+        let mut answers = Vec::new();
+        for question in questions {
+            let labels = question.options.iter().map(|option| self.redactor.text(&option.label));
+            let choices: Vec<String> = labels.chain([NO_ANSWER.to_owned()]).collect();
+            let asked = self.hub.ask(Prompt {
+                choices: Some(choices),
+                allow_text: Some(true),
+                deadline: Some(self.question_ends()),
+                default: Some(NO_ANSWER.to_owned()),
+                ..self.hub.new_prompt(PromptKind::Question, self.redactor.text(&text(&question)))
+            });
+            match asked.await {
+                Ok(reply) if reply.choice.as_deref() != Some(NO_ANSWER) => {
+                    answers.push(chosen(&question, reply));
+                }
+                Ok(_) => return PermissionDecision::Deny { message: "nobody answered".to_owned() },
+                Err(unanswered) => return PermissionDecision::Deny { message: unanswered.to_string() },
+            }
+        }
+        PermissionDecision::Allow { updated_input: Some(json!({ "answers": answers })) }
+    }
+}
+
+/// The question with what the answers mean.
+fn text(question: &AgentQuestion) -> String {
+    let mut text = question.question.clone();
+    let described =
+        question.options.iter().filter_map(|option| Some((&option.label, option.description.as_ref()?)));
+    for (at, (label, description)) in described.enumerate() {
+        text.push_str(if at == 0 { "\n\n" } else { "\n" });
+        text.push_str(&format!("- {label}: {description}"));
+    }
+    if question.multiple {
+        text.push_str("\n\nSeveral answers can be chosen: separate them by commas.");
+    }
+    text
+}
+
+/// The answers that a reply is: several if each of its parts is the label or the number of an option.
+fn chosen(question: &AgentQuestion, reply: Reply) -> Vec<String> {
+    let option = |part: &str| {
+        let part = part.trim();
+        let at = part.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let label = question.options.iter().find(|option| option.label.eq_ignore_ascii_case(part));
+        label.or_else(|| question.options.get(at?)).map(|option| option.label.clone())
+    };
+    let several = || reply.content.split(',').map(option).collect::<Option<Vec<_>>>();
+    let parts = if question.multiple && reply.choice.is_none() { several() } else { None };
+    parts.unwrap_or_else(|| vec![reply.content])
 }
 
 /// Only the choices `ALLOW` and `ALWAYS` allow; any other answer is a denial.

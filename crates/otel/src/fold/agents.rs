@@ -89,6 +89,7 @@ impl Trace {
             Event::SessionPrompt(prompt) => {
                 let what = match prompt.kind {
                     PromptKind::Permission => "permission",
+                    PromptKind::Question => "question",
                     _ => "input",
                 };
                 let mut attributes = Attributes::default()

@@ -117,6 +117,8 @@ pub enum PromptKind {
     Input,
     /// An agent asks whether it may use a tool.
     Permission,
+    /// An agent asks a person something. The question ends with the agent's turn, as one for permission does.
+    Question,
 }
 
 /// What a session waits for.

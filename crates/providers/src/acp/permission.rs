@@ -179,7 +179,7 @@ pub(super) fn about_command(
 
 fn about(tool: &str, kind: &str, input: Value, words: String) -> (PermissionRequest, Vec<String>) {
     let description = Some(shown(&words).to_owned());
-    let request = PermissionRequest { tool_name: tool.to_owned(), tool_use_id: None, input, description };
+    let request = PermissionRequest { description, ..PermissionRequest::new(tool, input) };
     (request, vec![kind.to_owned(), tool.to_owned()])
 }
 

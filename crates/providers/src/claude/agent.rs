@@ -62,7 +62,25 @@ impl ClaudePrompt {
 #[derive(Debug)]
 pub(super) struct ClaudeQuestion {
     request_id: String,
-    input: Value,
+    request: PermissionRequest,
+}
+
+impl ClaudeQuestion {
+    /// The input with which the tool runs. The answers to the agent's own questions are in it, by their questions.
+    fn allowed_input(self, changed: Option<Value>) -> Value {
+        let PermissionRequest { mut input, questions, .. } = self.request;
+        let answers = changed.as_ref().and_then(|changed| changed["answers"].as_array());
+        let Some(answers) = answers.filter(|_| !questions.is_empty()) else {
+            return changed.unwrap_or(input);
+        };
+        let joined = |answer: &Value| {
+            let parts = answer.as_array().into_iter().flatten().filter_map(Value::as_str);
+            Value::from(parts.collect::<Vec<_>>().join(", "))
+        };
+        let answers = questions.into_iter().zip(answers);
+        input["answers"] = answers.map(|(asked, answer)| (asked.question, joined(answer))).collect();
+        input
+    }
 }
 
 impl ClaudeAgent {
@@ -282,14 +300,15 @@ impl Agent for ClaudeAgent {
         decision: PermissionDecision,
         _: &mut ProgramTurn<Self>,
     ) -> Result<(), AgentError> {
+        let request_id = question.request_id.clone();
         let response = match decision {
             PermissionDecision::Allow { updated_input } => {
                 // The program takes an allowance without its input for a denial.
-                json!({ "behavior": "allow", "updatedInput": updated_input.unwrap_or(question.input) })
+                json!({ "behavior": "allow", "updatedInput": question.allowed_input(updated_input) })
             }
             PermissionDecision::Deny { message } => json!({ "behavior": "deny", "message": message }),
         };
-        self.send(&wire::control_success(&question.request_id, response))
+        self.send(&wire::control_success(&request_id, response))
     }
 
     async fn interrupt(&mut self, _: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
@@ -310,7 +329,7 @@ impl Agent for ClaudeAgent {
 }
 
 fn ask(request_id: String, request: PermissionRequest, turn: &mut ProgramTurn<ClaudeAgent>) {
-    let question = ClaudeQuestion { request_id, input: request.input.clone() };
+    let question = ClaudeQuestion { request_id, request: request.clone() };
     let decision = turn.decision(request);
     turn.requests.open(question, decision);
 }

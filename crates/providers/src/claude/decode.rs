@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use inspan_protocol::{
     AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
-use serde::de::IgnoredAny;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use super::wire;
@@ -395,15 +395,22 @@ impl ClaudeDecoder {
         let request_id = line.request_id.to_string();
         let request = line.request;
         match (&*request.subtype, request.tool_name) {
-            ("can_use_tool", Some(tool_name)) => out.push(ClaudeDecoded::PermissionRequested {
-                request_id,
-                request: PermissionRequest {
-                    tool_name: tool_name.to_string(),
-                    tool_use_id: request.tool_use_id.map(|id| id.to_string()),
-                    input: request.input.unwrap_or_default(),
-                    description: request.description.map(|text| text.to_string()),
-                },
-            }),
+            ("can_use_tool", Some(tool_name)) => {
+                let input = request.input.unwrap_or_default();
+                let questions = match &*tool_name {
+                    "AskUserQuestion" => Vec::deserialize(&input["questions"]).unwrap_or_default(),
+                    _ => Vec::new(),
+                };
+                out.push(ClaudeDecoded::PermissionRequested {
+                    request_id,
+                    request: PermissionRequest {
+                        tool_use_id: request.tool_use_id.map(|id| id.to_string()),
+                        description: request.description.map(|text| text.to_string()),
+                        questions,
+                        ..PermissionRequest::new(tool_name.to_string(), input)
+                    },
+                });
+            }
             (subtype, _) => {
                 let subtype = head(subtype);
                 self.warn_once("unsupportedRequest", &subtype, "refused the program's request", out);

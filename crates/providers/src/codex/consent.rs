@@ -59,12 +59,7 @@ mod tests {
             (QuestionForm::Elicitation, elicitation("accept"), elicitation("decline")),
         ];
         for (form, yes, no) in rows {
-            let request = PermissionRequest {
-                tool_name: "t".to_owned(),
-                tool_use_id: None,
-                input: json!({ "command": "ls" }),
-                description: None,
-            };
+            let request = PermissionRequest::new("t", json!({ "command": "ls" }));
             let question = CodexQuestion { id: serde_json::from_value(json!(1)).unwrap(), request, form };
             let responses = [Consent::Given, Consent::Changed, Consent::Denied].map(|c| question.response(c));
             assert_eq!(responses, [yes, no.clone(), no]);

@@ -75,12 +75,7 @@ mod tests {
         ];
         let responses = |kind: RequestKind| {
             decisions.clone().map(|decision| {
-                let request = PermissionRequest {
-                    tool_name: "t".to_owned(),
-                    tool_use_id: None,
-                    input: input.clone(),
-                    description: None,
-                };
+                let request = PermissionRequest::new("t", input.clone());
                 let question = OpenCodeQuestion { id: "1".to_owned(), kind, request };
                 let consent = question.consent(&decision);
                 (consent, question.response(consent, &decision))

@@ -200,10 +200,8 @@ async fn permitted(
         return Err(format!("permission to use `{}` was denied: there is nobody to ask", call.name));
     };
     let request = PermissionRequest {
-        tool_name: call.name.clone(),
         tool_use_id: Some(call.id.clone()),
-        input: input.clone(),
-        description: None,
+        ..PermissionRequest::new(&call.name, input.clone())
     };
     let asked = AssertUnwindSafe(async move { broker.request(request).await }).catch_unwind();
     let decision = tokio::select! {

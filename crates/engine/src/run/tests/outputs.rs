@@ -1,6 +1,9 @@
 //! Outputs that must fit a schema, and questions for permission.
 
-use inspan_protocol::{Host, PermissionPolicy, Prompt, PromptKind};
+use inspan_protocol::{
+    AgentQuestion, Host, PermissionDecision, PermissionPolicy, PermissionRequest, Prompt, PromptKind,
+    Redactor,
+};
 
 use super::*;
 
@@ -130,6 +133,37 @@ async fn permission_is_asked_of_a_person_or_denied() {
         assert_eq!(prompts, if policy == PermissionPolicy::Deny { vec![] } else { vec![prompt] });
         let said = Event::AgentText { content: expected.to_owned(), delta: true, run_id: "run-1".into() };
         assert_eq!(events.iter().filter(|event| **event == said).count(), 1, "{events:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_questions_of_an_agent_are_asked_one_after_another() {
+    let asked: Vec<AgentQuestion> = serde_json::from_value(json!([
+        { "question": "Which colour?", "options": [{ "label": "red", "description": "warm" }, { "label": "blue" }] },
+        { "question": "Which parts?", "options": [{ "label": "lid" }, { "label": "lock" }], "multiSelect": true },
+    ]))
+    .unwrap();
+    let policy = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
+    let allowed = |answers| PermissionDecision::Allow { updated_input: Some(json!({ "answers": answers })) };
+    let rows: [(&[&str], PermissionDecision); 4] = [
+        (&["red", "LID, 2"], allowed(json!([["red"], ["lid", "lock"]]))),
+        (&["green, or red", "lid, hinge"], allowed(json!([["green, or red"], ["lid, hinge"]]))),
+        (&["blue", "no answer"], PermissionDecision::Deny { message: "nobody answered".to_owned() }),
+        (&[], PermissionDecision::Deny { message: "nobody answered".to_owned() }),
+    ];
+    for (replies, decision) in rows {
+        let hub = hub();
+        let broker = super::super::permissions::broker(policy, None, &hub, &Redactor::default()).unwrap();
+        let request =
+            PermissionRequest { questions: asked.clone(), ..PermissionRequest::new("ask", Value::Null) };
+        let decided = tokio::spawn(broker.request(request));
+        for reply in replies {
+            settle().await;
+            let [open] = &hub.open_prompts()[..] else { panic!("one question at a time") };
+            assert_eq!(open.kind, PromptKind::Question);
+            hub.reply(open.prompt_id.clone(), *reply, None).unwrap();
+        }
+        assert_eq!(decided.await.unwrap(), decision, "{replies:?}");
     }
 }
 

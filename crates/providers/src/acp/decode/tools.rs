@@ -212,10 +212,9 @@ impl OpenTool {
         let command = self.input.as_ref().and_then(|input| input["command"].as_str());
         AcpQuestion {
             request: PermissionRequest {
-                tool_name: self.name().to_owned(),
                 tool_use_id: (!id.is_empty()).then_some(id),
-                input: self.arguments(),
                 description: self.title.clone(),
+                ..PermissionRequest::new(self.name(), self.arguments())
             },
             names,
             titles,

@@ -18,7 +18,8 @@ impl CodexDecoder {
         let item = ask.item_id.as_deref().unwrap_or_default().to_owned();
         let asked = |tool_name: String, input: Value, description: Option<String>, form: QuestionForm| {
             let tool_use_id = Some(item.clone()).filter(|id| !id.is_empty());
-            let request = PermissionRequest { tool_name, tool_use_id, input, description };
+            let request =
+                PermissionRequest { tool_use_id, description, ..PermissionRequest::new(tool_name, input) };
             CodexDecoded::PermissionRequested { id: id.clone(), request, form }
         };
         let known = self.turn.inputs.get(&item).cloned();
@@ -60,10 +61,9 @@ impl CodexDecoder {
                     // The question names no item, but the tool that waits for it does.
                     let item = self.waiting(&tool, &input);
                     let request = PermissionRequest {
-                        tool_name: tool,
                         tool_use_id: item,
-                        input,
                         description: ask.message,
+                        ..PermissionRequest::new(tool, input)
                     };
                     CodexDecoded::PermissionRequested { id, request, form: QuestionForm::Elicitation }
                 } else {

@@ -30,10 +30,9 @@ impl OpenCodeDecoder {
         let description = format!("{}: {}", asked.permission, asked.patterns.join(", "));
         let call = asked.tool.map(|tool| tool.call.into_owned());
         let request = PermissionRequest {
-            tool_name: asked.permission.into_owned(),
             tool_use_id: call,
-            input: Value::Object(metadata),
             description: Some(description),
+            ..PermissionRequest::new(asked.permission, Value::Object(metadata))
         };
         self.held.push((asked.id.into_owned(), request));
         if self.held.iter().all(|(_, request)| self.call_of(request).is_some()) {
@@ -63,10 +62,9 @@ impl OpenCodeDecoder {
             request_id: asked.id.into_owned(),
             kind: RequestKind::Question,
             request: PermissionRequest {
-                tool_name: "question".to_owned(),
                 tool_use_id: asked.tool.map(|tool| tool.call.into_owned()),
-                input: json!({ "questions": asked.questions }),
-                description: None,
+                questions: serde_json::from_value(asked.questions.clone()).unwrap_or_default(),
+                ..PermissionRequest::new("question", json!({ "questions": asked.questions }))
             },
         });
     }
