@@ -19,7 +19,8 @@ export function Cost({ session }) {
   if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} what="the cost" />`;
   const limit = data.budget?.usd ?? undefined;
-  const spent = data.spentUsd ?? data.knownUsd;
+  // Nothing that is known is not the least that was spent.
+  const spent = data.spentUsd ?? (data.knownUsd || undefined);
   const most = Math.max(...data.byNode.map((one) => Math.max(one.costUsd ?? 0, one.forecastUsd ?? 0)), 1e-9);
   const mostTokens = Math.max(...data.byNode.map((one) => one.tokens), 1);
   const expected = estimate(data.forecast?.costUsd);
@@ -27,7 +28,7 @@ export function Cost({ session }) {
   return html`<div class="cost">
     <${AtEnd} session=${session} />
     <dl class="big">
-      <div><dt>spent</dt><dd>${spent === undefined ? 'unknown' : money(spent)}${data.spentUsd === undefined && data.knownUsd !== undefined ? html`<small>at least: some price is unknown</small>` : ''}</dd></div>
+      <div><dt>spent</dt><dd>${spent === undefined ? 'unknown' : money(spent)}${data.spentUsd === undefined && spent !== undefined ? html`<small>at least: some price is unknown</small>` : ''}</dd></div>
       <div><dt>tokens</dt><dd>${count(data.tokens) || '0'}</dd></div>
       ${(data.reservedUsd ?? 0) > 0 && html`<div><dt>laid aside for what runs</dt><dd>${money(data.reservedUsd)}</dd></div>`}
       ${limit !== undefined && html`<div><dt>budget</dt><dd>${money(limit)}</dd></div>`}

@@ -127,6 +127,8 @@ function open(id) {
       openInPast = open;
     } catch (failure) {
       error.value = live.value ? null : failure;
+      // What is shown is the state at another event: the address names it again.
+      if (live.value && at.value === seq) setQuery({ at: past.value?.seq });
     }
     busy = false;
     const wanted = at.value;
