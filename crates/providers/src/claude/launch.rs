@@ -17,7 +17,7 @@ use crate::error::{invalid, mcp_not_an_object};
 use crate::input::{check_max_turns, check_output_schema};
 use crate::program::ProcessConversation;
 use crate::program::pool::Reuse;
-use inspan_transport::directory;
+use inspan_transport::{directory, filled};
 
 /// Tools that would start agents beside ours, or turns that nobody asked for.
 const UNASKED: [&str; 3] = ["Workflow", "CronCreate", "ScheduleWakeup"];
@@ -52,7 +52,7 @@ impl ClaudeLaunch {
             environment: environment(options, &context.host.env),
             cwd,
             initialize: initialize(options)?,
-            mcp_config: mcp_config(options)?,
+            mcp_config: mcp_config(options, &context.host.env)?,
             reuse: if options.max_budget_usd.is_some() { Reuse::Once } else { Reuse::Warm },
             max_turns: options.max_turns,
         })
@@ -223,10 +223,11 @@ fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
     Ok(Value::Object(request))
 }
 
-fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
+fn mcp_config(options: &ClaudeOptions, environment: &Environment) -> Result<Option<String>, AgentError> {
     let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) else {
         return Ok(None);
     };
+    let mut all = Map::new();
     for (name, server) in servers {
         if !server.is_object() {
             return Err(mcp_not_an_object(name));
@@ -236,8 +237,9 @@ fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
                 "the MCP server `{name}` is of type `sdk`, which needs a program around it"
             )));
         }
+        all.insert(name.clone(), filled(name, server, environment)?);
     }
-    Ok(Some(json!({ "mcpServers": servers }).to_string()))
+    Ok(Some(json!({ "mcpServers": all }).to_string()))
 }
 
 #[cfg(test)]

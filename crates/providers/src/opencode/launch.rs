@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use inspan_protocol::{AgentError, ExecutionContext, Redactor};
+use inspan_protocol::{AgentError, Environment, ExecutionContext, Redactor};
 use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
@@ -11,7 +11,7 @@ use super::rules::{Rule, rules, settings};
 use crate::environment::{ProgramEnvironment, for_program};
 use crate::error::{invalid, mcp_not_an_object, mcp_without_transport};
 use crate::input::{check_max_turns, check_output_schema};
-use inspan_transport::directory;
+use inspan_transport::{directory, filled};
 
 /// The settings that the program takes from its environment, over those of its files.
 const SETTINGS: &str = "OPENCODE_CONFIG_CONTENT";
@@ -39,8 +39,7 @@ impl OpenCodeLaunch {
         let mut environment = for_program(&context.host.env, &PROGRAM.variables);
         environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
         let env = &context.host.env;
-        let is_set = |name: &str| env.get(name).is_some();
-        let configuration = configuration(options, &rules, env.get(SETTINGS), is_set)?;
+        let configuration = configuration(options, &rules, env)?;
         environment.push((SETTINGS.to_owned(), configuration.to_string()));
         // A program that updates itself is not the one tested.
         environment.push(("OPENCODE_DISABLE_AUTOUPDATE".to_owned(), "1".to_owned()));
@@ -58,8 +57,7 @@ impl OpenCodeLaunch {
 fn configuration(
     options: &OpenCodeOptions,
     rules: &[Rule],
-    given: Option<&str>,
-    is_set: impl Fn(&str) -> bool,
+    environment: &Environment,
 ) -> Result<Value, AgentError> {
     let mut settings = json!({
         "autoupdate": false,
@@ -75,10 +73,11 @@ fn configuration(
         settings["agent"] = json!({ agent: { "prompt": prompt } });
     }
     if let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) {
-        let servers = servers.iter().map(|(name, given)| Ok((name.clone(), server(name, given, &is_set)?)));
+        let servers =
+            servers.iter().map(|(name, given)| Ok((name.clone(), server(name, given, environment)?)));
         settings["mcp"] = Value::Object(servers.collect::<Result<_, AgentError>>()?);
     }
-    let mut all = match given.map(serde_json::from_str::<Map<String, Value>>) {
+    let mut all = match environment.get(SETTINGS).map(serde_json::from_str::<Map<String, Value>>) {
         None => Map::new(),
         Some(Ok(given)) => given,
         Some(Err(_)) => return Err(invalid(format!("{SETTINGS} in the environment is not a JSON object"))),
@@ -104,7 +103,7 @@ fn merge(under: &mut Value, over: Value) {
 
 /// An MCP server in the program's form, given in that form or in the one of Claude Code, in which flows have theirs: `command`
 /// with `args` and `env`, or `url` of the type `http` or `sse`.
-fn server(name: &str, given: &Value, is_set: &dyn Fn(&str) -> bool) -> Result<Value, AgentError> {
+fn server(name: &str, given: &Value, environment: &Environment) -> Result<Value, AgentError> {
     let Some(given) = given.as_object() else {
         return Err(mcp_not_an_object(name));
     };
@@ -112,8 +111,7 @@ fn server(name: &str, given: &Value, is_set: &dyn Fn(&str) -> bool) -> Result<Va
     if matches!(kind, Some("local" | "remote")) {
         return Ok(Value::Object(given.clone()));
     }
-    let given =
-        Value::Object(given.iter().map(|(key, value)| (key.clone(), filled_in(value, is_set))).collect());
+    let given = filled(name, &Value::Object(given.clone()), environment)?;
     let mut server = match (kind, given["command"].as_str(), given["url"].as_str()) {
         (None | Some("stdio"), Some(command), _) => {
             let arguments = given["args"].as_array().cloned().unwrap_or_default();
@@ -132,39 +130,13 @@ fn server(name: &str, given: &Value, is_set: &dyn Fn(&str) -> bool) -> Result<Va
     Ok(server)
 }
 
-/// A value with `{env:NAME}`, which the program fills in, for each `${NAME}`, and with the text of `${NAME:-text}` if the
-/// variable is not set.
-fn filled_in(value: &Value, is_set: &dyn Fn(&str) -> bool) -> Value {
-    match value {
-        Value::String(text) => {
-            let mut parts = text.split("${");
-            let mut filled = parts.next().unwrap_or_default().to_owned();
-            for part in parts {
-                let Some((variable, rest)) = part.split_once('}') else {
-                    filled.push_str(&format!("${{{part}"));
-                    continue;
-                };
-                match variable.split_once(":-") {
-                    Some((name, text)) if !is_set(name) => filled.push_str(text),
-                    Some((name, _)) => filled.push_str(&format!("{{env:{name}}}")),
-                    None => filled.push_str(&format!("{{env:{variable}}}")),
-                }
-                filled.push_str(rest);
-            }
-            Value::String(filled)
-        }
-        Value::Array(items) => items.iter().map(|item| filled_in(item, is_set)).collect(),
-        Value::Object(map) => {
-            let entries = map.iter().map(|(key, value)| (key.clone(), filled_in(value, is_set)));
-            Value::Object(entries.collect())
-        }
-        other => other.clone(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn environment<const N: usize>(variables: [(&str, &str); N]) -> Environment {
+        variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect()
+    }
 
     #[test]
     fn ours_stand_over_what_the_environment_gives() {
@@ -173,8 +145,11 @@ mod tests {
             mcp_servers: Some([("a".to_owned(), json!({ "type": "local" }))].into()),
             ..OpenCodeOptions::default()
         };
-        let given = r#"{"model":"a/b","share":"auto","permission":{"bash":"allow"},"mcp":{"b":{}},"agent":{"build":{"steps":3}}}"#;
-        let seen = configuration(&options, &rules(&options).unwrap(), Some(given), |_| false).unwrap();
+        let given = environment([(
+            SETTINGS,
+            r#"{"model":"a/b","share":"auto","permission":{"bash":"allow"},"mcp":{"b":{}},"agent":{"build":{"steps":3}}}"#,
+        )]);
+        let seen = configuration(&options, &rules(&options).unwrap(), &given).unwrap();
         assert_eq!(
             [&seen["model"], &seen["share"], &seen["permission"]["bash"], &seen["mcp"], &seen["agent"]],
             [
@@ -198,23 +173,27 @@ mod tests {
             (
                 local,
                 json!({
-                    "type": "local", "command": ["node", "s.js", "/srv", "{env:A}"], "timeout": 5000,
-                    "environment": { "TOKEN": "{env:TOKEN}" },
+                    "type": "local", "command": ["node", "s.js", "/srv", "a"], "timeout": 5000,
+                    "environment": { "TOKEN": "t-1" },
                 }),
             ),
             (
                 remote,
-                json!({ "type": "remote", "url": "https://x/mcp", "headers": { "Authorization": "Bearer {env:KEY}" } }),
+                json!({ "type": "remote", "url": "https://x/mcp", "headers": { "Authorization": "Bearer k-1" } }),
             ),
             (own.clone(), own),
         ];
+        let set = environment([("A", "a"), ("TOKEN", "t-1"), ("KEY", "k-1")]);
         for (given, expected) in rows {
-            assert_eq!(server("s", &given, &|name| name == "A").unwrap(), expected);
+            assert_eq!(server("s", &given, &set).unwrap(), expected);
         }
-        let error = server("s", &json!({ "type": "http" }), &|_| false).unwrap_err();
-        let expected =
-            "the MCP server `s` has neither a `command`, nor a `url` with the type `http` or `sse`";
-        assert_eq!(error.message, expected);
+        let refused = [json!({ "type": "http" }), json!({ "command": "${NONE}" })]
+            .map(|given| server("s", &given, &set).unwrap_err().message);
+        let expected = [
+            "the MCP server `s` has neither a `command`, nor a `url` with the type `http` or `sse`",
+            "the MCP server `s` needs the variable NONE, which is not set",
+        ];
+        assert_eq!(refused, expected);
     }
 
     #[test]
@@ -224,8 +203,8 @@ mod tests {
             ..OpenCodeOptions::default()
         };
         let seen = [
-            configuration(&OpenCodeOptions::default(), &[], Some("// words"), |_| false),
-            configuration(&no_server, &[], None, |_| false),
+            configuration(&OpenCodeOptions::default(), &[], &environment([(SETTINGS, "// words")])),
+            configuration(&no_server, &[], &Environment::default()),
         ]
         .map(|result| result.unwrap_err().to_string());
         let expected = [

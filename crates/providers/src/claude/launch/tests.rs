@@ -198,6 +198,10 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         let error = ClaudeLaunch::new(&options(value.clone()), &context(folder.path())).err().unwrap();
         assert_eq!((error.code, error.message), (ErrorCode::ConfigInvalid, expected), "{value}");
     }
+    let unset = options(json!({ "mcpServers": { "x": { "command": "${NONE}" } } }));
+    let error = ClaudeLaunch::new(&unset, &context(folder.path())).err().unwrap();
+    let expected = "the MCP server `x` needs the variable NONE, which is not set";
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::ConfigMissing, expected));
     let error = ClaudeLaunch::new(&options(json!({ "executable": "./nowhere" })), &context(folder.path()))
         .err()
         .unwrap();
