@@ -311,6 +311,7 @@ nodes:
   - { id: quick, type: control.noop }
   - { id: slow, type: control.noop, dependsOn: [{ node: quick, on: any }] }
   - { id: after, type: control.noop, dependsOn: [{ node: quick, on: any }, { node: slow, on: any }] }
+  - { id: stop, type: control.noop, dependsOn: [{ node: quick, on: any }, { node: never, on: any }] }
   - { id: either, type: control.merge, input: { mode: any }, dependsOn: [{ node: bad, on: any }, { node: delete, on: any }] }
 ";
     for seed in 0..20 {
@@ -331,6 +332,8 @@ nodes:
         // One that had ended before the failure is no reason to begin.
         let at = |line: &str| order.iter().position(|known| known == line).unwrap();
         assert!(at("complete slow") < at("start after"), "{order:#?}");
+        // One that begins no more is no reason to wait: what still cleans up may need this.
+        assert!(at("start stop") < at("complete delete"), "{order:#?}");
         let either = order.iter().position(|line| line == "start either");
         assert!(either < order.iter().position(|line| line == "start delete"), "{order:#?}");
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));

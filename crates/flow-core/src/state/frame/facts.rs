@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{FrameEnd, FrameState, FramesStep, frame_prefix};
 use crate::{
-    graph::{EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, OnItemError, TaskRef},
+    graph::{Edge, EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, NodeIx, OnItemError, TaskRef},
     state::{Ending, Facts},
 };
 
@@ -248,22 +248,37 @@ impl Facts {
         })
     }
 
-    /// Whether a task may start although its frame is to end: it cleans up, and what it cleans up after has ended. The end of
-    /// the flow waits for no usage limit.
+    /// Whether a task may start although its frame is to end: it cleans up, and what it cleans up after has ended or can begin
+    /// no more. The end of the flow waits for no usage limit.
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
         let node = self.node(task);
         let is_limited = node.status == NodeStatus::Waiting && self.ending.is_some();
         let needs_all = self.body(graph, task.frame).node(task.node).join != Join::Any;
-        let waits = needs_all && self.has_any_end(graph, task, EdgeStatus::Pending);
+        let runs_yet = |from: NodeIx| {
+            let from = self.frames[task.frame].task(from);
+            let is_led_to = |status| self.has_any_end(graph, from, status);
+            let begins =
+                self.node(from).cleans_up || is_led_to(EdgeStatus::Fired) || is_led_to(EdgeStatus::Pending);
+            self.node(from).status != NodeStatus::Pending || begins
+        };
+        let mut open = self.any_ends(graph, task, EdgeStatus::Pending);
+        let waits = needs_all && open.any(runs_yet);
         let may_begin = node.cleans_up || (node.attempt == 0 && !waits);
         may_begin && !is_limited && self.has_any_end(graph, task, EdgeStatus::Fired)
     }
 
     /// Whether an edge that fires in any case leads to a task and has this status.
     pub(crate) fn has_any_end(&self, graph: &Graph, task: TaskRef, status: EdgeStatus) -> bool {
+        self.any_ends(graph, task, status).next().is_some()
+    }
+
+    /// From which nodes edges that fire in any case lead to a task, and have this status.
+    fn any_ends(&self, graph: &Graph, task: TaskRef, status: EdgeStatus) -> impl Iterator<Item = NodeIx> {
         let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));
-        let fires = |edge: &EdgeIx| body.edge(*edge).on == EdgeOn::Any && frame.edges[*edge].status == status;
-        body.node(task.node).incoming.iter().any(fires)
+        let incoming = body.node(task.node).incoming.iter().map(|edge| (*edge, body.edge(*edge)));
+        let fires =
+            move |(ix, edge): &(EdgeIx, &Edge)| edge.on == EdgeOn::Any && frame.edges[*ix].status == status;
+        incoming.filter(fires).map(|(_, edge)| edge.from)
     }
 
     /// Whether a frame, or one around it, is to end before its time.
