@@ -11,6 +11,7 @@ use crate::expr::{
     path::{Path, PathRoot, plain_path},
     program::{CompiledExpr, CompiledTemplate, NameUse, Resolver, Strictness},
     segment::{Segment, Trims, has_segments, segments},
+    tree::Stmt,
     vocabulary,
 };
 use crate::{ids::NodeIx, spec::Key};
@@ -213,11 +214,17 @@ impl TemplateValue {
         Ok(match self {
             Self::Literal(value) => value.clone(),
             Self::Bound(binding) | Self::Text(binding) => {
-                let value = binding.resolve(scope, limits).map_err(|(expression, reason)| {
+                let failed = |(expression, reason): (&str, String)| {
                     let whose = node.map_or_else(|| "the flow".to_owned(), |id| format!("node `{id}`"));
                     let place = format!("{whose}, key `{key}`").into();
                     BindingError { place, expression: expression.to_owned(), reason }
-                })?;
+                };
+                let value = binding.resolve(scope, limits).map_err(failed)?;
+                // Else an output could name a secret.
+                if key.is_in_server() && variables(&value) > binding.own_variables() {
+                    let reason = "it gives `${`, and only the flow's own text may name a variable of the environment here";
+                    return Err(failed((binding.first_source(), reason.to_owned())));
+                }
                 // Null stays null; it does not become the text "null".
                 match value {
                     Value::String(_) | Value::Null => value,
@@ -246,6 +253,34 @@ impl Binding {
     /// Whether it keeps the type of its value.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self, Self::Path(_) | Self::CompiledExpr(..))
+    }
+
+    /// How many variables of the environment its own text names.
+    fn own_variables(&self) -> usize {
+        let count = |text: &str| text.matches("${").count();
+        match self {
+            Self::Path(_) => 0,
+            Self::CompiledExpr(source, _) => count(source),
+            Self::Text(pieces) => {
+                pieces.iter().map(|piece| if let Piece::Text(text) = piece { count(text) } else { 0 }).sum()
+            }
+            Self::CompiledTemplate(script) => {
+                script.body.iter().map(|part| if let Stmt::Text(text) = part { count(text) } else { 0 }).sum()
+            }
+        }
+    }
+
+    /// The first expression in it.
+    fn first_source(&self) -> &str {
+        let pieces = match self {
+            Self::Path(path) => return &path.source,
+            Self::CompiledExpr(source, _) => return source,
+            Self::Text(pieces) => pieces.as_slice(),
+            Self::CompiledTemplate(_) => &[],
+        };
+        let paths =
+            pieces.iter().filter_map(|piece| if let Piece::Path(path) = piece { Some(path) } else { None });
+        paths.map(|path| &*path.source).next().unwrap_or("the template")
     }
 
     fn resolve(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, (&str, String)> {
@@ -282,6 +317,16 @@ impl Binding {
                 text.map(Value::String).map_err(|broken| (broken.source, broken.reason))
             }
         }
+    }
+}
+
+/// How many variables of the environment the texts of a value name.
+fn variables(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.matches("${").count(),
+        Value::Array(items) => items.iter().map(variables).sum(),
+        Value::Object(fields) => fields.values().map(variables).sum(),
+        _ => 0,
     }
 }
 

@@ -24,6 +24,19 @@ pub(crate) enum Key<'k> {
 }
 
 impl Key<'_> {
+    /// Whether it is in the entry of an MCP server, in whose texts variables of the environment are filled in.
+    pub(crate) fn is_in_server(&self) -> bool {
+        match self {
+            Self::Root => false,
+            Self::Field(parent, name) => {
+                *name == "mcpServers"
+                    || (*name == "server" && parent.last() == "input")
+                    || parent.is_in_server()
+            }
+            Self::Index(parent, _) => parent.is_in_server(),
+        }
+    }
+
     /// The last name of the path.
     pub(crate) fn last(&self) -> &str {
         match self {
