@@ -98,18 +98,20 @@ impl Run {
         Some((self.facts.spec(&self.graph, owner).id.clone(), self.facts.path(&self.graph, owner)))
     }
 
-    /// Cancels what runs in frames that are to end.
+    /// Cancels what runs in frames that are to end, and runs what cleans up in those where nothing else runs any more.
     pub(super) fn wind_down_frames(&mut self, actions: &mut Vec<Action>) {
-        if self.facts.ending_frames.is_empty() {
-            return;
+        for frame in self.facts.ending_frames.clone() {
+            let ends = |task: &TaskRef| {
+                let node = self.facts.node(*task);
+                node.status == NodeStatus::Running && node.frames.is_none() && !node.cleans_up
+            };
+            let within = self.facts.tasks_within(frame);
+            let running: Vec<TaskRef> = within.into_iter().filter(ends).collect();
+            if running.is_empty() {
+                self.clean_up(frame, false, actions);
+            }
+            running.into_iter().for_each(|task| self.cancel(task, CancelCause::Ending, actions));
         }
-        let within = self.facts.ending_frames.iter().flat_map(|frame| self.facts.tasks_within(*frame));
-        let ends = |task: &TaskRef| {
-            let node = self.facts.node(*task);
-            node.status == NodeStatus::Running && node.frames.is_none() && !node.cleans_up
-        };
-        let running: Vec<TaskRef> = within.filter(ends).collect();
-        running.into_iter().for_each(|task| self.cancel(task, CancelCause::Ending, actions));
     }
 
     fn conclude_frame(&self, frame: FrameIx, now: Timestamp, actions: &mut Vec<Action>) {
