@@ -381,6 +381,8 @@ impl Facts {
                     self.ending = None;
                 }
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
+                let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();
+                tasks.into_iter().for_each(|task| self.clean_up_again(graph, task));
             }
             Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
             Event::FlowResumed { node_ids, message, messages, budget, idle_since } => {

@@ -402,12 +402,7 @@ impl Run {
             let output = self.with_own_files(output).map_or_else(|| output.clone(), Arc::new);
             return Some(reused(output, None));
         }
-        let is_final = |error: &&AgentError| {
-            reusable.went_on_after(&before)
-                && self.stays_handled(at, error)
-                && (self.same_flow || task.policy == policy_words(self, at))
-        };
-        let failure = task.final_error().filter(is_final);
+        let failure = self.failure_taken_over(at, reusable, &before);
         let tried = self.facts.node(at).choice.as_ref().map_or(0, |choice| choice.tried.len());
         if let Some(event) = task.fallbacks.get(tried) {
             // What the agents before it did is done, also if the last one failed.
@@ -467,6 +462,20 @@ impl Run {
         attempt.interrupted.as_ref().filter(|_| !is_own)?.since
     }
 
+    /// The failure of a task that this run takes over: the session went on after it, and this run does too.
+    fn failure_taken_over<'a>(
+        &self,
+        at: TaskRef,
+        reusable: &'a Reusable,
+        before: &NodePath,
+    ) -> Option<&'a AgentError> {
+        let task = reusable.task(before)?;
+        let error = task.final_error().filter(|_| reusable.went_on_after(before))?;
+        let stays =
+            self.stays_handled(at, error) && (self.same_flow || task.policy == policy_words(self, at));
+        stays.then_some(error)
+    }
+
     /// Whether this run goes on after a failure of a task too, so that the task need not run again for it. One that had too
     /// little money has enough now.
     fn stays_handled(&self, at: TaskRef, error: &AgentError) -> bool {
@@ -507,9 +516,10 @@ impl Run {
 
     /// Whether the earlier session began with a task that has external effects, and nothing says whether its work is done.
     pub(super) fn may_have_taken_effect(&self, task: TaskRef) -> bool {
-        let before = self.before(task);
-        let left = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
-        left.is_some_and(|left| left.was_broken_off(true))
+        self.before(task).is_some_and(|(reusable, path)| {
+            reusable.task(&path).is_some_and(|left| left.was_broken_off(true))
+                && self.failure_taken_over(task, &reusable, &path).is_none()
+        })
     }
 
     pub(super) fn differs(

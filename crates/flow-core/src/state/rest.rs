@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{NodePath, NodeStatus, Prompt, PromptKind, Reply, Timestamp};
+use inspan_protocol::{NodePath, NodeStatus, Outcome, Prompt, PromptKind, Reply, Timestamp};
 
 use super::{
     Facts,
@@ -118,6 +118,17 @@ impl Facts {
     pub(super) fn lose(&mut self, graph: &Graph, task: TaskRef) {
         let has_named = self.node(task).has_named();
         self.interrupt(graph, task, has_named.then_some(CONTINUE));
+    }
+
+    /// What cleans up and was cut short for a pause begins again if the session is stopped before it has paused.
+    pub(super) fn clean_up_again(&mut self, graph: &Graph, task: TaskRef) {
+        let node = self.node(task);
+        let asks = node.more.as_ref().is_some_and(|more| more.asks);
+        let is_cut = node.cleans_up && node.status == NodeStatus::Cancelled && !asks;
+        let is_stopped = self.ending.as_ref().is_some_and(|ending| ending.outcome == Outcome::Stopped);
+        if is_cut && is_stopped && self.pausing.is_some() {
+            self.interrupt(graph, task, None);
+        }
     }
 
     /// The time between two processes counts neither for nodes that run frames, nor for the frames: their deadlines

@@ -47,6 +47,7 @@ impl Facts {
             Event::TaskCancelled { never_began, .. } => {
                 self.end(graph, task, NodeStatus::Cancelled, None);
                 self.node_mut(task).never_began = *never_began;
+                self.clean_up_again(graph, task);
             }
             Event::TaskInterrupted { .. } => self.lose(graph, task),
             Event::TaskSkipped { reason, .. } => self.skip_node(graph, task, *reason),

@@ -296,6 +296,28 @@ fn a_session_that_asks_a_person_as_it_fails_can_be_stopped() {
 }
 
 #[test]
+fn what_cleans_up_and_was_cut_short_for_a_pause_ends_although_a_stop_follows() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: take, type: control.noop }
+  - { id: wait_clean, type: control.noop, dependsOn: [{ node: take, on: any }] }
+  - { id: wait_work, type: control.noop, dependsOn: [take] }
+";
+    for cancelled in 0..3 {
+        let mut sim = Sim::new(&graph(text), &[]);
+        (0..3).for_each(|_| sim.until_event("task:start", world));
+        sim.emit(None, Event::SessionPause { reason: None, cause: None });
+        (0..cancelled).for_each(|_| sim.until_event("task:cancelled", world));
+        sim.emit(None, Event::SessionAbort { reason: None });
+        sim.drive(world);
+        sim.check();
+        let ends = (status(&sim, "wait_clean"), sim.run.state().outcome());
+        assert_eq!(ends, (NodeStatus::Complete, Some(Outcome::Stopped)), "{cancelled}: {}", story(&sim.log));
+    }
+}
+
+#[test]
 fn what_cleans_up_after_something_else_that_cleans_up_waits_for_it() {
     let text = "
 flow: { name: f }

@@ -210,6 +210,23 @@ fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_ses
     };
     assert_eq!(fails_with(ErrorCode::Timeout, "too late"), (ReuseDecision::Asks, 1));
     assert_eq!(fails_with(ErrorCode::Process, "refused"), (ReuseDecision::Runs(ReuseReason::Failed), 0));
+    // A failure that was handled is taken over, whatever it was.
+    let handled = format!(
+        "{DEPLOY}  - {{ id: refund, type: talk.agent, input: {{ prompt: r }}, dependsOn: [{{ node: deploy, on: failure }}] }}\n"
+    );
+    let fails = |start: &StartNode, run: &Run| {
+        let mut steps = talk(start, run);
+        let error = AgentError::new(ErrorCode::Timeout, "too late");
+        *steps.last_mut().unwrap() = AttemptStep::End(AttemptEnd::Error(error));
+        steps
+    };
+    let failed = Sim::new(&graph(&handled), &[]).driven(fails);
+    let plan = Sim::reusing(&graph(&handled), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
+    let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
+    assert_eq!(
+        decisions,
+        [ReuseDecision::Reused, ReuseDecision::Skipped, ReuseDecision::Runs(ReuseReason::Failed)]
+    );
 }
 
 /// What the plan for an edited flow says of the work that is lost or done again: the nodes that are dropped, those that
