@@ -207,7 +207,8 @@ impl SessionTarget {
         }
         let of_node = |open: &Prompt| open.task.as_ref().is_some_and(|task| task.node() == prefix);
         let mut found: Vec<_> = open.iter().filter(|open| fits(open) && of_node(open)).collect();
-        if found.is_empty() {
+        // The id of a question that is over is no prefix of a later one: what is answered was never seen.
+        if found.is_empty() && !self.was_asked(prefix).await? {
             let begins = |open: &Prompt| open.prompt_id.as_str().starts_with(prefix);
             found = open.iter().filter(|open| fits(open) && begins(open)).collect();
         }
@@ -221,19 +222,32 @@ impl SessionTarget {
         }
     }
 
+    /// Whether the session has asked a question with exactly this id.
+    async fn was_asked(&self, id: &str) -> Result<bool, SessionError> {
+        let log = self.store.read(self.id(), 1, Select::Names(&["session:prompt"])).await?;
+        let is_it =
+            |event: &Event| matches!(event, Event::SessionPrompt(asked) if asked.prompt_id.as_str() == id);
+        Ok(log.iter().any(|envelope| is_it(&envelope.event)))
+    }
+
     /// Why there is no open question whose id has this prefix: it was answered already, or never asked.
     async fn unknown(&self, prefix: &str) -> Result<SessionError, SessionError> {
         let id = self.id();
         let log = self.store.read(id, 1, Select::Names(&["session:reply"])).await?;
-        let answered = log.iter().rev().find_map(|envelope| match &envelope.event {
-            Event::SessionReply { prompt_id, content, choice, .. }
-                if prompt_id.as_str().starts_with(prefix) =>
-            {
-                Some((prompt_id, choice.as_ref().unwrap_or(content)))
-            }
-            _ => None,
-        });
-        Ok(match answered {
+        let answered: Vec<_> = log
+            .iter()
+            .rev()
+            .filter_map(|envelope| match &envelope.event {
+                Event::SessionReply { prompt_id, content, choice, .. }
+                    if prompt_id.as_str().starts_with(prefix) =>
+                {
+                    Some((prompt_id, choice.as_ref().unwrap_or(content)))
+                }
+                _ => None,
+            })
+            .collect();
+        let whole = answered.iter().find(|(prompt, _)| prompt.as_str() == prefix);
+        Ok(match whole.or(answered.first()) {
             Some((prompt, answer)) => SessionError::new(
                 SessionErrorCode::AlreadyAnswered,
                 format!("question `{prompt}` is already answered: {answer}"),

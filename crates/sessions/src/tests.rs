@@ -9,7 +9,7 @@ use inspan_flow::{
     Batch, CommandAnswer, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord,
     SqliteOptions, SqliteStore, StoreError, Verdict,
 };
-use inspan_protocol::{Envelope, Event, EventContext, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, EventContext, Prompt, PromptKind, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -62,6 +62,24 @@ fn seqs(followed: &Followed) -> Vec<u64> {
         Followed::Events(events) => events.iter().map(|envelope| envelope.seq).collect(),
         other => panic!("no events: {other:?}"),
     }
+}
+
+#[tokio::test]
+async fn the_id_of_a_question_that_is_answered_names_no_later_one() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let ask = |id: &str| Event::SessionPrompt(Prompt::new(id, PromptKind::Input, "Go on?"));
+    let answer = json!({ "type": "session:reply", "promptId": "a.1", "content": "no" });
+    let events = [ask("a.1"), serde_json::from_value(answer).unwrap(), ask("a.1.2")];
+    let events: Vec<_> = events.into_iter().zip(2..).map(|(event, seq)| envelope("s1", seq, event)).collect();
+    append(&store, &lease, &[log("s1", 1..=1), events].concat()).await;
+    let target = sessions(&store).target(&"s1".into()).await.unwrap();
+    let named = async |id: &str| match target.prompt(id, |_| true).await {
+        Ok(open) => open.prompt_id.to_string(),
+        Err(error) => error.message,
+    };
+    let found = [named("a.1").await, named("a.1.").await, named("a.1.2").await];
+    assert_eq!(found, ["question `a.1` is already answered: no", "a.1.2", "a.1.2"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::io::{BufRead, Read};
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
 use tokio::sync::mpsc;
+use tokio::time::{Duration, Instant};
 
 use super::writer::AgentWriter;
 use crate::commands::session::Signals;
@@ -21,6 +22,9 @@ const TYPED: usize = 64;
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
+/// A line that ends so soon after a question came was typed before its author could read it.
+const UNREAD: Duration = Duration::from_millis(500);
+
 /// A conversation at this terminal.
 pub(in crate::commands) struct TerminalConversation<'a> {
     session: AgentSession,
@@ -31,6 +35,8 @@ pub(in crate::commands) struct TerminalConversation<'a> {
     between: Between,
     /// Questions of the agent, oldest first.
     open: Vec<Prompt>,
+    /// When the oldest one was shown.
+    shown: Option<Instant>,
 }
 
 /// What is done with lines that are typed while the agent is at work and asks nothing.
@@ -68,7 +74,7 @@ pub(in crate::commands) enum TerminalInput {
 enum TalkInput {
     Item(Option<Result<AgentItem, ChatError>>),
     Signal(Exit),
-    Line(Option<String>),
+    Line(Option<TypedLine>),
 }
 
 impl<'a> TerminalConversation<'a> {
@@ -80,7 +86,7 @@ impl<'a> TerminalConversation<'a> {
     ) -> Self {
         let signals = Signals::listen();
         let (writer, lines) = (AgentWriter::new(invocation), StdinLines::new());
-        Self { session, invocation, writer, signals, lines, between, open: Vec::new() }
+        Self { session, invocation, writer, signals, lines, between, open: Vec::new(), shown: None }
     }
 
     /// From now on the structured output is what is said.
@@ -91,7 +97,7 @@ impl<'a> TerminalConversation<'a> {
     /// The next line that is typed.
     pub(in crate::commands) async fn typed(&mut self) -> TerminalInput {
         tokio::select! {
-            line = self.lines.next() => line.map_or(TerminalInput::End, TerminalInput::Line),
+            line = self.lines.next() => line.map_or(TerminalInput::End, |line| TerminalInput::Line(line.text)),
             (exit, _) = self.signals.next() => TerminalInput::Signal(exit),
         }
     }
@@ -174,10 +180,16 @@ impl<'a> TerminalConversation<'a> {
         let text: Vec<String> =
             lines.iter().map(|line| line.render(self.invocation.terminal.stderr)).collect();
         terminal::progress(&format!("\n{}\n› ", text.join("\n")));
+        self.shown = Some(Instant::now());
     }
 
-    fn line(&mut self, line: &str) {
+    fn line(&mut self, TypedLine { text: line, at }: &TypedLine) {
         if !self.open.is_empty() {
+            let is_unread = self.shown.is_some_and(|shown| *at < shown + UNREAD);
+            if is_unread && is_interactive(self.invocation) {
+                self.note("what was typed before the question could be read is not its answer");
+                return self.ask();
+            }
             self.answer(line);
             return;
         }
@@ -225,9 +237,15 @@ pub(in crate::commands) fn is_interactive(invocation: &Invocation) -> bool {
     invocation.terminal.interactivity == Interactivity::Interactive
 }
 
+/// A line, and when it ended.
+struct TypedLine {
+    text: String,
+    at: Instant,
+}
+
 /// Reads stdin on a separate thread, from the first time that a line is wanted. The thread ends with stdin or with
 /// the program, so a read that cannot be interrupted delays nothing.
-struct StdinLines(Option<mpsc::Receiver<String>>);
+struct StdinLines(Option<mpsc::Receiver<TypedLine>>);
 
 impl StdinLines {
     /// Nothing is read yet.
@@ -236,12 +254,12 @@ impl StdinLines {
     }
 
     /// The next line, without its break; nothing at the end.
-    async fn next(&mut self) -> Option<String> {
+    async fn next(&mut self) -> Option<TypedLine> {
         self.0.get_or_insert_with(open).recv().await
     }
 }
 
-fn open() -> mpsc::Receiver<String> {
+fn open() -> mpsc::Receiver<TypedLine> {
     let (sender, lines) = mpsc::channel(TYPED);
     // Without a thread nothing is ever typed, which is the same as the end of stdin.
     let _ = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
@@ -252,8 +270,8 @@ fn open() -> mpsc::Receiver<String> {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
-            let line = String::from_utf8_lossy(&bytes);
-            if sender.blocking_send(line.trim_end_matches(['\r', '\n']).to_owned()).is_err() {
+            let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();
+            if sender.blocking_send(TypedLine { text, at: Instant::now() }).is_err() {
                 return;
             }
         }
