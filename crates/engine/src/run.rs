@@ -159,9 +159,15 @@ impl AgentRun {
             provider: self.provider,
             provider_type,
             native_steer: descriptor.capabilities.native_steer,
+            permissions: permissions::broker(
+                self.host.permissions,
+                self.deadline,
+                &hub,
+                &redactor,
+                self.cancel.clone(),
+            ),
             cancel: self.cancel,
             deadline: self.deadline.map(|deadline| Instant::now() + deadline),
-            permissions: permissions::broker(self.host.permissions, self.deadline, &hub, &redactor),
             redactor,
             host: self.host,
         };

@@ -8,6 +8,7 @@ use std::{
 
 use inspan_protocol::{Event, Prompt, PromptId, PromptKind, Rejection, Reply, Timestamp};
 use tokio::{sync::oneshot, time::Sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::LONGEST_SLEEP;
 
@@ -49,6 +50,8 @@ pub struct PendingReply {
     deadline: Option<Timestamp>,
     reply: oneshot::Receiver<Reply>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Unless this is cancelled, a question that is dropped is answered by its default.
+    settles_unless: Option<CancellationToken>,
 }
 
 impl Hub {
@@ -82,7 +85,7 @@ impl Hub {
         if asked.is_err() {
             tracing::debug!(prompt = %id, "asked after the end of the session");
         }
-        PendingReply { hub: self.clone(), number, id, deadline, reply, timer: None }
+        PendingReply { hub: self.clone(), number, id, deadline, reply, timer: None, settles_unless: None }
     }
 
     /// The questions that wait for an answer, oldest first.
@@ -177,6 +180,12 @@ impl PendingReply {
         &self.id
     }
 
+    /// If it is dropped, its default answers it, unless the agent that asked was cancelled: then it ends with the agent.
+    pub(crate) fn settled_unless(mut self, cancel: CancellationToken) -> Self {
+        self.settles_unless = Some(cancel);
+        self
+    }
+
     fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<Reply, Unanswered>> {
         Pin::new(&mut self.reply).poll(cx).map_err(|_| Unanswered::Withdrawn(self.id.clone()))
     }
@@ -214,6 +223,18 @@ impl Future for PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
+        if self.settles_unless.as_ref().is_some_and(|cancel| !cancel.is_cancelled()) {
+            let session = &self.hub.shared.session;
+            let settle = || {
+                let mut session = session.lock();
+                if session.stage == SessionStage::Active {
+                    session.expire(self.number)
+                } else {
+                    Err(Late::Settled)
+                }
+            };
+            drop(self.hub.emit_when(settle));
+        }
         self.hub.shared.session.lock().prompts.retain(|open| open.number != self.number);
     }
 }

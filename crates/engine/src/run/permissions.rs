@@ -13,6 +13,7 @@ use inspan_protocol::{
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::hub::{Hub, Unanswered};
 
@@ -30,6 +31,7 @@ pub(super) fn broker(
     run_deadline: Option<Duration>,
     hub: &Hub,
     redactor: &Redactor,
+    cancel: CancellationToken,
 ) -> Option<Arc<dyn PermissionBroker>> {
     match policy {
         PermissionPolicy::Deny => None,
@@ -38,6 +40,7 @@ pub(super) fn broker(
             deadline,
             run_ends: run_deadline.map(|deadline| hub.clock().now() + deadline),
             redactor: redactor.clone(),
+            cancel,
             allowed: Arc::default(),
         })),
     }
@@ -49,6 +52,8 @@ struct HubBroker {
     deadline: Duration,
     run_ends: Option<Timestamp>,
     redactor: Redactor,
+    /// Cancels the run. What the agent takes back before is answered by its default.
+    cancel: CancellationToken,
     /// The tools that were allowed for the rest of the run.
     allowed: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -76,6 +81,7 @@ impl PermissionBroker for HubBroker {
             default: Some(DENY.to_owned()),
             ..self.hub.new_prompt(PromptKind::Permission, self.redactor.text(&question))
         });
+        let asked = asked.settled_unless(self.cancel.clone());
         let allowed = Arc::clone(&self.allowed);
         let answered = move |answer: Result<Reply, Unanswered>| {
             if matches!(&answer, Ok(Reply { choice: Some(choice), .. }) if choice == ALWAYS) {
@@ -107,7 +113,7 @@ impl HubBroker {
                 default: Some(NO_ANSWER.to_owned()),
                 ..self.hub.new_prompt(PromptKind::Question, self.redactor.text(&text(&question)))
             });
-            match asked.await {
+            match asked.settled_unless(self.cancel.clone()).await {
                 Ok(reply) if reply.choice.as_deref() != Some(NO_ANSWER) => {
                     answers.push(chosen(&question, reply));
                 }

@@ -153,7 +153,14 @@ async fn the_questions_of_an_agent_are_asked_one_after_another() {
     ];
     for (replies, decision) in rows {
         let hub = hub();
-        let broker = super::super::permissions::broker(policy, None, &hub, &Redactor::default()).unwrap();
+        let broker = super::super::permissions::broker(
+            policy,
+            None,
+            &hub,
+            &Redactor::default(),
+            CancellationToken::new(),
+        )
+        .unwrap();
         let request =
             PermissionRequest { questions: asked.clone(), ..PermissionRequest::new("ask", Value::Null) };
         let decided = tokio::spawn(broker.request(request));
@@ -184,6 +191,33 @@ async fn a_question_for_permission_is_open_no_longer_than_the_run() {
         })
         .collect();
     assert_eq!(deadlines, [crate::testing::NOON + Duration::from_secs(20)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_the_agent_takes_back_is_answered_by_its_default() {
+    for is_cancelled in [false, true] {
+        let hub = hub();
+        let mut watch = EventCollector::new(&hub);
+        let cancel = CancellationToken::new();
+        let policy = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
+        let broker =
+            super::super::permissions::broker(policy, None, &hub, &Redactor::default(), cancel.clone())
+                .unwrap();
+        let asked = broker.request(PermissionRequest::new("Bash", json!({ "command": "ls" })));
+        if is_cancelled {
+            cancel.cancel();
+        }
+        drop(asked);
+        let replies = watch.events().into_iter().filter(|event| matches!(event, Event::SessionReply { .. }));
+        let denied = Event::SessionReply {
+            prompt_id: "prompt-1".into(),
+            content: "deny".to_owned(),
+            choice: Some("deny".to_owned()),
+            is_default: true,
+        };
+        assert_eq!(replies.collect::<Vec<_>>(), if is_cancelled { vec![] } else { vec![denied] });
+        assert_eq!(hub.open_prompts(), []);
+    }
 }
 
 #[tokio::test(start_paused = true)]
