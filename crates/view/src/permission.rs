@@ -10,9 +10,12 @@ use crate::{
 };
 
 /// Arguments that say what a tool does, of which the question names one if it is short.
-const TELLING: [&str; 6] = ["command", "cmd", "file_path", "path", "url", "title"];
+const TELLING: [&str; 9] =
+    ["command", "cmd", "file_path", "filePath", "filepath", "notebook_path", "path", "url", "title"];
 /// The longest argument that is shown in the question itself, in letters.
 const SHORT: usize = 60;
+/// The longest argument that comes before the long ones, in letters.
+const BRIEF: usize = 200;
 
 /// A question for permission.
 #[derive(Clone, Copy, Debug)]
@@ -44,28 +47,42 @@ impl<'a> Permission<'a> {
         }
     }
 
-    /// The object for programs: the question, the tool, its whole arguments.
+    /// The object for programs: the question, the tool, its whole arguments, and these as lines.
     pub fn json(&self) -> Value {
-        json!({ "title": self.title(), "tool": self.tool, "arguments": self.input })
+        let lines: Vec<String> = self.lines().iter().map(Line::text).collect();
+        json!({ "title": self.title(), "tool": self.tool, "arguments": self.input, "lines": lines })
+    }
+
+    /// The files that the tool is to change, if it has a list of changes.
+    fn changed_files(&self) -> impl Iterator<Item = &str> {
+        let changes = self.input.get("changes").and_then(Value::as_array);
+        changes.into_iter().flatten().filter_map(|change| change.get("path")?.as_str())
     }
 
     /// The short argument that says what the tool does.
     fn telling(&self) -> Option<(&'static str, String)> {
-        let (key, text) =
-            TELLING.iter().find_map(|key| Some((*key, self.input.get(key)?.as_str()?.to_owned())))?;
-        let text = spelled_out(&text);
+        let argument = TELLING.iter().find_map(|key| Some((*key, self.input.get(key)?.as_str()?)));
+        let mut changed = self.changed_files();
+        let (key, text) = match (argument, changed.next(), changed.next()) {
+            (None, Some(only), None) => ("", only),
+            (argument, ..) => argument?,
+        };
+        let text = spelled_out(text);
         let fits = !text.is_empty() && text.chars().count() <= SHORT && !text.contains('\n');
         fits.then_some((key, text))
     }
 
-    /// The arguments that the question does not name, whole, then what the agent says.
+    /// The arguments that the question does not name, whole and the short ones first, then what the agent says.
     pub fn lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
+        self.changed_files().for_each(|path| argument(&mut lines, "changes", &Value::from(path)));
         match self.input {
             Value::Null => {}
             Value::Object(map) => {
                 let named = self.telling().map(|(key, _)| key).filter(|_| map.len() == 1);
-                for (key, value) in map.iter().filter(|(key, _)| Some(key.as_str()) != named) {
+                let others = map.iter().filter(|(key, _)| Some(key.as_str()) != named);
+                let (brief, long): (Vec<_>, Vec<_>) = others.partition(|(_, value)| is_brief(value));
+                for (key, value) in brief.into_iter().chain(long) {
                     argument(&mut lines, key, value);
                 }
             }
@@ -75,6 +92,15 @@ impl<'a> Permission<'a> {
             lines.push(Line::new().with(Tone::Faint, "agent says: ").with(Tone::Faint, &clean(says)));
         }
         lines
+    }
+}
+
+/// Whether an argument is one short line. A long one could push the others out of sight.
+fn is_brief(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.len() <= BRIEF && !text.contains('\n'),
+        Value::Array(_) | Value::Object(_) => false,
+        _ => true,
     }
 }
 
@@ -131,12 +157,21 @@ mod tests {
             shown(&lines, ""),
             [
                 "Allow Write a\\u{202e}b?",
+                "file_path: a\\u{202e}b",
                 "content: ",
                 "  | 1",
-                "  | \\u{1b}]0;x\\u{7}",
-                "file_path: a\\u{202e}b"
+                "  | \\u{1b}]0;x\\u{7}"
             ]
         );
+        let hook = json!({ "toolName": "write", "input": { "content": "x".repeat(300), "filePath": ".git/hooks/a" } });
+        assert_eq!(shown(&hook, "")[..2], ["Allow write .git/hooks/a?", "filePath: .git/hooks/a"]);
+        let change = |path: &str| json!({ "diff": "+x\n", "path": path });
+        let changes = |paths: &[&str]| {
+            let changes: Vec<_> = paths.iter().map(|path| change(path)).collect();
+            shown(&json!({ "toolName": "fileChange", "input": { "changes": changes } }), "")
+        };
+        assert_eq!(changes(&["a\u{3164}"])[..2], ["Allow fileChange a\\u{3164}?", "changes: a\\u{3164}"]);
+        assert_eq!(changes(&["a", "b"])[..3], ["Allow fileChange?", "changes: a", "changes: b"]);
         let only = json!({ "toolName": "Read", "input": { "path": "a.txt" } });
         assert_eq!(shown(&only, ""), ["Allow Read a.txt?"]);
         let titled = json!({ "toolName": "execute", "input": { "title": "make" }, "description": "make" });

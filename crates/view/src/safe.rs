@@ -78,14 +78,22 @@ pub fn markdown(text: &str) -> String {
     out
 }
 
-/// The whole text, with every unsafe character written out as `\u{1b}`: for what a person has to consent to, where
+/// Letters that look like nothing, or like a space. Elsewhere they are part of pictures and of words.
+fn is_blank(c: char) -> bool {
+    matches!(
+        c,
+        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}'
+    ) || matches!(c, '\u{3164}' | '\u{ffa0}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}')
+}
+
+/// The whole text, with every unsafe or blank character written out as `\u{1b}`: for what a person has to consent to, where
 /// nothing may be left out. Line breaks stay, a tab is four spaces.
 pub fn spelled_out(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\t' => out.push_str("    "),
-            c if is_unsafe(c) => out.extend(c.escape_unicode()),
+            c if is_unsafe(c) || is_blank(c) => out.extend(c.escape_unicode()),
             c => out.push(c),
         }
     }

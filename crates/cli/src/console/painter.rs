@@ -16,7 +16,7 @@ use super::asker::Asker;
 use super::asker::Stdin;
 use super::plain::Detail;
 use super::plain::PlainLog;
-use super::question::QuestionBlock;
+use super::question::{QuestionBlock, wrapped};
 use super::screen::Device;
 use super::screen::KeyInput;
 use super::screen::Screen;
@@ -310,7 +310,10 @@ impl PainterShared {
     /// Shows a question.
     pub(super) fn ask(&self, question: QuestionBlock) {
         self.change(|inner| {
-            if self.terminal.progress == ProgressStyle::Lines {
+            // Below there is room for a part of it, with a note and what is typed.
+            let (columns, rows) = self.room();
+            let is_cut = wrapped(question.clone().whole(), columns - 1).len() + 3 + PICTURE > rows;
+            if self.terminal.progress == ProgressStyle::Lines || is_cut {
                 inner.add(question.clone().whole());
             }
             inner.entry = PainterEntry { question: Some(question), ..PainterEntry::default() };
@@ -365,10 +368,9 @@ impl PainterState {
     fn below(&self, columns: usize, rows: usize) -> Vec<Line> {
         let PainterEntry { question, note, text } = &self.entry;
         let mut lines = Vec::new();
-        let session = self.state.session.as_ref().map(|id| id.as_str());
         if let Some(question) = question {
             let taken = 1 + usize::from(note.is_some());
-            lines = question.clone().fit(columns, rows.saturating_sub(taken), session);
+            lines = question.clone().fit(columns, rows.saturating_sub(taken));
         }
         lines.extend(note.clone().map(|note| note.clip(columns)));
         if question.is_some() || !text.is_empty() || self.state.listens() {

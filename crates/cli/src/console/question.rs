@@ -22,23 +22,26 @@ impl QuestionBlock {
     }
 
     /// As much of it as fits into so many columns and rows: of the detail what there is room for, and a count of the
-    /// rest with the place where all of it is.
-    pub(crate) fn fit(self, columns: usize, rows: usize, session: Option<&str>) -> Vec<Line> {
-        let wrapped = |lines: Vec<Line>| -> Vec<Line> {
-            lines.into_iter().flat_map(|line| line.wrap(columns, 4)).collect()
-        };
-        let (mut lines, mut detail, how) = (wrapped(self.head), wrapped(self.detail), wrapped(self.how));
+    /// rest, which was printed before.
+    pub(crate) fn fit(self, columns: usize, rows: usize) -> Vec<Line> {
+        let Self { head, detail, how } = self;
+        let [mut lines, mut detail, how] = [head, detail, how].map(|lines| wrapped(lines, columns));
         let room = rows.saturating_sub(lines.len() + how.len()).max(1);
         if detail.len() > room {
             let hidden = detail.len() - (room - 1);
             detail.truncate(room - 1);
-            let place = session.map(|id| format!("; `inspan show {id}` has all of it")).unwrap_or_default();
-            detail.push(indented(&format!("… {hidden} more lines{place}"), Tone::Warning).clip(columns));
+            let rest = format!("… {hidden} more lines; all of it is above");
+            detail.push(indented(&rest, Tone::Warning).clip(columns));
         }
         lines.extend(detail);
         lines.extend(how);
         lines
     }
+}
+
+/// Lines of a question in so many columns.
+pub(super) fn wrapped(lines: Vec<Line>, columns: usize) -> Vec<Line> {
+    lines.into_iter().flat_map(|line| line.wrap(columns, 4)).collect()
 }
 
 /// The question, ready to be answered on the line below.
@@ -199,11 +202,11 @@ mod tests {
             "  type a number or a word; Enter answers `deny`; without an answer by 00:01:30 (in 1m 30s): `deny`",
         ];
         assert_eq!(shown, expected);
-        let fitted = texts(&block(&asked, Timestamp::from_millis(0)).fit(60, 8, Some("s")));
+        let fitted = texts(&block(&asked, Timestamp::from_millis(0)).fit(60, 8));
         let expected = [
             "? Allow Bash touch f1?",
             "    command: touch f1",
-            "  … 2 more lines; `inspan show s` has all of it",
+            "  … 2 more lines; all of it is above",
             "  1  allow",
             "  2  always: this tool for the rest of the run",
             "  3  deny (default)",

@@ -12,10 +12,10 @@ import { text, until } from './format.js';
 
 /** A permission's tool and arguments. @param {{ question: Loose }} _ */
 function Permission({ question }) {
-  const { toolName, input } = question.detail ?? {};
+  const { title = question.prompt, lines = [] } = question.permission ?? {};
   return html`<div class="permission">
-    <p>An agent asks for permission to use <b class="mono">${toolName}</b></p>
-    ${input !== undefined && html`<${Folded} value=${text(input)} label="Arguments" />`}
+    <p>An agent asks for permission: <b class="mono">${title}</b></p>
+    ${lines.length > 0 && html`<${Folded} value=${lines.join('\n')} label="Arguments" lines=${40} />`}
   </div>`;
 }
 
