@@ -142,6 +142,8 @@ struct CodexTurnState {
     open_tools: OpenTools,
     /// Tools that were called since the last request to the model was answered, and before.
     called: Called,
+    /// How often the model typed into a command that runs.
+    typed: usize,
     /// The arguments of each tool, for questions about it.
     inputs: BTreeMap<String, (String, Value)>,
     form: wire::AnswerForm,
@@ -267,6 +269,11 @@ impl CodexDecoder {
                 self.command(method, &place);
                 if self.is_ours(&place) {
                     self.item(method, params, out)?;
+                }
+            }
+            "item/commandExecution/terminalInteraction" => {
+                if self.is_ours(&read(params)?) {
+                    self.terminal_input(read(params)?, out);
                 }
             }
             "thread/tokenUsage/updated" => self.token_usage(params, out)?,

@@ -246,6 +246,16 @@ pub(super) struct ResolvedLine {
     pub(super) request_id: crate::json_rpc::RemoteId,
 }
 
+/// `item/commandExecution/terminalInteraction`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TerminalLine<'a> {
+    #[serde(borrow)]
+    pub(super) item_id: Cow<'a, str>,
+    #[serde(default)]
+    pub(super) stdin: String,
+}
+
 /// The requests that ask for consent.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -262,6 +272,8 @@ pub(super) struct AskLine<'a> {
     pub(super) grant_root: Option<Value>,
     #[serde(default)]
     pub(super) network_approval_context: Option<Value>,
+    #[serde(default)]
+    pub(super) additional_permissions: Option<Value>,
     #[serde(default)]
     pub(super) permissions: Option<Value>,
     #[serde(borrow, default)]

@@ -94,6 +94,8 @@ fn failed(failure: &OpenCodeFailure) -> AgentError {
         _ if words.contains("Agent not found") || words.contains("agent not found") => {
             ErrorCode::ConfigInvalid
         }
+        // A denied `doom_loop` ends its turn.
+        _ if words.contains("The user rejected permission") => ErrorCode::ToolDenied,
         _ => classify_text(words),
     };
     let mut error =

@@ -29,6 +29,7 @@ impl CodexDecoder {
                     ("command", &ask.command),
                     ("cwd", &ask.cwd),
                     ("network", &ask.network_approval_context),
+                    ("additionalPermissions", &ask.additional_permissions),
                 ]);
                 // A question about the network names no command, but the item does.
                 let input = match known {

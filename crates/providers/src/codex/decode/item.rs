@@ -122,6 +122,28 @@ impl CodexDecoder {
         out.push(CodexDecoded::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }));
     }
 
+    /// The model typed into a command that runs, which the program does not ask about: a tool that is done at once.
+    pub(super) fn terminal_input(&mut self, line: wire::TerminalLine<'_>, out: &mut Vec<CodexDecoded>) {
+        // Without input it only waits for more output.
+        if line.stdin.is_empty() {
+            return;
+        }
+        self.turn.text.boundary();
+        self.turn.typed += 1;
+        let tool_use_id = format!("{}#{}", line.item_id, self.turn.typed);
+        let command = self.turn.inputs.get(&*line.item_id).map(|(_, input)| &input["command"]);
+        out.push(CodexDecoded::Event(StreamEvent::ToolStart {
+            tool_name: "terminalInteraction".to_owned(),
+            tool_use_id: tool_use_id.clone(),
+            input: json!({ "stdin": line.stdin, "command": command }),
+        }));
+        out.push(CodexDecoded::Event(StreamEvent::ToolComplete {
+            tool_use_id,
+            result: Value::Null,
+            is_error: false,
+        }));
+    }
+
     fn unknown(&mut self, item: &wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         let kind = item.kind.to_string();
         self.warn_once("unknownItem", &kind, "ignored an item of the unknown type", out);

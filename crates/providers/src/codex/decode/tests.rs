@@ -122,6 +122,33 @@ fn an_mcp_server_whose_start_does_not_end_is_named_once() {
     assert!(matches!(&*decoded(&mut decoder, &[end]), [CodexDecoded::TurnEnd(_)]));
 }
 
+#[test]
+fn what_is_typed_into_a_command_and_further_rights_are_seen() {
+    let item = json!({ "type": "commandExecution", "id": "c", "command": "/bin/sh", "status": "inProgress" });
+    let typed = |stdin: &str| json!({ "method": "item/commandExecution/terminalInteraction", "params": { "threadId": "ours", "turnId": "t", "itemId": "c", "processId": "1", "stdin": stdin } });
+    let mut decoder = begun();
+    let lines = [
+        json!({ "method": "item/started", "params": { "threadId": "ours", "turnId": "t", "item": item } }),
+        typed(""),
+        typed("rm x\n"),
+    ];
+    let said = decoded(&mut decoder, &lines);
+    let [_, CodexDecoded::Event(StreamEvent::ToolStart { tool_name, input, .. }), _] = &*said else {
+        panic!("{said:?}")
+    };
+    assert_eq!(
+        (&**tool_name, input),
+        ("terminalInteraction", &json!({ "stdin": "rm x\n", "command": "/bin/sh" }))
+    );
+    let rights = json!({ "network": { "enabled": true } });
+    let params =
+        json!({ "threadId": "ours", "itemId": "c", "command": "curl x", "additionalPermissions": rights });
+    let asks = json!({ "id": 1, "method": "item/commandExecution/requestApproval", "params": params });
+    let said = decoded(&mut decoder, &[asks]);
+    let [CodexDecoded::PermissionRequested { request, .. }] = &*said else { panic!("{said:?}") };
+    assert_eq!(request.input["additionalPermissions"], rights);
+}
+
 /// Lines that are almost those of the program.
 fn line() -> impl Strategy<Value = String> {
     let method = prop::sample::select(vec![
@@ -137,6 +164,7 @@ fn line() -> impl Strategy<Value = String> {
         "account/rateLimits/updated",
         "serverRequest/resolved",
         "item/commandExecution/requestApproval",
+        "item/commandExecution/terminalInteraction",
         "mcpServer/elicitation/request",
     ]);
     let kind =

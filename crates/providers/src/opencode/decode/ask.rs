@@ -27,11 +27,9 @@ impl OpenCodeDecoder {
         if metadata.is_empty() {
             metadata.insert("patterns".to_owned(), json!(asked.patterns));
         }
-        let description = format!("{}: {}", asked.permission, asked.patterns.join(", "));
         let call = asked.tool.map(|tool| tool.call.into_owned());
         let request = PermissionRequest {
             tool_use_id: call,
-            description: Some(description),
             ..PermissionRequest::new(asked.permission, Value::Object(metadata))
         };
         self.held.push((asked.id.into_owned(), request));
@@ -44,8 +42,14 @@ impl OpenCodeDecoder {
     pub(super) fn release(&mut self, out: &mut Vec<OpenCodeDecoded>) {
         for (request_id, mut request) in std::mem::take(&mut self.held) {
             if let Some((name, input)) = self.call_of(&request) {
-                request.tool_name = name;
-                request.input = input;
+                // Another right than the tool itself is asked for under its own name: what is always allowed of the one is
+                // not of the other.
+                if request.tool_name == "external_directory" || request.tool_name == "doom_loop" {
+                    request.input["call"] = json!({ "tool": name, "input": input });
+                } else {
+                    request.tool_name = name;
+                    request.input = input;
+                }
             }
             out.push(OpenCodeDecoded::Requested { request_id, kind: RequestKind::Permission, request });
         }
