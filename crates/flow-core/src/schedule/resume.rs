@@ -215,6 +215,14 @@ impl Run {
                 && self.rerun_answer(task).as_deref() != Some(RUN_AGAIN))
     }
 
+    /// Whether the earlier session began with a task that has external effects, and nothing says whether its work is done.
+    fn may_have_taken_effect(&self, task: TaskRef) -> bool {
+        self.before(task).is_some_and(|(reusable, path)| {
+            reusable.task(&path).is_some_and(|left| left.was_broken_off(true))
+                && self.failure_taken_over(task, &reusable, &path).is_none()
+        })
+    }
+
     /// What a person has said is to be done about a node that was cut short and may have taken effect: in this session, or
     /// before it if it was cut short there.
     pub(super) fn rerun_answer(&self, task: TaskRef) -> Option<String> {

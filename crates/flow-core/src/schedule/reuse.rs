@@ -463,7 +463,7 @@ impl Run {
     }
 
     /// The failure of a task that this run takes over: the session went on after it, and this run does too.
-    fn failure_taken_over<'a>(
+    pub(super) fn failure_taken_over<'a>(
         &self,
         at: TaskRef,
         reusable: &'a Reusable,
@@ -512,14 +512,6 @@ impl Run {
         }
         let prefix = self.prefix_before(reusable, owner, index, ItemMatch::Same)?;
         reusable.spent_in.get(&prefix).cloned()
-    }
-
-    /// Whether the earlier session began with a task that has external effects, and nothing says whether its work is done.
-    pub(super) fn may_have_taken_effect(&self, task: TaskRef) -> bool {
-        self.before(task).is_some_and(|(reusable, path)| {
-            reusable.task(&path).is_some_and(|left| left.was_broken_off(true))
-                && self.failure_taken_over(task, &reusable, &path).is_none()
-        })
     }
 
     pub(super) fn differs(
