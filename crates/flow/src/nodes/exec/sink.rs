@@ -2,7 +2,8 @@
 
 use std::{
     fs::{self, File},
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
 
@@ -31,6 +32,10 @@ pub(super) struct FileSink {
 impl FileSink {
     /// Creates the file, replacing an old one, and the folders above it.
     pub(super) fn create(path: &Path, redactor: &Redactor) -> Result<Self, AgentError> {
+        // Opening one waits for a reader, which nothing could end.
+        if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+            return Err(failed(path, &io::Error::other("it is a named pipe")));
+        }
         let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(path));
         let file = made.map_err(|error| failed(path, &error))?;
         Ok(Self {
@@ -93,8 +98,12 @@ impl FileSink {
     }
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> AgentError {
-    AgentError::new(ErrorCode::ConfigInvalid, format!("`{}` cannot be written: {error}", path.display()))
+fn failed(path: &Path, error: &io::Error) -> AgentError {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::Process,
+        _ => ErrorCode::ConfigInvalid,
+    };
+    AgentError::new(code, format!("`{}` cannot be written: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -111,6 +120,15 @@ mod tests {
         pieces.iter().for_each(|piece| sink.push(piece).unwrap());
         sink.finish().unwrap();
         fs::read(path).unwrap()
+    }
+
+    #[test]
+    fn a_named_pipe_without_a_reader_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = FileSink::create(&path, &Redactor::default()).err().unwrap();
+        assert!(error.message.ends_with("cannot be written: it is a named pipe"), "{}", error.message);
     }
 
     #[test]
