@@ -1,8 +1,9 @@
 //! The folders for the files of the nodes of sessions: one for each session, beside the file of the sessions.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -321,9 +322,25 @@ async fn is_known(store: &SqliteStore, session: &SessionId) -> bool {
     !matches!(store.entry(session).await, Err(StoreError::UnknownSession(_)))
 }
 
-/// Removes a folder, if there is one.
+/// Removes a folder, if there is one, also with folders in it that nobody may write to, as the caches of some programs are.
 fn remove_folder(folder: &Path) -> io::Result<()> {
-    unless_missing(fs::remove_dir_all(folder))
+    match unless_missing(fs::remove_dir_all(folder)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            allow_changes(folder);
+            unless_missing(fs::remove_dir_all(folder))
+        }
+        removed => removed,
+    }
+}
+
+/// Lets the owner change a folder, and those in it. Links are not followed.
+fn allow_changes(folder: &Path) {
+    let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|found| found.is_dir()) {
+            allow_changes(&entry.path());
+        }
+    }
 }
 
 /// What is not there needs no change.
@@ -359,4 +376,26 @@ fn last_change(folder: &Path) -> Timestamp {
     let changed = entries.chain(folder.metadata()).filter_map(|about| about.modified().ok());
     let since = changed.max().unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_nobody_may_write_to_are_removed() {
+        let all = tempfile::tempdir().unwrap();
+        let folder = all.path().join("s");
+        let within = folder.join("module/v1");
+        fs::create_dir_all(&within).unwrap();
+        fs::write(within.join("file"), "").unwrap();
+        for folder in [&within, within.parent().unwrap(), &folder] {
+            fs::set_permissions(folder, Permissions::from_mode(0o500)).unwrap();
+        }
+        // For the superuser it makes no difference.
+        allow_changes(&folder);
+        assert_eq!(fs::metadata(&within).unwrap().permissions().mode() & 0o777, 0o700);
+        remove_folder(&folder).unwrap();
+        assert!(!folder.exists());
+    }
 }

@@ -197,11 +197,14 @@ fn report_deleted(what: &str, Deleted { session, events, bytes }: &Deleted, invo
 }
 
 /// Removes what the nodes of a deleted session left; what cannot be removed is reported.
-async fn remove_artifacts(path: &Path, store: &SqliteStore, session: &SessionId) {
-    if let Err(error) = artifacts::remove(path, store, session).await {
+/// Whether the files of a session are removed. If not, it says why.
+async fn remove_artifacts(path: &Path, store: &SqliteStore, session: &SessionId) -> bool {
+    let removed = artifacts::remove(path, store, session).await;
+    if let Err(error) = &removed {
         let folder = artifacts::of(path, session);
         terminal::progress(&format!("warning: {} cannot be removed: {error}\n", folder.display()));
     }
+    removed.is_ok()
 }
 
 async fn gc(
@@ -212,11 +215,16 @@ async fn gc(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default()).map_err(not_deleted)?;
-    let orphans = artifacts::orphans(path, &store, before).await;
+    let mut orphans = artifacts::orphans(path, &store, before).await;
     let report = store.gc(before, mode, now, |id| artifacts::leave(path, id)).await.map_err(not_deleted)?;
     if mode == Gc::Delete {
-        for id in report.sessions.iter().map(|gone| &gone.session).chain(&orphans) {
-            remove_artifacts(path, &store, id).await;
+        for gone in &report.sessions {
+            remove_artifacts(path, &store, &gone.session).await;
+        }
+        for id in std::mem::take(&mut orphans) {
+            if remove_artifacts(path, &store, &id).await {
+                orphans.push(id);
+            }
         }
     }
     let freed = report.file_bytes_before.saturating_sub(report.file_bytes_after);
