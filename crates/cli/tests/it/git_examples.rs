@@ -109,7 +109,9 @@ const WORK: &str = "echo work > done-${PWD##*-}";
 
 #[test]
 fn tickets_are_merged_whoever_commits_them() {
-    for code in [WORK.to_owned(), format!("{WORK}; git add . && git commit -qm own")] {
+    let own = format!("{WORK}; git add . && git commit -qm own");
+    // The last one commits on a branch of its own.
+    for code in [WORK.to_owned(), own.clone(), format!("git switch -qc own-${{PWD##*-}}; {own}")] {
         let folder = repository("tickets", &code);
         let folder = folder.path();
         // A worktree of the user, on a disk that is away for the moment.
