@@ -147,9 +147,12 @@ fn tickets_that_are_not_merged_are_named_and_none_at_all_is_a_failure() {
 
 #[test]
 fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone() {
-    for (example, file) in [("tickets", "done-0"), ("best-of-n", "done-0")] {
-        let folder = repository(example, WORK);
+    // Also what git ignores, which an agent can add nevertheless.
+    for (example, ignored) in [("tickets", ""), ("tickets", "done-*"), ("best-of-n", "done-*")] {
+        let file = "done-0";
+        let folder = repository(example, &format!("{WORK}; git add -f ."));
         let own = folder.path().join("repo").join(file);
+        fs::write(folder.path().join("repo/.git/info/exclude"), ignored).unwrap();
         fs::write(&own, "mine").unwrap();
         let refused = begin(folder.path(), example);
         assert_eq!(
