@@ -167,6 +167,22 @@ fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone
 }
 
 #[test]
+fn a_branch_with_commits_that_yours_lacks_is_not_moved() {
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        for (branch, commit) in [("inspan/s-0", "other"), ("inspan/s-1", "main"), ("s-1", "other")] {
+            git(folder, &format!("branch {branch} {commit}"));
+        }
+        let done = begin(folder, example);
+        assert_eq!(done.code, Some(0), "{example}: {}", done.stderr);
+        assert!(done.stderr.contains("'inspan/s-0' already exists"), "{}", done.stderr);
+        assert_eq!(git(folder, "rev-parse inspan/s-0 s-1"), git(folder, "rev-parse other other"));
+        assert_eq!(git(folder, "ls-files done-1"), "done-1\n", "{example}");
+    }
+}
+
+#[test]
 fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
     for example in ["tickets", "best-of-n"] {
         for (begun, state) in [("merge", "MERGE_HEAD"), ("rebase", "rebase-merge")] {
@@ -203,7 +219,7 @@ fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_bega
 
 #[test]
 fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
-    for (example, tree) in [("tickets", "s-main"), ("best-of-n", "s-0")] {
+    for (example, tree) in [("tickets", "inspan/s-main"), ("best-of-n", "inspan/s-0")] {
         let code =
             "echo agent > base; case $PWD in *-0) cd $HOME/repo; echo you > base; git commit -qam you;; esac";
         let folder = repository(example, code);
@@ -305,17 +321,21 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
     fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
     git(folder, "init -q --bare ../origin");
     git(folder, &format!("remote add origin {}", folder.join("origin").display()));
-    // Its user goes on with other work while the session runs. The first push fails.
+    // The user has a branch of that name, and goes on with other work while the session runs. The first push fails.
     let test = r#"test=["sh","-c","touch fixed; cd $HOME/repo; git switch -q -C mine; touch draft"]"#;
     fs::rename(folder.join("origin"), folder.join("away")).unwrap();
     let input = ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", test];
-    run(folder, &input).expect(1);
+    git(folder, "branch inspan/fix-s other");
+    let refused = run(folder, &input).expect(1);
+    assert!(refused.stderr.contains("'inspan/fix-s' already exists"), "{}", refused.stderr);
+    git(folder, "branch -m inspan/fix-s kept");
+    run(folder, &["resume", "s"]).expect(1);
     fs::rename(folder.join("away"), folder.join("origin")).unwrap();
     let done = run(folder, &["resume", "s"]);
     let pushed = done.json()["outputs"]["pullRequest"].to_string();
     assert!(pushed.contains("Count the herd behind a closed gate"), "{pushed}: {}", done.stderr);
-    assert_eq!(git(folder, "-C ../origin for-each-ref --format=%(refname)"), "refs/heads/fix-s\n");
-    assert_eq!(git(folder, "show --format= --name-only origin/fix-s"), "fixed\n");
+    assert_eq!(git(folder, "-C ../origin for-each-ref --format=%(refname)"), "refs/heads/inspan/fix-s\n");
+    assert_eq!(git(folder, "show --format= --name-only origin/inspan/fix-s"), "fixed\n");
     assert_eq!(git(folder, "branch --show-current"), "mine\n");
     assert!(git(folder, "status --porcelain").contains("?? draft\n"));
 }
