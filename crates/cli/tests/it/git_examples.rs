@@ -18,7 +18,7 @@ echo '{"type":"control_response","response":{"subtype":"success","request_id":"i
 while read -r line; do
   printf '%s\n' "$line" >> "$HOME/asked"
   case $line in *Implement* | *"and commit it"* | *"Do task"*) . "$HOME/code" >&2 ;; esac
-  echo '{"type":"result","subtype":"success","is_error":false,"result":"done","structured_output":{"ok":true,"why":"","score":50,"browser":false,"steps":""},"stop_reason":"end_turn","num_turns":1,"usage":{"input_tokens":1,"output_tokens":1}}'
+  echo '{"type":"result","subtype":"success","is_error":false,"result":"done","structured_output":{"ok":true,"why":"","score":50,"browser":false,"steps":"","kind":"bug","title":"Fix search","reviews":[]},"stop_reason":"end_turn","num_turns":1,"usage":{"input_tokens":1,"output_tokens":1}}'
 done
 "#;
 
@@ -29,7 +29,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("npm", "#!/bin/sh\n"),
     (
         "gh",
-        "#!/bin/sh\n[ $2 = create ] && exec git -C $HOME/origin log --all --format=%s\necho '{ \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
+        "#!/bin/sh\n[ $2 = create ] && exec git -C $HOME/origin log --all --format=%s\n[ $1 = repo ] && exec echo main\necho '{ \"number\": 1, \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
     ),
     ("free-ports", "#!/bin/sh\necho '[1, 2]'\n"),
 ];
@@ -303,6 +303,55 @@ fn the_best_attempt_is_judged_and_merged_whole() {
     assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
 }
 
+fn add_origin(folder: &Path) {
+    git(folder, "init -q --bare ../origin");
+    git(folder, &format!("remote add origin {}", folder.join("origin").display()));
+}
+
+/// A repository with the example that fixes an issue, and the review that it calls.
+fn with_review(code: &str) -> TempDir {
+    let folder = repository("fix-github-issue", code);
+    let review = "../../examples/fix-github-issue/smart-pr-review.yaml";
+    let review = Path::new(env!("CARGO_MANIFEST_DIR")).join(review);
+    fs::copy(review, folder.path().join("repo/smart-pr-review.yaml")).unwrap();
+    folder
+}
+
+#[test]
+fn the_pull_request_for_an_issue_has_what_the_session_made_and_nothing_of_yours() {
+    let folder = with_review("echo fix > fixed; git add . && git commit -qm fix");
+    let folder = folder.path();
+    add_origin(folder);
+    git(folder, "push -q origin main");
+    let base = folder.join("repo/base");
+    fs::write(&base, "private").unwrap();
+    git(folder, "commit -qam private");
+    fs::write(&base, "draft").unwrap();
+    let done = run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "issue=1"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(git(folder, "-C ../origin log --format=%s inspan/s"), "fix\nmain\ninit\n");
+    assert_eq!(git(folder, "-C ../origin log -1 --format=%s main"), "main\n");
+    assert_eq!(git(folder, "log -1 --format=%s main"), "private\n");
+    assert_eq!(git(folder, "status --porcelain --untracked-files=no"), " M base\n");
+}
+
+#[test]
+fn a_review_leaves_no_merge_in_your_checkout() {
+    let folder = with_review("");
+    let folder = folder.path();
+    git(folder, "update-ref refs/remotes/origin/main other");
+    let review = || run(folder, &["run", "smart-pr-review.yaml", "-i", "pr=1"]).expect(1);
+    fs::write(folder.join("repo/base"), "draft").unwrap();
+    let refused = review();
+    assert!(refused.stderr.contains("Commit or stash your changes first."), "{}", refused.stderr);
+    assert_eq!(git(folder, "status --porcelain --untracked-files=no"), " M base\n");
+    git(folder, "checkout base");
+    let refused = review();
+    assert!(refused.stderr.contains("Merge origin/main yourself first."), "{}", refused.stderr);
+    assert_eq!(git(folder, "status --porcelain --untracked-files=no"), "");
+    assert!(!folder.join("repo/.git/MERGE_HEAD").exists());
+}
+
 /// A repository with the files of a template.
 fn with_template(template: &str) -> TempDir {
     let folder = repository("tickets", "");
@@ -319,8 +368,7 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
     let repo = folder.join("repo");
     let flow = fs::read_to_string(repo.join("flow.yaml")).unwrap();
     fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
-    git(folder, "init -q --bare ../origin");
-    git(folder, &format!("remote add origin {}", folder.join("origin").display()));
+    add_origin(folder);
     // The user has a branch of that name, and goes on with other work while the session runs. The first push fails.
     let test = r#"test=["sh","-c","touch fixed; cd $HOME/repo; git switch -q -C mine; touch draft"]"#;
     fs::rename(folder.join("origin"), folder.join("away")).unwrap();
