@@ -94,7 +94,7 @@ fn begin(folder: &Path, example: &str) -> Ran {
 
 fn arguments(example: &str) -> &'static [&'static str] {
     match example {
-        "best-of-n" => &RUN,
+        "best-of-n" | "session-fork" => &RUN,
         "validate-pr" => &["run", "flow.yaml", "--session-id", "s", "-i", "pr=1"],
         _ => &RUN[..4],
     }
@@ -333,6 +333,22 @@ fn the_pull_request_for_an_issue_has_what_the_session_made_and_nothing_of_yours(
     assert_eq!(git(folder, "-C ../origin log -1 --format=%s main"), "main\n");
     assert_eq!(git(folder, "log -1 --format=%s main"), "private\n");
     assert_eq!(git(folder, "status --porcelain --untracked-files=no"), " M base\n");
+}
+
+#[test]
+fn what_is_yours_is_refused_before_an_agent_would_push_or_commit_it() {
+    let rows = [
+        ("ralph", "Switch to a branch for this: it is pushed at the end."),
+        ("session-fork", "Commit or stash your changes first."),
+    ];
+    for (example, why) in rows {
+        let folder = repository(example, "");
+        let folder = folder.path();
+        fs::write(folder.join("repo/draft"), "").unwrap();
+        let refused = begin(folder, example).expect(1);
+        assert!(refused.stderr.contains(why), "{example}: {}", refused.stderr);
+        assert_eq!(asked(folder), "", "{example}");
+    }
 }
 
 #[test]
