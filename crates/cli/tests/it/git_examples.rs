@@ -256,17 +256,26 @@ fn killed(folder: &Path, example: &str) {
 }
 
 #[test]
-fn a_kill_in_a_merge_costs_no_ticket() {
-    let folder = repository("tickets", WORK);
-    let folder = folder.path();
-    hook(folder, "pre-merge-commit");
-    killed(folder, "tickets");
-    // As git leaves it when it is killed while it writes.
-    fs::write(folder.join("repo/.git/worktrees/main/index.lock"), "").unwrap();
-    let done = run(folder, &["resume", "s"]);
-    assert_eq!(done.json()["outputs"]["left"], json!([]), "{}", done.stderr);
-    assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
-    assert_eq!(git(folder, "status --porcelain"), "");
+fn a_kill_in_a_commit_or_a_merge_costs_nothing() {
+    let rows = [("tickets", "pre-commit"), ("tickets", "pre-merge-commit"), ("best-of-n", "pre-commit")];
+    for (example, at) in rows {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        hook(folder, at);
+        killed(folder, example);
+        // As git leaves it when it is killed while it writes.
+        for tree in fs::read_dir(folder.join("repo/.git/worktrees")).unwrap() {
+            fs::write(tree.unwrap().path().join("index.lock"), "").unwrap();
+        }
+        let done = run(folder, &["resume", "s"]);
+        assert_eq!(done.code, Some(0), "{example} {at}: {}", done.stderr);
+        let outputs = &done.json()["outputs"];
+        let is_whole =
+            outputs["left"] == json!([]) || outputs["scores"].as_array().is_some_and(|all| all.len() == 3);
+        assert!(is_whole, "{example} {at}: {outputs} {}", done.stderr);
+        assert_eq!(git(folder, "ls-files done-0"), "done-0\n");
+        assert_eq!(git(folder, "status --porcelain"), "");
+    }
 }
 
 #[test]
@@ -395,6 +404,8 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
     git(folder, "branch -m inspan/fix-s kept");
     run(folder, &["resume", "s"]).expect(1);
     fs::rename(folder.join("away"), folder.join("origin")).unwrap();
+    // As git leaves it when it is killed while it writes.
+    fs::write(folder.join("repo/.git/worktrees/tree/index.lock"), "").unwrap();
     let done = run(folder, &["resume", "s"]);
     let pushed = done.json()["outputs"]["pullRequest"].to_string();
     assert!(pushed.contains("Count the herd behind a closed gate"), "{pushed}: {}", done.stderr);
