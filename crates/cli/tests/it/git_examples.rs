@@ -146,6 +146,19 @@ fn tickets_that_are_not_merged_are_named_and_none_at_all_is_a_failure() {
 }
 
 #[test]
+fn a_repository_that_an_agent_makes_is_not_merged_as_its_work() {
+    let commit = "git -c user.name=a -c user.email=a@a commit -qm app";
+    let code = format!("mkdir app; cd app; git init -q; echo work > work; git add .; {commit}; cd ..");
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, &code);
+        let failed = begin(folder.path(), example).expect(1);
+        let why = "A repository within the worktree cannot be merged: app";
+        assert!(failed.stderr.contains(why), "{example}: {}", failed.stderr);
+        assert_eq!(git(folder.path(), "log -1 --format=%s"), "main\n");
+    }
+}
+
+#[test]
 fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone() {
     // Also what git ignores, which an agent can add nevertheless.
     for (example, ignored) in [("tickets", ""), ("tickets", "done-*"), ("best-of-n", "done-*")] {
