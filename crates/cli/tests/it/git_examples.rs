@@ -196,6 +196,22 @@ fn a_branch_with_commits_that_yours_lacks_is_not_moved() {
 }
 
 #[test]
+fn tickets_are_found_from_a_folder_of_the_repository_and_a_bare_one_is_refused() {
+    let folder = repository("tickets", WORK);
+    let folder = folder.path();
+    git(folder, "clone -q --bare . ../bare");
+    let begin_in = |place: &str| {
+        let flow = folder.join("repo/flow.yaml");
+        let arguments = ["run", flow.to_str().unwrap(), "--no-input", "--json"];
+        ran(folder, call(folder, &arguments).current_dir(folder.join(place)))
+    };
+    let refused = begin_in("bare").expect(1);
+    assert!(refused.stderr.contains("must be run in a work tree"), "{}", refused.stderr);
+    begin_in("repo/scripts").expect(0);
+    assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
+}
+
+#[test]
 fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
     for example in ["tickets", "best-of-n"] {
         for (begun, state) in [("merge", "MERGE_HEAD"), ("rebase", "rebase-merge")] {
