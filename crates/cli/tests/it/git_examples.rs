@@ -308,6 +308,21 @@ fn a_kill_in_a_commit_or_a_merge_costs_nothing() {
 }
 
 #[test]
+fn a_fork_that_has_no_worktree_removes_no_lock_elsewhere() {
+    for (example, at) in [("tickets", "land"), ("best-of-n", "take")] {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        let rm = "#!/bin/sh\necho \"$@\" >> $HOME/removed\nexec /bin/rm \"$@\"\n";
+        write_program(&folder.join("bin/rm"), rm).unwrap();
+        begin(folder, example).expect(0);
+        fs::remove_file(folder.join("removed")).unwrap();
+        let failed = run(folder, &["fork", "s", "--at", at]).expect(1);
+        assert!(failed.stderr.contains("cannot change to"), "{example}: {}", failed.stderr);
+        assert!(!folder.join("removed").exists(), "{example}");
+    }
+}
+
+#[test]
 fn a_kill_while_a_worktree_is_made_costs_nothing() {
     for example in ["tickets", "best-of-n", "matrix-bench", "validate-pr"] {
         let folder = repository(example, WORK);
