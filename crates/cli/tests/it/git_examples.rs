@@ -462,20 +462,28 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
 #[test]
 fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
     // The agent checks off its own task, also at another place; or the process dies once it is checked off.
-    let own = r#"check=["sh","-c","grep -v 1 list > new; echo '- [x] 1' >> new; cat new > list; rm new"]"#;
+    let own = r#"check=["sh","-c","grep -av 1 list > new; echo '- [x] 1' >> new; cat new > list; rm new"]"#;
     for check in [own, r#"check=["true"]"#] {
         let folder = with_template("task-list");
         let folder = folder.path();
         let repo = folder.join("repo");
         let mv = "#!/bin/sh\n/bin/mv \"$@\" && mkdir $HOME/moved 2>/dev/null && kill -9 $PPID\nexit 0\n";
         write_program(&folder.join("bin/mv"), mv).unwrap();
-        fs::write(repo.join("list"), "- [ ] 1\r\n- [ ] 2\r\n- [x] 0\r\n- [ ] 2\r\n").unwrap();
+        // One task is not in UTF-8.
+        fs::write(repo.join("list"), b"- [ ] 1\r\n- [ ] 2\r\n- [ ] caf\xe9\r\n- [x] 0\r\n- [ ] 2\r\n")
+            .unwrap();
+        fs::write(repo.join("list.new"), "mine").unwrap();
         fs::set_permissions(repo.join("list"), fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink("list", repo.join("link")).unwrap();
-        run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]).expect(1);
-        let done = run(folder, &["resume", "s"]);
+        let run = |arguments: &[&str]| {
+            let arguments = [arguments, &["--no-input", "--json"]].concat();
+            ran(folder, call(folder, &arguments).env("LC_ALL", "C.UTF-8"))
+        };
+        run(&["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]).expect(1);
+        let done = run(&["resume", "s"]);
         let outputs = &done.json()["outputs"];
-        assert_eq!(outputs["done"], json!(3), "{outputs} {}", done.stderr);
+        assert_eq!(outputs["done"], json!(4), "{outputs} {}", done.stderr);
+        assert_eq!(fs::read_to_string(repo.join("list.new")).unwrap(), "mine");
         assert!(!outputs["report"].as_str().unwrap().contains("[ ]"), "{outputs}");
         assert!(fs::symlink_metadata(repo.join("link")).unwrap().is_symlink());
         assert_eq!(fs::metadata(repo.join("list")).unwrap().permissions().mode() & 0o777, 0o600);
