@@ -18,7 +18,7 @@ echo '{"type":"control_response","response":{"subtype":"success","request_id":"i
 while read -r line; do
   printf '%s\n' "$line" >> "$HOME/asked"
   case $line in *Implement* | *"and commit it"* | *"Do task"*) . "$HOME/code" >&2 ;; esac
-  echo '{"type":"result","subtype":"success","is_error":false,"result":"done","structured_output":{"ok":true,"why":"","score":50,"browser":false,"steps":""},"stop_reason":"end_turn","num_turns":1,"usage":{"input_tokens":1,"output_tokens":1}}'
+  echo '{"type":"result","subtype":"success","is_error":false,"result":"done","structured_output":{"ok":true,"why":"","score":50,"browser":false,"steps":"","kind":"bug","title":"Fix search","reviews":[]},"stop_reason":"end_turn","num_turns":1,"usage":{"input_tokens":1,"output_tokens":1}}'
 done
 "#;
 
@@ -29,7 +29,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("npm", "#!/bin/sh\n"),
     (
         "gh",
-        "#!/bin/sh\n[ $2 = create ] && exec git -C $HOME/origin log --all --format=%s\necho '{ \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
+        "#!/bin/sh\n[ $2 = create ] && exec git -C $HOME/origin log --all --format=%s\n[ $1 = repo ] && exec echo main\necho '{ \"number\": 1, \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
     ),
     ("free-ports", "#!/bin/sh\necho '[1, 2]'\n"),
 ];
@@ -94,7 +94,7 @@ fn begin(folder: &Path, example: &str) -> Ran {
 
 fn arguments(example: &str) -> &'static [&'static str] {
     match example {
-        "best-of-n" => &RUN,
+        "best-of-n" | "session-fork" => &RUN,
         "validate-pr" => &["run", "flow.yaml", "--session-id", "s", "-i", "pr=1"],
         _ => &RUN[..4],
     }
@@ -109,7 +109,9 @@ const WORK: &str = "echo work > done-${PWD##*-}";
 
 #[test]
 fn tickets_are_merged_whoever_commits_them() {
-    for code in [WORK.to_owned(), format!("{WORK}; git add . && git commit -qm own")] {
+    let own = format!("{WORK}; git add . && git commit -qm own");
+    // The last one commits on a branch of its own.
+    for code in [WORK.to_owned(), own.clone(), format!("git switch -qc own-${{PWD##*-}}; {own}")] {
         let folder = repository("tickets", &code);
         let folder = folder.path();
         // A worktree of the user, on a disk that is away for the moment.
@@ -144,10 +146,26 @@ fn tickets_that_are_not_merged_are_named_and_none_at_all_is_a_failure() {
 }
 
 #[test]
+fn a_repository_that_an_agent_makes_is_not_merged_as_its_work() {
+    let commit = "git -c user.name=a -c user.email=a@a commit -qm app";
+    let code = format!("mkdir app; cd app; git init -q; echo work > work; git add .; {commit}; cd ..");
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, &code);
+        let failed = begin(folder.path(), example).expect(1);
+        let why = "A repository within the worktree cannot be merged: app";
+        assert!(failed.stderr.contains(why), "{example}: {}", failed.stderr);
+        assert_eq!(git(folder.path(), "log -1 --format=%s"), "main\n");
+    }
+}
+
+#[test]
 fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone() {
-    for (example, file) in [("tickets", "done-0"), ("best-of-n", "done-0")] {
-        let folder = repository(example, WORK);
+    // Also what git ignores, which an agent can add nevertheless.
+    for (example, ignored) in [("tickets", ""), ("tickets", "done-*"), ("best-of-n", "done-*")] {
+        let file = "done-0";
+        let folder = repository(example, &format!("{WORK}; git add -f ."));
         let own = folder.path().join("repo").join(file);
+        fs::write(folder.path().join("repo/.git/info/exclude"), ignored).unwrap();
         fs::write(&own, "mine").unwrap();
         let refused = begin(folder.path(), example);
         assert_eq!(
@@ -159,6 +177,38 @@ fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone
         run(folder.path(), &["resume", "s"]).expect(0);
         assert_eq!(git(folder.path(), &format!("ls-files {file}")).trim(), file);
     }
+}
+
+#[test]
+fn a_branch_with_commits_that_yours_lacks_is_not_moved() {
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        for (branch, commit) in [("inspan/s-0", "other"), ("inspan/s-1", "main"), ("s-1", "other")] {
+            git(folder, &format!("branch {branch} {commit}"));
+        }
+        let done = begin(folder, example);
+        assert_eq!(done.code, Some(0), "{example}: {}", done.stderr);
+        assert!(done.stderr.contains("'inspan/s-0' already exists"), "{}", done.stderr);
+        assert_eq!(git(folder, "rev-parse inspan/s-0 s-1"), git(folder, "rev-parse other other"));
+        assert_eq!(git(folder, "ls-files done-1"), "done-1\n", "{example}");
+    }
+}
+
+#[test]
+fn tickets_are_found_from_a_folder_of_the_repository_and_a_bare_one_is_refused() {
+    let folder = repository("tickets", WORK);
+    let folder = folder.path();
+    git(folder, "clone -q --bare . ../bare");
+    let begin_in = |place: &str| {
+        let flow = folder.join("repo/flow.yaml");
+        let arguments = ["run", flow.to_str().unwrap(), "--no-input", "--json"];
+        ran(folder, call(folder, &arguments).current_dir(folder.join(place)))
+    };
+    let refused = begin_in("bare").expect(1);
+    assert!(refused.stderr.contains("must be run in a work tree"), "{}", refused.stderr);
+    begin_in("repo/scripts").expect(0);
+    assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
 }
 
 #[test]
@@ -198,7 +248,7 @@ fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_bega
 
 #[test]
 fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
-    for (example, tree) in [("tickets", "s-main"), ("best-of-n", "s-0")] {
+    for (example, tree) in [("tickets", "inspan/s-main"), ("best-of-n", "inspan/s-0")] {
         let code =
             "echo agent > base; case $PWD in *-0) cd $HOME/repo; echo you > base; git commit -qam you;; esac";
         let folder = repository(example, code);
@@ -235,17 +285,41 @@ fn killed(folder: &Path, example: &str) {
 }
 
 #[test]
-fn a_kill_in_a_merge_costs_no_ticket() {
-    let folder = repository("tickets", WORK);
-    let folder = folder.path();
-    hook(folder, "pre-merge-commit");
-    killed(folder, "tickets");
-    // As git leaves it when it is killed while it writes.
-    fs::write(folder.join("repo/.git/worktrees/main/index.lock"), "").unwrap();
-    let done = run(folder, &["resume", "s"]);
-    assert_eq!(done.json()["outputs"]["left"], json!([]), "{}", done.stderr);
-    assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
-    assert_eq!(git(folder, "status --porcelain"), "");
+fn a_kill_in_a_commit_or_a_merge_costs_nothing() {
+    let rows = [("tickets", "pre-commit"), ("tickets", "pre-merge-commit"), ("best-of-n", "pre-commit")];
+    for (example, at) in rows {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        hook(folder, at);
+        killed(folder, example);
+        // As git leaves it when it is killed while it writes.
+        for tree in fs::read_dir(folder.join("repo/.git/worktrees")).unwrap() {
+            fs::write(tree.unwrap().path().join("index.lock"), "").unwrap();
+        }
+        let done = run(folder, &["resume", "s"]);
+        assert_eq!(done.code, Some(0), "{example} {at}: {}", done.stderr);
+        let outputs = &done.json()["outputs"];
+        let is_whole =
+            outputs["left"] == json!([]) || outputs["scores"].as_array().is_some_and(|all| all.len() == 3);
+        assert!(is_whole, "{example} {at}: {outputs} {}", done.stderr);
+        assert_eq!(git(folder, "ls-files done-0"), "done-0\n");
+        assert_eq!(git(folder, "status --porcelain"), "");
+    }
+}
+
+#[test]
+fn a_fork_that_has_no_worktree_removes_no_lock_elsewhere() {
+    for (example, at) in [("tickets", "land"), ("best-of-n", "take")] {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        let rm = "#!/bin/sh\necho \"$@\" >> $HOME/removed\nexec /bin/rm \"$@\"\n";
+        write_program(&folder.join("bin/rm"), rm).unwrap();
+        begin(folder, example).expect(0);
+        fs::remove_file(folder.join("removed")).unwrap();
+        let failed = run(folder, &["fork", "s", "--at", at]).expect(1);
+        assert!(failed.stderr.contains("cannot change to"), "{example}: {}", failed.stderr);
+        assert!(!folder.join("removed").exists(), "{example}");
+    }
 }
 
 #[test]
@@ -282,6 +356,71 @@ fn the_best_attempt_is_judged_and_merged_whole() {
     assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
 }
 
+fn add_origin(folder: &Path) {
+    git(folder, "init -q --bare ../origin");
+    git(folder, &format!("remote add origin {}", folder.join("origin").display()));
+}
+
+/// A repository with the example that fixes an issue, and the review that it calls.
+fn with_review(code: &str) -> TempDir {
+    let folder = repository("fix-github-issue", code);
+    let review = "../../examples/fix-github-issue/smart-pr-review.yaml";
+    let review = Path::new(env!("CARGO_MANIFEST_DIR")).join(review);
+    fs::copy(review, folder.path().join("repo/smart-pr-review.yaml")).unwrap();
+    folder
+}
+
+#[test]
+fn the_pull_request_for_an_issue_has_what_the_session_made_and_nothing_of_yours() {
+    let folder = with_review("echo fix > fixed; git add . && git commit -qm fix");
+    let folder = folder.path();
+    add_origin(folder);
+    git(folder, "push -q origin main");
+    let base = folder.join("repo/base");
+    fs::write(&base, "private").unwrap();
+    git(folder, "commit -qam private");
+    fs::write(&base, "draft").unwrap();
+    let done = run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "issue=1"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(git(folder, "-C ../origin log --format=%s inspan/s"), "fix\nmain\ninit\n");
+    assert_eq!(git(folder, "-C ../origin log -1 --format=%s main"), "main\n");
+    assert_eq!(git(folder, "log -1 --format=%s main"), "private\n");
+    assert_eq!(git(folder, "status --porcelain --untracked-files=no"), " M base\n");
+}
+
+#[test]
+fn what_is_yours_is_refused_before_an_agent_would_push_or_commit_it() {
+    let rows = [
+        ("ralph", "Switch to a branch for this: it is pushed at the end."),
+        ("session-fork", "Commit or stash your changes first."),
+    ];
+    for (example, why) in rows {
+        let folder = repository(example, "");
+        let folder = folder.path();
+        fs::write(folder.join("repo/draft"), "").unwrap();
+        let refused = begin(folder, example).expect(1);
+        assert!(refused.stderr.contains(why), "{example}: {}", refused.stderr);
+        assert_eq!(asked(folder), "", "{example}");
+    }
+}
+
+#[test]
+fn a_review_leaves_no_merge_in_your_checkout() {
+    let folder = with_review("");
+    let folder = folder.path();
+    git(folder, "update-ref refs/remotes/origin/main other");
+    let review = || run(folder, &["run", "smart-pr-review.yaml", "-i", "pr=1"]).expect(1);
+    fs::write(folder.join("repo/base"), "draft").unwrap();
+    let refused = review();
+    assert!(refused.stderr.contains("Commit or stash your changes first."), "{}", refused.stderr);
+    assert_eq!(git(folder, "status --porcelain --untracked-files=no"), " M base\n");
+    git(folder, "checkout base");
+    let refused = review();
+    assert!(refused.stderr.contains("Merge origin/main yourself first."), "{}", refused.stderr);
+    assert_eq!(git(folder, "status --porcelain --untracked-files=no"), "");
+    assert!(!folder.join("repo/.git/MERGE_HEAD").exists());
+}
+
 /// A repository with the files of a template.
 fn with_template(template: &str) -> TempDir {
     let folder = repository("tickets", "");
@@ -298,19 +437,24 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
     let repo = folder.join("repo");
     let flow = fs::read_to_string(repo.join("flow.yaml")).unwrap();
     fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
-    git(folder, "init -q --bare ../origin");
-    git(folder, &format!("remote add origin {}", folder.join("origin").display()));
-    // Its user goes on with other work while the session runs. The first push fails.
+    add_origin(folder);
+    // The user has a branch of that name, and goes on with other work while the session runs. The first push fails.
     let test = r#"test=["sh","-c","touch fixed; cd $HOME/repo; git switch -q -C mine; touch draft"]"#;
     fs::rename(folder.join("origin"), folder.join("away")).unwrap();
     let input = ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", test];
-    run(folder, &input).expect(1);
+    git(folder, "branch inspan/fix-s other");
+    let refused = run(folder, &input).expect(1);
+    assert!(refused.stderr.contains("'inspan/fix-s' already exists"), "{}", refused.stderr);
+    git(folder, "branch -m inspan/fix-s kept");
+    run(folder, &["resume", "s"]).expect(1);
     fs::rename(folder.join("away"), folder.join("origin")).unwrap();
+    // As git leaves it when it is killed while it writes.
+    fs::write(folder.join("repo/.git/worktrees/tree/index.lock"), "").unwrap();
     let done = run(folder, &["resume", "s"]);
     let pushed = done.json()["outputs"]["pullRequest"].to_string();
     assert!(pushed.contains("Count the herd behind a closed gate"), "{pushed}: {}", done.stderr);
-    assert_eq!(git(folder, "-C ../origin for-each-ref --format=%(refname)"), "refs/heads/fix-s\n");
-    assert_eq!(git(folder, "show --format= --name-only origin/fix-s"), "fixed\n");
+    assert_eq!(git(folder, "-C ../origin for-each-ref --format=%(refname)"), "refs/heads/inspan/fix-s\n");
+    assert_eq!(git(folder, "show --format= --name-only origin/inspan/fix-s"), "fixed\n");
     assert_eq!(git(folder, "branch --show-current"), "mine\n");
     assert!(git(folder, "status --porcelain").contains("?? draft\n"));
 }
@@ -318,20 +462,28 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
 #[test]
 fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
     // The agent checks off its own task, also at another place; or the process dies once it is checked off.
-    let own = r#"check=["sh","-c","grep -v 1 list > new; echo '- [x] 1' >> new; cat new > list; rm new"]"#;
+    let own = r#"check=["sh","-c","grep -av 1 list > new; echo '- [x] 1' >> new; cat new > list; rm new"]"#;
     for check in [own, r#"check=["true"]"#] {
         let folder = with_template("task-list");
         let folder = folder.path();
         let repo = folder.join("repo");
         let mv = "#!/bin/sh\n/bin/mv \"$@\" && mkdir $HOME/moved 2>/dev/null && kill -9 $PPID\nexit 0\n";
         write_program(&folder.join("bin/mv"), mv).unwrap();
-        fs::write(repo.join("list"), "- [ ] 1\r\n- [ ] 2\r\n- [x] 0\r\n- [ ] 2\r\n").unwrap();
+        // One task is not in UTF-8.
+        fs::write(repo.join("list"), b"- [ ] 1\r\n- [ ] 2\r\n- [ ] caf\xe9\r\n- [x] 0\r\n- [ ] 2\r\n")
+            .unwrap();
+        fs::write(repo.join("list.new"), "mine").unwrap();
         fs::set_permissions(repo.join("list"), fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink("list", repo.join("link")).unwrap();
-        run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]).expect(1);
-        let done = run(folder, &["resume", "s"]);
+        let run = |arguments: &[&str]| {
+            let arguments = [arguments, &["--no-input", "--json"]].concat();
+            ran(folder, call(folder, &arguments).env("LC_ALL", "C.UTF-8"))
+        };
+        run(&["run", "flow.yaml", "--session-id", "s", "-i", "file=link", "-i", check]).expect(1);
+        let done = run(&["resume", "s"]);
         let outputs = &done.json()["outputs"];
-        assert_eq!(outputs["done"], json!(3), "{outputs} {}", done.stderr);
+        assert_eq!(outputs["done"], json!(4), "{outputs} {}", done.stderr);
+        assert_eq!(fs::read_to_string(repo.join("list.new")).unwrap(), "mine");
         assert!(!outputs["report"].as_str().unwrap().contains("[ ]"), "{outputs}");
         assert!(fs::symlink_metadata(repo.join("link")).unwrap().is_symlink());
         assert_eq!(fs::metadata(repo.join("list")).unwrap().permissions().mode() & 0o777, 0o600);
