@@ -99,6 +99,7 @@ impl Facts {
         node.started_at = Some(at);
         node.retry_at = None;
         node.error = None;
+        node.duration_ms = None;
         node.deadline = spec.policy.timeout.map(|timeout| at + timeout);
         node.needs_confirmation = false;
         node.never_began = false;
