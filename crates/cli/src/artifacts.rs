@@ -138,6 +138,13 @@ pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Res
     copied
 }
 
+/// Held while files are taken over, if there are any: several attempts of a session may begin at the same time.
+pub(crate) fn lock(file: &Path, parent: &Parent) -> Option<File> {
+    of(file, &parent.session).exists().then_some(())?;
+    let lock = File::create(all(file).join(".taking")).ok()?;
+    lock.lock().ok().map(|()| lock)
+}
+
 /// Moves the folder of a session that is replaced, and leaves a link to where it is now. Gives whether that was possible.
 fn moved(from: &Path, to: &Path) -> bool {
     // A link is left by a session that never began: nothing else continues this one.

@@ -72,13 +72,14 @@ impl Invocation {
         trace(&self.env, Some(filter));
     }
 
-    /// The environment as agents and programs of sessions may see it. What git tells a hook about its repository is
+    /// The environment as agents and programs of sessions may see it: without the keys of the cluster. What git tells a hook about its repository is
     /// left out: a node that works in another one, or in a worktree, would write to that of the hook.
     pub(crate) fn session_env(&self) -> Environment {
         let set = self.env.get("INSPAN_ENGINE");
         let names: Vec<_> =
             self.engine.as_deref().into_iter().chain(set).flat_map(Engine::key_variables).collect();
-        self.env.without(|name| REPOSITORY.contains(&name) || names.iter().any(|hidden| hidden == name))
+        let is_hidden = |name: &str| name == SERVER_KEY || names.iter().any(|hidden| hidden == name);
+        self.env.without(|name| REPOSITORY.contains(&name) || is_hidden(name))
     }
 
     /// The commands that are shown to people: they mean the same sessions as this call. What is so without being named,
@@ -166,6 +167,9 @@ impl Invocation {
 pub(crate) fn asks_for_json() -> bool {
     std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
+
+/// The variable with the key for a server of Temporal.
+pub(crate) const SERVER_KEY: &str = "TEMPORAL_API_KEY";
 
 /// What `git rev-parse --local-env-vars` lists, without the variables of the configuration: people set those.
 const REPOSITORY: [&str; 12] = [

@@ -7,6 +7,7 @@ mod check;
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    path::Path,
     sync::Arc,
 };
 
@@ -24,7 +25,7 @@ use crate::{
     catalog::{Described, NodeCatalog},
     graph::{Graph, TaskRef},
     node::{Computed, DescribeNode},
-    schedule::{Action, AttemptEnd, CancelCause, CarriedRun, Interrupted, Run, StartNode},
+    schedule::{Action, AttemptEnd, CancelCause, CarriedRun, Interrupted, Run, StartNode, files::moved},
     state::{Conversation, SnapshotError},
 };
 
@@ -67,6 +68,19 @@ pub struct AttemptSpec {
     /// The environment variables with keys that its program may see.
     #[serde(default, skip_serializing_if = "no_secrets")]
     pub secrets: Arc<[String]>,
+}
+
+impl AttemptSpec {
+    /// The attempt as a machine runs it whose folder for the session's files is another one than where it was decided.
+    #[must_use]
+    pub fn with_artifacts(mut self, decided: &Path, here: &Path) -> Self {
+        if decided != here
+            && let (Some(decided), Some(here)) = (decided.to_str(), here.to_str())
+        {
+            self.input = moved(&self.input, decided, here);
+        }
+        self
+    }
 }
 
 fn no_secrets(secrets: &Arc<[String]>) -> bool {

@@ -11,7 +11,7 @@ mod conclude;
 mod conversations;
 mod end;
 mod fallback;
-mod files;
+pub(crate) mod files;
 mod frames;
 mod inherit;
 mod items;

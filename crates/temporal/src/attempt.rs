@@ -59,6 +59,14 @@ pub enum AttemptError {
     /// The worker stops.
     #[error("the worker stops")]
     WorkerStops,
+    /// This machine cannot run it; another one perhaps can.
+    #[error("machine `{machine}` cannot run it: {why}")]
+    Unfit {
+        /// The machine.
+        machine: String,
+        /// Why.
+        why: AgentError,
+    },
 }
 
 /// Runs attempts on this machine.
@@ -168,11 +176,16 @@ impl AttemptRunner {
         let work = async {
             let _lock = match self.lock(&spec, &cancel).await {
                 Ok(lock) => lock,
-                Err(end) => return ended(&spec, end),
+                Err(end) => return Ok(ended(&spec, end)),
             };
             let HostedAttempt { session: hosted, providers } = match self.host.attempt(&record) {
                 Ok(hosted) => hosted,
-                Err(error) => return ended(&spec, AttemptEnd::Error(error)),
+                Err(why) => return Err(AttemptError::Unfit { machine: self.machine.clone(), why }),
+            };
+            // Who decided may be another machine.
+            let spec = match (&begun.header.artifacts, hosted.context.artifacts()) {
+                (Some(decided), Some(here)) => spec.clone().with_artifacts(decided, here),
+                _ => spec.clone(),
             };
             let store: Arc<dyn RunStore> = Arc::<SharedStore>::clone(&self.store);
             let ground = Arc::new(LocalGround {
@@ -182,17 +195,16 @@ impl AttemptRunner {
                 log: Some((store, session.clone())),
                 is_log_current: false,
             });
-            let done =
-                run_attempt(Arc::clone(&hosted.nodes), spec.clone(), Progress::default(), ground).await;
+            let done = run_attempt(Arc::clone(&hosted.nodes), spec, Progress::default(), ground).await;
             providers.shutdown().await;
-            done
+            Ok(done)
         };
         let mut work = std::pin::pin!(work);
         let mut is_ending = false;
         let followed = loop {
             tokio::select! {
                 biased;
-                done = &mut work => break Ok(done),
+                done = &mut work => break done,
                 () = leave.cancelled(), if !is_ending => {
                     // The server has no more use for an attempt that the session ends: its own end is to come into the log.
                     is_ending = link.is_to_end().await;
@@ -205,6 +217,7 @@ impl AttemptRunner {
         };
         match followed {
             Ok(done) => link.catch_up(Some(done)).await,
+            Err(unfit @ AttemptError::Unfit { .. }) => Err(unfit),
             Err(failed) => {
                 // Its programs end before another attempt begins.
                 cancel.cancel();

@@ -24,7 +24,7 @@ use crate::{
     cluster::{Cluster, EngineError},
     decide::{Decider, Decision, RunningAttempt, SessionHost},
     log::SharedLog,
-    workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow},
+    workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow, UNFIT},
 };
 
 /// The pool of the nodes that name none.
@@ -127,7 +127,13 @@ impl Attempts {
             if !matches!(error, AttemptError::WorkerStops) {
                 tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt has no end");
             }
-            failure(&error.to_string())
+            match error {
+                AttemptError::Unfit { .. } => ApplicationFailure::builder(anyhow::anyhow!(error))
+                    .type_name(UNFIT.to_owned())
+                    .build()
+                    .into(),
+                error => failure(&error.to_string()),
+            }
         })
     }
 }

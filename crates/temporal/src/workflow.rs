@@ -11,7 +11,10 @@ use futures::{
 use inspan_protocol::SessionId;
 use serde::{Deserialize, Serialize};
 use temporalio_client::{WorkflowFetchHistoryOptions, WorkflowHistory};
-use temporalio_common::{RetryPolicy, error::TimeoutType};
+use temporalio_common::{
+    RetryPolicy,
+    error::{IncomingError, TimeoutType},
+};
 use temporalio_macros::{workflow, workflow_methods};
 use temporalio_sdk::{
     ActivityCancellationType, ActivityExecutionError, ActivityOptions, ContinueAsNewOptions,
@@ -49,6 +52,14 @@ const GOES_ON: &str = "begins until 45000";
 const MACHINE: Duration = Duration::from_secs(30 * 60);
 /// How often an attempt of one place may be lost in one history before it fails.
 const LOSSES: u32 = 20;
+
+/// How often in a row the same worker is asked again that could not decide.
+const SAME_WORKER: u32 = 1;
+
+/// The type of the failure of an attempt that a machine could not run.
+pub(crate) const UNFIT: &str = "unfit";
+/// How often an attempt of one place may be given up for that before it fails.
+const UNFIT_TIMES: u32 = 9;
 
 /// What a workflow is started with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -126,6 +137,7 @@ impl SessionWorkflow {
         let mut stop = None;
         let mut is_cancelled = false;
         let mut has_warned = false;
+        let mut undecided = 0;
         loop {
             ctx.state_mut(|state| state.is_woken = false);
             let asked = DecideInput {
@@ -136,14 +148,20 @@ impl SessionWorkflow {
                 ending: names_of_ending(&flights),
             };
             let Ok(decided) = ctx.execute_local_activity(Decisions::decide, asked, decision()).await else {
-                // No worker here could decide: it is asked again, perhaps another one.
+                // This worker could not decide. If it still cannot, its settings may be broken, or its version too old: a task
+                // that fails goes to any worker, and one that has succeeded to the same.
+                undecided += 1;
+                if undecided > SAME_WORKER {
+                    ctx.force_task_fail("this worker cannot decide what the session does");
+                    std::future::pending::<()>().await;
+                }
                 ctx.timer(
                     TimerOptions::builder(Duration::from_secs(5)).cancellation_token(detached()).build(),
                 )
                 .await;
                 continue;
             };
-            (lost, stop) = (Vec::new(), None);
+            (lost, stop, undecided) = (Vec::new(), None, 0);
             if decided.has_ended {
                 return Ok(());
             }
@@ -219,15 +237,20 @@ impl SessionWorkflow {
                 }
                 let times = losses.entry(flight.attempt.key.path.to_string()).or_default();
                 *times += 1;
+                let unfit = unfit(&error);
                 let given_up = match &flight.attempt.machine {
                     Some(machine) if was_not_taken(&error) => Some(format!(
                         "no worker on `{machine}` took it within {MACHINE:?}, and its agent's conversation is only there"
                     )),
-                    _ => (*times > LOSSES).then(|| format!("it was lost {times} times: {error}")),
+                    _ => unfit
+                        .clone()
+                        .filter(|_| *times >= UNFIT_TIMES)
+                        .or_else(|| (*times > LOSSES).then(|| format!("it was lost {times} times: {error}"))),
                 };
                 if *times > 2 {
                     // A worker that loses everything at once must not turn this into a busy loop.
-                    let pause = Duration::from_millis(250 * u64::from(*times));
+                    let unit = if unfit.is_some() { 1000 } else { 250 };
+                    let pause = Duration::from_millis(unit * u64::from(*times));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
                 lost.push(LostAttempt { attempt: flight.attempt, given_up, never_began: false });
@@ -257,6 +280,16 @@ pub async fn replay_history(history: &[u8]) -> Result<(), String> {
     let options = options.map_err(|error| error.to_string())?.build();
     let replayer = WorkflowReplayer::new(options).map_err(|error| error.to_string())?;
     replayer.replay_workflow(history).await.map_err(|error| error.to_string())
+}
+
+/// Why a machine could not run an attempt that it took.
+fn unfit(error: &ActivityExecutionError) -> Option<String> {
+    match error.cause() {
+        Some(IncomingError::Application(failed)) if failed.type_name() == Some(UNFIT) => {
+            Some(failed.to_string())
+        }
+        _ => None,
+    }
 }
 
 /// Whether no worker took an attempt in time.

@@ -226,7 +226,6 @@ impl Session {
             // What its channels use is a secret in the session, too.
             .env(marked(invocation.session_env(), &self.defaults))
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
-            .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
             .node_calls(self.calls.clone())
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.interactivity, self.mode.wait) {

@@ -5,9 +5,10 @@ use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration}
 use futures::StreamExt;
 use inspan_engine::{Clock, Hub, SystemClock};
 use inspan_flow::{
-    FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, StoreError, Verdict, WhenWaiting,
+    FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionEntry, SessionRecord, StoreError,
+    Verdict, WhenWaiting,
 };
-use inspan_protocol::{Command, SessionId};
+use inspan_protocol::{Command, SessionId, SessionStatus};
 use inspan_sessions::RESPONSE;
 use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
@@ -16,7 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::EngineReport;
 use crate::{
-    args::WorkerArgs, commands::session::SessionsHere, exit::Exit, failure::Failure, invocation::Invocation,
+    args::WorkerArgs,
+    commands::session::SessionsHere,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, SERVER_KEY},
     terminal,
 };
 
@@ -49,7 +54,7 @@ impl Engine {
             let why = "`--store` names a store of this machine, and a cluster has its sessions where `sessions` in its address says";
             return Err(Failure::usage(why).with_hint("leave it out, or add `--engine local`"));
         }
-        let key = invocation.env.get("TEMPORAL_API_KEY").map(str::to_owned);
+        let key = invocation.env.get(SERVER_KEY).map(str::to_owned);
         let cluster = address.parse::<Cluster>()?.with_api_key(key);
         let log = cluster.log(&invocation.env)?;
         let store = Arc::new(cluster.store(log.clone()));
@@ -101,7 +106,10 @@ impl Engine {
     ) -> Result<FlowRunResult, RunError> {
         let warning = async {
             tokio::time::sleep(UNDECIDED).await;
-            if self.store.entry(session).await.is_ok_and(|entry| entry.digest.last_seq == 0) {
+            let is_undecided = |entry: SessionEntry| {
+                entry.digest.last_seq == 0 || entry.digest.status == SessionStatus::Paused
+            };
+            if self.store.entry(session).await.is_ok_and(is_undecided) {
                 terminal::progress(&format!(
                     "warning: no worker has decided about session `{session}` for {UNDECIDED:?}: check with `inspan \
                      doctor` that one works, and that `sessions` in its address is the folder or bucket that it is here\n"

@@ -35,7 +35,7 @@ fn has_text(value: &Value, part: &str) -> bool {
 }
 
 /// The value with another path for a folder and what is in it.
-fn moved(value: &Value, from: &str, to: &str) -> Value {
+pub(crate) fn moved(value: &Value, from: &str, to: &str) -> Value {
     match value {
         Value::String(text) => Value::String(moved_text(text, from, to)),
         Value::Array(items) => items.iter().map(|item| moved(item, from, to)).collect(),

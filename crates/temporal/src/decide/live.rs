@@ -4,6 +4,7 @@ mod requests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    path::Path,
     sync::Arc,
 };
 
@@ -448,6 +449,7 @@ impl Live {
         let key = AttemptKey::of(&spec);
         step.header.forwarded.extend(self.outbox.of(&spec.path).into_iter().map(|mail| (key.clone(), mail)));
         step.header.begin.push(spec);
+        step.header.artifacts = self.hosted.context.artifacts().map(Path::to_path_buf);
     }
 
     fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {

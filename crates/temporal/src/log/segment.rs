@@ -1,6 +1,6 @@
 //! What is appended to a log at once, and what is asked of a session.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
 
 use inspan_flow_core::{AttemptDone, AttemptSpec, ControlWait};
 use inspan_protocol::{BudgetRaise, Command, Envelope, Event, EventId, NodePath, SessionId, Timestamp};
@@ -64,6 +64,9 @@ pub(crate) struct Header {
     /// Attempts that begin, once this is stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) begin: Vec<AttemptSpec>,
+    /// The session's folder for files as the inputs of these attempts have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) artifacts: Option<PathBuf>,
     /// Attempts that are to end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cancel: Vec<AttemptKey>,
@@ -182,6 +185,7 @@ impl Segment {
             machine: None,
             runner: None,
             begin: Vec::new(),
+            artifacts: None,
             cancel: Vec::new(),
             mail: Vec::new(),
             forwarded: Vec::new(),

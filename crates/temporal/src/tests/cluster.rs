@@ -156,9 +156,14 @@ impl TestCluster {
 
     /// Another worker, which runs attempts.
     pub(super) fn runner(&self) -> AttemptRunner {
+        self.runner_of(Arc::new(Machine))
+    }
+
+    /// A worker on a machine with this host.
+    pub(super) fn runner_of(&self, host: Arc<dyn SessionHost>) -> AttemptRunner {
         let notify = Arc::new(|_| Box::pin(async {}) as futures::future::BoxFuture<'static, ()>);
         let (log, locks) = (self.log.clone(), self.locks.path());
-        AttemptRunner::new(log, "a", Arc::new(Machine), Arc::new(SystemClock), notify, locks)
+        AttemptRunner::new(log, "a", host, Arc::new(SystemClock), notify, locks)
     }
 
     /// Appends an event of an attempt, as its worker does.

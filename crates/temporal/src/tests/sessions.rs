@@ -4,13 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use inspan_engine::{Clock, Hub, LaterClock, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
-use inspan_protocol::{Command, Event, NodePath, SessionId, SessionStatus, Timestamp};
+use inspan_flow_core::SessionRecord;
+use inspan_protocol::{AgentError, Command, ErrorCode, Event, NodePath, SessionId, SessionStatus, Timestamp};
 use inspan_store::{StoreError, async_trait};
 use object_store::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::TestCluster;
-use crate::{LostAttempt, SessionWaker, SharedLog, SharedStore, WorkflowStatus};
+use crate::{
+    HostedAttempt, HostedSession, LostAttempt, SessionHost, SessionWaker, SharedLog, SharedStore,
+    WorkflowStatus,
+};
 
 const TWO: &str = "
 flow: { name: two, outputs: { said: '{{ b.stdout }}' } }
@@ -74,6 +78,34 @@ async fn nothing_is_stored_where_a_folder_is_not_mounted_any_more() {
     let facts = cluster.facts(&session).await;
     assert_eq!(facts.iter().filter(|fact| *fact == "task:interrupted a").count(), 1);
     assert_eq!(facts.last().map(String::as_str), Some("harness:complete"));
+}
+
+/// A machine whose settings are broken.
+struct Broken;
+
+impl SessionHost for Broken {
+    fn session(&self, _: &SessionRecord) -> Result<HostedSession, AgentError> {
+        Err(AgentError::new(ErrorCode::ConfigInvalid, "broken"))
+    }
+
+    fn attempt(&self, _: &SessionRecord) -> Result<HostedAttempt, AgentError> {
+        Err(AgentError::new(ErrorCode::ConfigInvalid, "broken"))
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_a_machine_cannot_run_has_no_end_there() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", TWO).await;
+    let begun = cluster.decider().decide(&session, &[], None).await.unwrap();
+    let ran =
+        cluster.runner_of(Arc::new(Broken)).run(&session, &begun.running[0], CancellationToken::new()).await;
+    assert_eq!(ran.unwrap_err().to_string(), "machine `a` cannot run it: broken (CONFIG_INVALID)");
+    let attempt = begun.running[0].clone();
+    let lost = [LostAttempt { attempt, given_up: None, never_began: false }];
+    cluster.decider().decide(&session, &lost, None).await.unwrap();
+    cluster.run(&session, &[], |_| false).await;
+    assert_eq!(cluster.facts(&session).await.last().map(String::as_str), Some("harness:complete"));
 }
 
 #[tokio::test]

@@ -12,8 +12,11 @@ use inspan_protocol::{AgentError, ErrorCode, SessionId};
 use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
-use super::{Begin, RunMode, Session, SessionSettings, WaitMode, providers};
-use crate::{commands::resume::graph_of, failure::Failure, invocation::Invocation, settings::Settings};
+use super::{Begin, RunMode, Session, SessionSettings, WaitMode, providers, take_over_files};
+use crate::{
+    artifacts, commands::resume::graph_of, failure::Failure, invocation::Invocation, settings::Settings,
+    store,
+};
 
 /// How many sessions a worker remembers.
 const REMEMBERED: usize = 256;
@@ -99,6 +102,12 @@ impl SessionHost for SessionsHere {
             own = providers(&known.calls);
             known.nodes = builtin_nodes(&own);
             known.providers = own.clone();
+        }
+        if let (Some(parent), Ok(file)) = (&record.parent, store::path(&self.invocation)) {
+            // Another attempt, or worker of this machine, may be about to do the same.
+            let _one = artifacts::lock(&file, parent);
+            take_over_files(&file, parent, &record.session)
+                .map_err(|what| AgentError::new(ErrorCode::Process, what))?;
         }
         let session = self.hosted(&record.session, known).map_err(refused)?;
         Ok(HostedAttempt { session, providers: own })
