@@ -219,7 +219,7 @@ impl Run {
     fn may_have_taken_effect(&self, task: TaskRef) -> bool {
         self.before(task).is_some_and(|(reusable, path)| {
             reusable.task(&path).is_some_and(|left| left.was_broken_off(true))
-                && self.failure_taken_over(task, &reusable, &path).is_none()
+                && self.failure_taken_over(task, reusable, &path).is_none()
         })
     }
 
