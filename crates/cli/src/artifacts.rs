@@ -139,6 +139,7 @@ pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Res
 }
 
 /// Held while files are taken over, if there are any: several attempts of a session may begin at the same time.
+#[cfg(feature = "temporal")]
 pub(crate) fn lock(file: &Path, parent: &Parent) -> Option<File> {
     of(file, &parent.session).exists().then_some(())?;
     let lock = File::create(all(file).join(".taking")).ok()?;

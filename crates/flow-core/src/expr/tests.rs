@@ -262,6 +262,28 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
 }
 
 #[test]
+fn in_the_entry_of_a_server_only_the_flows_own_text_names_variables() {
+    let mut values = Values::new();
+    values.flow["input"] = json!({ "topic": "${TOKEN}", "rest": "{TOKEN}" });
+    let under = |key: &str, text: &str| {
+        let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is no template") };
+        let entry = TemplateValue::Object(vec![(key.to_owned(), TemplateValue::Bound(binding))]);
+        Template::new(NodeId::new("x").ok(), "input", entry)
+            .resolve(&values.scope())
+            .map_err(|error| error.to_string())
+    };
+    let refused = "node `x`, key `input.mcpServers`: `flow.input.topic`: it gives `${`, and only the flow's own text may name a \
+        variable of the environment here";
+    assert_eq!(under("mcpServers", "{{ flow.input.topic }}"), Err(refused.to_owned()));
+    for text in ["a {{ flow.input.topic }}", "{{ flow.input.topic | upper }}", "${{ flow.input.rest }}"] {
+        assert!(under("mcpServers", text).is_err(), "{text}");
+    }
+    let own = under("mcpServers", "Bearer ${TOKEN} {{ flow.name }}");
+    assert_eq!(own, Ok(json!({ "mcpServers": "Bearer ${TOKEN} f" })));
+    assert_eq!(under("prompt", "{{ flow.input.topic }}"), Ok(json!({ "prompt": "${TOKEN}" })));
+}
+
+#[test]
 fn what_is_no_template_is_refused_with_its_place() {
     let values = Values::new();
     let rows = [

@@ -197,32 +197,26 @@ fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_sessi
 
 #[test]
 fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_session() {
-    let fails_with = |code: ErrorCode, message: &'static str| {
+    let planned = |text: &str, code: ErrorCode, message: &'static str| {
         let fails = move |start: &StartNode, run: &Run| {
             let mut steps = talk(start, run);
             *steps.last_mut().unwrap() = AttemptStep::End(AttemptEnd::Error(AgentError::new(code, message)));
             steps
         };
-        let failed = Sim::new(&graph(DEPLOY), &[]).driven(fails);
-        let plan = Sim::reusing(&graph(DEPLOY), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
-        let [dropped, ..] = lost(&failed, &DEPLOY.replace("deploy", "publish"));
-        (plan.nodes[0].decision, dropped.len())
+        let failed = Sim::new(&graph(text), &[]).driven(fails);
+        let plan = Sim::reusing(&graph(text), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
+        let [dropped, ..] = lost(&failed, &text.replace("deploy", "publish"));
+        (plan.nodes.iter().map(|node| node.decision).collect::<Vec<_>>(), dropped.len())
     };
-    assert_eq!(fails_with(ErrorCode::Timeout, "too late"), (ReuseDecision::Asks, 1));
-    assert_eq!(fails_with(ErrorCode::Process, "refused"), (ReuseDecision::Runs(ReuseReason::Failed), 0));
+    let (decisions, dropped) = planned(DEPLOY, ErrorCode::Timeout, "too late");
+    assert_eq!((decisions[0], dropped), (ReuseDecision::Asks, 1));
+    let (decisions, dropped) = planned(DEPLOY, ErrorCode::Process, "refused");
+    assert_eq!((decisions[0], dropped), (ReuseDecision::Runs(ReuseReason::Failed), 0));
     // A failure that was handled is taken over, whatever it was.
     let handled = format!(
         "{DEPLOY}  - {{ id: refund, type: talk.agent, input: {{ prompt: r }}, dependsOn: [{{ node: deploy, on: failure }}] }}\n"
     );
-    let fails = |start: &StartNode, run: &Run| {
-        let mut steps = talk(start, run);
-        let error = AgentError::new(ErrorCode::Timeout, "too late");
-        *steps.last_mut().unwrap() = AttemptStep::End(AttemptEnd::Error(error));
-        steps
-    };
-    let failed = Sim::new(&graph(&handled), &[]).driven(fails);
-    let plan = Sim::reusing(&graph(&handled), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
-    let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
+    let (decisions, _) = planned(&handled, ErrorCode::Timeout, "too late");
     assert_eq!(
         decisions,
         [ReuseDecision::Reused, ReuseDecision::Skipped, ReuseDecision::Runs(ReuseReason::Failed)]
