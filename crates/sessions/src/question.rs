@@ -98,7 +98,7 @@ impl OpenQuestions {
                 self.is_blocked = false;
                 self.running.clear();
                 // The agents that asked are gone.
-                return self.close(|prompt| prompt.kind == PromptKind::Permission);
+                return self.close(|prompt| prompt.kind != PromptKind::Input);
             }
             Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
             Event::TaskInterrupted { .. } => {

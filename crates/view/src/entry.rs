@@ -121,9 +121,9 @@ impl DisplayStatus {
 
 /// The questions of a session that an answer can still reach.
 pub fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &Prompt> {
-    // Who asked for a permission is gone with the process, and of two answers that wait only the first counts.
+    // The agents that asked are gone with the process, and of two answers that wait only the first counts.
     let is_lost =
-        |prompt: &Prompt| prompt.kind == PromptKind::Permission || entry.answered.contains(&prompt.prompt_id);
+        |prompt: &Prompt| prompt.kind != PromptKind::Input || entry.answered.contains(&prompt.prompt_id);
     let gone = entry.liveness == Liveness::Gone;
     entry.digest.prompts.iter().filter(move |prompt| !(gone && is_lost(prompt)))
 }

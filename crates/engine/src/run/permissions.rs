@@ -117,7 +117,11 @@ impl HubBroker {
                 Ok(reply) if reply.choice.as_deref() != Some(NO_ANSWER) => {
                     answers.push(chosen(&question, reply));
                 }
-                Ok(_) => return PermissionDecision::Deny { message: "nobody answered".to_owned() },
+                Ok(Reply { content, .. }) => {
+                    let is_said = content != NO_ANSWER;
+                    let message = if is_said { content } else { "nobody answered".to_owned() };
+                    return PermissionDecision::Deny { message };
+                }
                 Err(unanswered) => return PermissionDecision::Deny { message: unanswered.to_string() },
             }
         }
@@ -149,8 +153,12 @@ fn chosen(question: &AgentQuestion, reply: Reply) -> Vec<String> {
         label.or_else(|| question.options.get(at?)).map(|option| option.label.clone())
     };
     let several = || reply.content.split(',').map(option).collect::<Option<Vec<_>>>();
-    let parts = if question.multiple && reply.choice.is_none() { several() } else { None };
-    parts.unwrap_or_else(|| vec![reply.content])
+    match reply.choice {
+        // A comment may come with a choice.
+        Some(choice) if choice != reply.content => vec![choice, reply.content],
+        None if question.multiple => several().unwrap_or_else(|| vec![reply.content.clone()]),
+        _ => vec![reply.content],
+    }
 }
 
 /// Only the choices `ALLOW` and `ALWAYS` allow; any other answer is a denial.

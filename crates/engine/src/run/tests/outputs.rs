@@ -145,9 +145,11 @@ async fn the_questions_of_an_agent_are_asked_one_after_another() {
     .unwrap();
     let policy = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
     let allowed = |answers| PermissionDecision::Allow { updated_input: Some(json!({ "answers": answers })) };
-    let rows: [(&[&str], PermissionDecision); 4] = [
+    let rows: [(&[&str], PermissionDecision); 6] = [
         (&["red", "LID, 2"], allowed(json!([["red"], ["lid", "lock"]]))),
         (&["green, or red", "lid, hinge"], allowed(json!([["green, or red"], ["lid, hinge"]]))),
+        (&["red|but dark", "lid"], allowed(json!([["red", "but dark"], ["lid"]]))),
+        (&["no answer|decide it"], PermissionDecision::Deny { message: "decide it".to_owned() }),
         (&["blue", "no answer"], PermissionDecision::Deny { message: "nobody answered".to_owned() }),
         (&[], PermissionDecision::Deny { message: "nobody answered".to_owned() }),
     ];
@@ -168,7 +170,9 @@ async fn the_questions_of_an_agent_are_asked_one_after_another() {
             settle().await;
             let [open] = &hub.open_prompts()[..] else { panic!("one question at a time") };
             assert_eq!(open.kind, PromptKind::Question);
-            hub.reply(open.prompt_id.clone(), *reply, None).unwrap();
+            let (choice, text) =
+                reply.split_once('|').map_or((None, *reply), |(choice, text)| (Some(choice), text));
+            hub.reply(open.prompt_id.clone(), text, choice.map(str::to_owned)).unwrap();
         }
         assert_eq!(decided.await.unwrap(), decision, "{replies:?}");
     }
