@@ -220,8 +220,15 @@ impl TemplateValue {
                     BindingError { place, expression: expression.to_owned(), reason }
                 };
                 let value = binding.resolve(scope, limits).map_err(failed)?;
-                // Else an output could name a secret.
-                if key.is_in_server() && variables(&value) > binding.own_variables() {
+                // Else an output could name a secret: itself, or with the text around it.
+                let mut names_one = false;
+                if key.is_in_server() {
+                    self.each_path(&mut |path| {
+                        names_one |= path.get(scope).is_ok_and(|read| variables(read) > 0);
+                    });
+                    names_one |= variables(&value) > binding.own_variables();
+                }
+                if names_one {
                     let reason = "it gives `${`, and only the flow's own text may name a variable of the environment here";
                     return Err(failed((binding.first_source(), reason.to_owned())));
                 }
@@ -264,9 +271,7 @@ impl Binding {
             Self::Text(pieces) => {
                 pieces.iter().map(|piece| if let Piece::Text(text) = piece { count(text) } else { 0 }).sum()
             }
-            Self::CompiledTemplate(script) => {
-                script.body.iter().map(|part| if let Stmt::Text(text) = part { count(text) } else { 0 }).sum()
-            }
+            Self::CompiledTemplate(script) => own_variables(&script.body),
         }
     }
 
@@ -318,6 +323,18 @@ impl Binding {
             }
         }
     }
+}
+
+/// How many variables of the environment a template names itself, at any depth.
+fn own_variables(parts: &[Stmt]) -> usize {
+    let own = |part: &Stmt| match part {
+        Stmt::Text(text) | Stmt::Emit(_, text) => text.matches("${").count(),
+        Stmt::For(each) => own_variables(&each.body) + own_variables(&each.otherwise),
+        Stmt::If(parts) => own_variables(&parts.2) + own_variables(&parts.3),
+        Stmt::With(_, body) | Stmt::SetBlock(_, _, body) | Stmt::Filter(_, body) => own_variables(body),
+        Stmt::Set(..) | Stmt::Do(..) => 0,
+    };
+    parts.iter().map(own).sum()
 }
 
 /// How many variables of the environment the texts of a value name.

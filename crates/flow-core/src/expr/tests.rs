@@ -268,18 +268,28 @@ fn in_the_entry_of_a_server_only_the_flows_own_text_names_variables() {
     let under = |key: &str, text: &str| {
         let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is no template") };
         let entry = TemplateValue::Object(vec![(key.to_owned(), TemplateValue::Bound(binding))]);
+        let entry = TemplateValue::Object(vec![("options".to_owned(), entry)]);
         Template::new(NodeId::new("x").ok(), "input", entry)
             .resolve(&values.scope())
+            .map(|value| value["options"].clone())
             .map_err(|error| error.to_string())
     };
-    let refused = "node `x`, key `input.mcpServers`: `flow.input.topic`: it gives `${`, and only the flow's own text may name a \
+    let refused = "node `x`, key `input.options.mcpServers`: `flow.input.topic`: it gives `${`, and only the flow's own text may name a \
         variable of the environment here";
     assert_eq!(under("mcpServers", "{{ flow.input.topic }}"), Err(refused.to_owned()));
-    for text in ["a {{ flow.input.topic }}", "{{ flow.input.topic | upper }}", "${{ flow.input.rest }}"] {
+    let chosen = "{{ flow.input.topic if flow.name else '${TOKEN}' }}";
+    for text in
+        ["a {{ flow.input.topic }}", "{{ flow.input.topic | upper }}", "${{ flow.input.rest }}", chosen]
+    {
         assert!(under("mcpServers", text).is_err(), "{text}");
     }
     let own = under("mcpServers", "Bearer ${TOKEN} {{ flow.name }}");
     assert_eq!(own, Ok(json!({ "mcpServers": "Bearer ${TOKEN} f" })));
+    let either = under("mcpServers", "Bearer {{ '${TOKEN}' if flow.name else 'none' }}");
+    assert_eq!(either, Ok(json!({ "mcpServers": "Bearer ${TOKEN}" })));
+    assert_eq!(under("server", "{{ flow.input.topic }}"), Ok(json!({ "server": "${TOKEN}" })));
+    let nested = under("mcpServers", "{% if flow.name %}--key=${KEY}{% endif %}");
+    assert_eq!(nested, Ok(json!({ "mcpServers": "--key=${KEY}" })));
     assert_eq!(under("prompt", "{{ flow.input.topic }}"), Ok(json!({ "prompt": "${TOKEN}" })));
 }
 

@@ -28,12 +28,11 @@ impl Key<'_> {
     pub(crate) fn is_in_server(&self) -> bool {
         match self {
             Self::Root => false,
-            Self::Field(parent, name) => {
-                *name == "mcpServers"
-                    || (*name == "server" && parent.last() == "input")
-                    || parent.is_in_server()
-            }
             Self::Index(parent, _) => parent.is_in_server(),
+            Self::Field(parent, _) if parent.is_in_server() => true,
+            Self::Field(parent, "mcpServers") => parent.last() == "options",
+            Self::Field(Self::Field(Self::Root, "input"), "server") => true,
+            Self::Field(..) => false,
         }
     }
 
