@@ -218,8 +218,11 @@ impl Run {
     /// Whether the earlier session began with a task that has external effects, and nothing says whether its work is done.
     fn may_have_taken_effect(&self, task: TaskRef) -> bool {
         self.before(task).is_some_and(|(reusable, path)| {
-            reusable.task(&path).is_some_and(|left| left.was_broken_off(true))
-                && self.failure_taken_over(task, reusable, &path).is_none()
+            let Some(left) = reusable.task(&path).filter(|left| left.was_broken_off(true)) else {
+                return false;
+            };
+            let is_same = self.same_flow || (self.any_input(task) == left.input && !self.follows_work(task));
+            !is_same || self.failure_taken_over(task, reusable, &path).is_none()
         })
     }
 

@@ -197,26 +197,29 @@ fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_sessi
 
 #[test]
 fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_session() {
-    let planned = |text: &str, code: ErrorCode, message: &'static str| {
+    let planned = |text: &str, edited: &str, code: ErrorCode, message: &'static str| {
         let fails = move |start: &StartNode, run: &Run| {
             let mut steps = talk(start, run);
             *steps.last_mut().unwrap() = AttemptStep::End(AttemptEnd::Error(AgentError::new(code, message)));
             steps
         };
         let failed = Sim::new(&graph(text), &[]).driven(fails);
-        let plan = Sim::reusing(&graph(text), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
+        let plan = Sim::reusing(&graph(edited), reusable(&failed, usize::MAX)).run.plan(Timestamp::default());
         let [dropped, ..] = lost(&failed, &text.replace("deploy", "publish"));
         (plan.nodes.iter().map(|node| node.decision).collect::<Vec<_>>(), dropped.len())
     };
-    let (decisions, dropped) = planned(DEPLOY, ErrorCode::Timeout, "too late");
+    let (decisions, dropped) = planned(DEPLOY, DEPLOY, ErrorCode::Timeout, "too late");
     assert_eq!((decisions[0], dropped), (ReuseDecision::Asks, 1));
-    let (decisions, dropped) = planned(DEPLOY, ErrorCode::Process, "refused");
+    let (decisions, dropped) = planned(DEPLOY, DEPLOY, ErrorCode::Process, "refused");
     assert_eq!((decisions[0], dropped), (ReuseDecision::Runs(ReuseReason::Failed), 0));
-    // A failure that was handled is taken over, whatever it was.
+    // A failure that was handled is taken over, whatever it was, unless the node was edited.
     let handled = format!(
         "{DEPLOY}  - {{ id: refund, type: talk.agent, input: {{ prompt: r }}, dependsOn: [{{ node: deploy, on: failure }}] }}\n"
     );
-    let (decisions, _) = planned(&handled, ErrorCode::Timeout, "too late");
+    let edited = handled.replace("prompt: deploy", "prompt: again");
+    let (decisions, _) = planned(&handled, &edited, ErrorCode::Timeout, "too late");
+    assert_eq!(decisions[0], ReuseDecision::Asks);
+    let (decisions, _) = planned(&handled, &handled, ErrorCode::Timeout, "too late");
     assert_eq!(
         decisions,
         [ReuseDecision::Reused, ReuseDecision::Skipped, ReuseDecision::Runs(ReuseReason::Failed)]
