@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::hub::{Hub, Unanswered};
+use crate::hub::{Hub, PendingReply, Unanswered};
 
 const ALLOW: &str = "allow";
 /// The tool is not asked for again in this run.
@@ -74,14 +74,12 @@ impl PermissionBroker for HubBroker {
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         // The agent's own words about it are no part of the question.
         detail.extend(request.description.map(|said| ("description".to_owned(), Value::from(said))));
-        let asked = self.hub.ask(Prompt {
+        let asked = self.ask(Prompt {
             choices: Some(vec![ALLOW.to_owned(), ALWAYS.to_owned(), DENY.to_owned()]),
             detail: Some(self.redactor.value(Value::Object(detail))),
-            deadline: Some(self.question_ends()),
             default: Some(DENY.to_owned()),
             ..self.hub.new_prompt(PromptKind::Permission, self.redactor.text(&question))
         });
-        let asked = asked.settled_unless(self.cancel.clone());
         let allowed = Arc::clone(&self.allowed);
         let answered = move |answer: Result<Reply, Unanswered>| {
             if matches!(&answer, Ok(Reply { choice: Some(choice), .. }) if choice == ALWAYS) {
@@ -94,10 +92,11 @@ impl PermissionBroker for HubBroker {
 }
 
 impl HubBroker {
-    /// When a question ends that is asked now.
-    fn question_ends(&self) -> Timestamp {
+    /// Asks a question that is open as long as the agent waits for it and the run may take, and no longer than the policy says.
+    fn ask(&self, prompt: Prompt) -> PendingReply {
         let deadline = self.hub.clock().now() + self.deadline;
-        self.run_ends.map_or(deadline, |ends| ends.min(deadline))
+        let deadline = self.run_ends.map_or(deadline, |ends| ends.min(deadline));
+        self.hub.ask(Prompt { deadline: Some(deadline), ..prompt }).settled_unless(self.cancel.clone())
     }
 
     /// The answers to an agent's questions, which are asked one after another. One without an answer ends them.
@@ -106,14 +105,13 @@ impl HubBroker {
         for question in questions {
             let labels = question.options.iter().map(|option| self.redactor.text(&option.label));
             let choices: Vec<String> = labels.chain([NO_ANSWER.to_owned()]).collect();
-            let asked = self.hub.ask(Prompt {
+            let asked = self.ask(Prompt {
                 choices: Some(choices),
                 allow_text: Some(true),
-                deadline: Some(self.question_ends()),
                 default: Some(NO_ANSWER.to_owned()),
                 ..self.hub.new_prompt(PromptKind::Question, self.redactor.text(&text(&question)))
             });
-            match asked.settled_unless(self.cancel.clone()).await {
+            match asked.await {
                 Ok(reply) if reply.choice.as_deref() != Some(NO_ANSWER) => {
                     answers.push(chosen(&question, reply));
                 }
