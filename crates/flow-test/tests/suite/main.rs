@@ -518,7 +518,7 @@ fn test_files_are_found_and_cases_are_chosen() {
     assert_eq!(names(&[""], &[]), Ok(all.clone()));
     assert_eq!(names(&["a.yaml"], &[]), Ok(["one", "two", "three"].map(str::to_owned).to_vec()));
     assert_eq!(
-        names(&["", "b/b.test.yaml"], &["tests/", "ou"]),
+        names(&["", "b/b.test.yaml"], &["tests/", "fou"]),
         Ok(["four", "two", "three"].map(str::to_owned).to_vec())
     );
     let none = "this flow has no test file: none beside it, and none in `tests`, is for it";
