@@ -72,14 +72,15 @@ impl Invocation {
         trace(&self.env, Some(filter));
     }
 
-    /// The environment as agents and programs of sessions may see it: without the keys of the cluster. What git tells a hook about its repository is
-    /// left out: a node that works in another one, or in a worktree, would write to that of the hook.
+    /// The environment as agents and programs of sessions may see it: without the keys of the cluster, which are secrets
+    /// nevertheless. What git tells a hook about its repository is left out: a node that works in another one, or in a
+    /// worktree, would write to that of the hook.
     pub(crate) fn session_env(&self) -> Environment {
         let set = self.env.get("INSPAN_ENGINE");
         let names: Vec<_> =
             self.engine.as_deref().into_iter().chain(set).flat_map(Engine::key_variables).collect();
-        let is_hidden = |name: &str| name == SERVER_KEY || names.iter().any(|hidden| hidden == name);
-        self.env.without(|name| REPOSITORY.contains(&name) || is_hidden(name))
+        let is_key = |name: &str| name == SERVER_KEY || names.iter().any(|key| key == name);
+        self.env.without(|name| REPOSITORY.contains(&name)).withhold(is_key)
     }
 
     /// The commands that are shown to people: they mean the same sessions as this call. What is so without being named,

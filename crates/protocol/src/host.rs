@@ -56,6 +56,8 @@ pub struct Environment {
     variables: Arc<BTreeMap<String, String>>,
     /// The names of those that hold secrets, whatever they are called.
     secrets: Arc<BTreeSet<String>>,
+    /// Variables that nobody gets and whose values are secrets all the same.
+    withheld: Arc<BTreeMap<String, String>>,
 }
 
 impl Environment {
@@ -102,9 +104,10 @@ impl Environment {
         self.secrets.contains(name)
     }
 
-    /// The variables that are marked as secrets.
+    /// The variables that are marked as secrets, and those that are withheld.
     pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.iter().filter(|(name, _)| self.secrets.contains(*name))
+        let withheld = self.withheld.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        self.iter().filter(|(name, _)| self.secrets.contains(*name)).chain(withheld)
     }
 
     /// The same environment without some variables.
@@ -112,7 +115,18 @@ impl Environment {
     pub fn without(&self, hidden: impl Fn(&str) -> bool) -> Self {
         let seen = self.variables.iter().filter(|(name, _)| !hidden(name));
         let variables = seen.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
+        Self { variables: Arc::new(variables), ..self.clone() }
+    }
+
+    /// The same environment without some variables, whose values are still taken out of what is reported: a program may
+    /// find them elsewhere, such as in `/proc`.
+    #[must_use]
+    pub fn withhold(&self, withheld: impl Fn(&str) -> bool) -> Self {
+        let mut known = (*self.withheld).clone();
+        known.extend(
+            self.iter().filter(|(name, _)| withheld(name)).map(|(n, v)| (n.to_owned(), v.to_owned())),
+        );
+        Self { withheld: Arc::new(known), ..self.without(withheld) }
     }
 
     /// The same environment with one variable set.
@@ -120,13 +134,13 @@ impl Environment {
     pub fn with(&self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let mut variables = (*self.variables).clone();
         variables.insert(name.into(), value.into());
-        Self { variables: Arc::new(variables), secrets: self.secrets.clone() }
+        Self { variables: Arc::new(variables), ..self.clone() }
     }
 }
 
 impl FromIterator<(String, String)> for Environment {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
-        Self { variables: Arc::new(pairs.into_iter().collect()), secrets: Arc::default() }
+        Self { variables: Arc::new(pairs.into_iter().collect()), ..Self::default() }
     }
 }
 

@@ -229,6 +229,21 @@ fn what_is_marked_is_a_secret_whatever_it_is_called() {
 }
 
 #[test]
+fn what_is_withheld_is_a_secret_that_nobody_gets() {
+    let env: Environment = [("SERVER", "key-of-a-server"), ("KEPT", "kept")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+        .collect();
+    let seen = env
+        .withhold(|name| name == "SERVER")
+        .with("MORE", "more")
+        .mark(["MORE"])
+        .without(|name| name == "MORE");
+    assert_eq!(seen.iter().collect::<Vec<_>>(), [("KEPT", "kept")]);
+    assert_eq!(Redactor::new(&seen).text("kept key-of-a-server"), "kept [redacted SERVER]");
+}
+
+#[test]
 fn what_options_give_to_programs_and_servers_is_known_by_its_names() {
     let env: Environment = [("ELSEWHERE", "value-of-elsewhere")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
