@@ -13,7 +13,10 @@ use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
 use inspan_flow::{LocalGround, Progress, RunStore, run_attempt};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, FACTS};
 use inspan_protocol::{AgentError, Command, Envelope, ErrorCode, Event, PromptId, SessionId, Timestamp};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::{
+    task,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -178,10 +181,13 @@ impl AttemptRunner {
                 Ok(lock) => lock,
                 Err(end) => return Ok(ended(&spec, end)),
             };
-            let HostedAttempt { session: hosted, providers } = match self.host.attempt(&record) {
-                Ok(hosted) => hosted,
-                Err(why) => return Err(AttemptError::Unfit { machine: self.machine.clone(), why }),
-            };
+            // It may copy files for long, and the server must hear from the attempt meanwhile.
+            let (host, of) = (Arc::clone(&self.host), record.clone());
+            let hosted = task::spawn_blocking(move || host.attempt(&of)).await;
+            let hosted =
+                hosted.unwrap_or_else(|failed| Err(AgentError::new(ErrorCode::Process, failed.to_string())));
+            let HostedAttempt { session: hosted, providers } =
+                hosted.map_err(|why| AttemptError::Unfit { machine: self.machine.clone(), why })?;
             // Who decided may be another machine.
             let spec = match (&begun.header.artifacts, hosted.context.artifacts()) {
                 (Some(decided), Some(here)) => spec.clone().with_artifacts(decided, here),

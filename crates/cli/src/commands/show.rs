@@ -76,8 +76,9 @@ impl View {
             if entry.has_cut_turns() {
                 console.lose_process();
             }
-            let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
-            let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
+            let path = store::path(invocation).ok();
+            let artifacts = path.map(|path| artifacts::of(&path, &found.session));
+            let artifacts = artifacts.filter(|folder| folder.is_dir());
             Ok((Self { entry, record, console, artifacts, commands: invocation.commands() }, log))
         })
     }
