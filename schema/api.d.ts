@@ -619,6 +619,8 @@ declare namespace Api {
   } | {
     /** The question; the only open one if absent. */
     prompt?: string | null;
+    /** What the agent is told, such as what it should do instead. */
+    reason?: string | null;
     type: "reject";
   } | {
     /** The message. */

@@ -95,12 +95,15 @@ pub(crate) fn typed(prompt: &Prompt, text: &str) -> Result<SessionCommand, Strin
         let choices: Vec<_> = prompt.choices.iter().flatten().map(|choice| format!("`{choice}`")).collect();
         return Err(format!("`{text}` answers none of: {}", choices.join(", ")));
     };
-    let field = match (prompt.kind, &answer.choice) {
-        (PromptKind::Permission, _) => "decision",
-        (_, Some(_)) => "choice",
-        (_, None) => "answer",
+    let filled = match (prompt.kind, answer.choice) {
+        (PromptKind::Permission, Some(choice)) if choice != answer.content => {
+            json!({ "decision": choice, "reason": answer.content })
+        }
+        (PromptKind::Permission, _) => json!({ "decision": answer.content }),
+        (_, Some(_)) => json!({ "choice": answer.content }),
+        (_, None) => json!({ "answer": answer.content }),
     };
-    answer_command(prompt, &json!({ field: answer.content }))
+    answer_command(prompt, &filled)
 }
 
 #[cfg(test)]
@@ -119,7 +122,10 @@ mod tests {
         let id = || Some("q".to_owned());
         let approve = SessionCommand::Approve { prompt: id(), always: false };
         assert_eq!(chosen(&asked, selected("allow")), Some(approve));
-        assert_eq!(chosen(&asked, selected("deny")), Some(SessionCommand::Reject { prompt: id() }));
+        assert_eq!(
+            chosen(&asked, selected("deny")),
+            Some(SessionCommand::Reject { prompt: id(), reason: None })
+        );
         let none = [
             selected("yes"),
             json!({ "outcome": { "outcome": "cancelled" } }),
@@ -165,7 +171,7 @@ mod tests {
         let allowed = |always| Ok(SessionCommand::Approve { prompt: id(), always });
         assert_eq!(["allow", "Yes", "1"].map(|text| typed(&asked, text)), [(); 3].map(|()| allowed(false)));
         assert_eq!(["always", "2"].map(|text| typed(&asked, text)), [(); 2].map(|()| allowed(true)));
-        let denied = || Ok(SessionCommand::Reject { prompt: id() });
+        let denied = || Ok(SessionCommand::Reject { prompt: id(), reason: None });
         assert_eq!(["deny", "no", "3"].map(|text| typed(&asked, text)), [(); 3].map(|()| denied()));
         let refused = || Err("`yes please` answers none of: `allow`, `always`, `deny`".to_owned());
         assert_eq!(typed(&asked, "yes please"), refused());

@@ -82,9 +82,11 @@ fn run_session(command: SessionCommand, invocation: &Invocation) -> Result<Exit,
         SessionCommand::Reply(args) => talk::reply(&args, invocation),
         SessionCommand::Approve(args) => {
             let word = if args.always { "always" } else { "allow" };
-            talk::decide(&args.decide, word, invocation)
+            talk::decide(&args.decide, word, None, invocation)
         }
-        SessionCommand::Reject(args) => talk::decide(&args, "deny", invocation),
+        SessionCommand::Reject(args) => {
+            talk::decide(&args.decide, "deny", args.reason.as_deref(), invocation)
+        }
         SessionCommand::Pause(args) => talk::pause(&args, invocation),
         SessionCommand::Stop(args) => talk::stop(&args, invocation),
         SessionCommand::Close(args) => talk::close(&args, invocation),

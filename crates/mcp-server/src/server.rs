@@ -222,8 +222,11 @@ impl FlowServer {
             }
         };
         let command = if prompt.kind == PromptKind::Permission {
-            let word = arguments.choice.or(arguments.answer).unwrap_or_default();
-            if word != "deny" {
+            let (word, reason) = match arguments.choice {
+                Some(choice) => (Some(choice), arguments.answer),
+                None => (arguments.answer, None),
+            };
+            if word.as_deref() != Some("deny") {
                 let message = format!(
                     "only a person can allow what the agent of question `{}` asks for",
                     prompt.prompt_id
@@ -233,7 +236,7 @@ impl FlowServer {
                     prompt.prompt_id
                 )));
             }
-            SessionCommand::Reject { prompt: Some(prompt.prompt_id.to_string()) }
+            SessionCommand::Reject { prompt: Some(prompt.prompt_id.to_string()), reason }
         } else {
             let filled = match (arguments.fields, arguments.choice, arguments.answer) {
                 (Some(fields), None, None) => Value::Object(fields),

@@ -11,6 +11,8 @@ use crate::SessionCommand;
 const ANSWER: &str = "answer";
 const CHOICE: &str = "choice";
 const DECISION: &str = "decision";
+/// The field of what the agent is told with a denial.
+const REASON: &str = "reason";
 /// The words of a decision.
 const ALLOW: &str = "allow";
 const ALWAYS: &str = "always";
@@ -36,7 +38,10 @@ pub fn question_schema(prompt: &Prompt) -> Value {
             let words: Vec<_> =
                 [ALLOW, ALWAYS, DENY].into_iter().filter(|word| always || *word != ALWAYS).collect();
             (
-                json!({ DECISION: { "type": "string", "enum": words, "title": "Decision" } }),
+                json!({
+                    DECISION: { "type": "string", "enum": words, "title": "Decision" },
+                    REASON: { "type": "string", "title": "What the agent is told, if it is denied" },
+                }),
                 vec![DECISION.to_owned()],
             )
         }
@@ -75,7 +80,7 @@ pub fn answer_command(prompt: &Prompt, filled: &Value) -> Result<SessionCommand,
         return match text(DECISION) {
             Some(ALLOW) => Ok(SessionCommand::Approve { prompt: id, always: false }),
             Some(ALWAYS) => Ok(SessionCommand::Approve { prompt: id, always: true }),
-            Some(DENY) => Ok(SessionCommand::Reject { prompt: id }),
+            Some(DENY) => Ok(SessionCommand::Reject { prompt: id, reason: text(REASON).map(str::to_owned) }),
             _ => Err(format!("`{DECISION}` must be `{ALLOW}`, `{ALWAYS}` or `{DENY}`")),
         };
     }
@@ -114,6 +119,15 @@ pub fn read_answer(prompt: &Prompt, typed: &str) -> Result<Reply, String> {
             Some(default) => Ok(Reply { content: default.clone(), choice: None }),
             None => Err("type an answer".to_owned()),
         };
+    }
+    // `n use the other folder`: a denial with what the agent is told.
+    if let (PromptKind::Permission, Some((word, reason))) = (prompt.kind, typed.split_once([' ', ',', ':']))
+        && ["n", "no", DENY].contains(&word.to_lowercase().as_str())
+        && choices.iter().any(|choice| choice == DENY)
+    {
+        return prompt
+            .check(reason.trim_start_matches([' ', ',', ':']).to_owned(), Some(DENY.to_owned()))
+            .map_err(|why| why.to_string());
     }
     let word = match (prompt.kind, typed.to_lowercase().as_str()) {
         (PromptKind::Permission, "y" | "yes") => "allow".to_owned(),
@@ -247,14 +261,18 @@ mod tests {
         };
         assert_eq!(question_text(&asked), "[fix] Allow Bash ls?");
         let decision = json!({ "type": "string", "enum": ["allow", "always", "deny"], "title": "Decision" });
-        let schema =
-            json!({ "type": "object", "properties": { "decision": decision }, "required": ["decision"] });
+        let reason = json!({ "type": "string", "title": "What the agent is told, if it is denied" });
+        let properties = json!({ "decision": decision, "reason": reason });
+        let schema = json!({ "type": "object", "properties": properties, "required": ["decision"] });
         assert_eq!(question_schema(&asked), schema);
         let decided = |word: &str| answer_command(&asked, &json!({ "decision": word }));
         let prompt = || Some("q".to_owned());
         assert_eq!(decided("allow"), Ok(SessionCommand::Approve { prompt: prompt(), always: false }));
         assert_eq!(decided("always"), Ok(SessionCommand::Approve { prompt: prompt(), always: true }));
-        assert_eq!(decided("deny"), Ok(SessionCommand::Reject { prompt: prompt() }));
+        assert_eq!(decided("deny"), Ok(SessionCommand::Reject { prompt: prompt(), reason: None }));
+        let told = json!({ "decision": "deny", "reason": "use another folder" });
+        let reason = Some("use another folder".to_owned());
+        assert_eq!(answer_command(&asked, &told), Ok(SessionCommand::Reject { prompt: prompt(), reason }));
         let why = "`decision` must be `allow`, `always` or `deny`";
         assert_eq!([decided("yes"), decided("")], [Err(why.to_owned()), Err(why.to_owned())]);
     }

@@ -48,6 +48,9 @@ pub enum SessionCommand {
         /// The question; the only open one if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<String>,
+        /// What the agent is told, such as what it should do instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A message to all that listens in the session, to the agent of a node, or to one run.
     Send {
@@ -102,8 +105,8 @@ impl SessionCommand {
                 is_named(id.as_str(), prompt.as_deref())
                     && *content == if *always { "always" } else { "allow" }
             }
-            (Self::Reject { prompt }, Command::Reply { prompt: id, content, .. }) => {
-                is_named(id.as_str(), prompt.as_deref()) && content == "deny"
+            (Self::Reject { prompt, reason }, Command::Reply { prompt: id, content, .. }) => {
+                is_named(id.as_str(), prompt.as_deref()) && content == reason.as_deref().unwrap_or("deny")
             }
             (Self::Send { content, node: None, run: None, .. }, Command::Send { content: sent }) => {
                 content == sent
@@ -212,9 +215,11 @@ impl Sessions {
             }
             SessionCommand::Approve { prompt, always } => {
                 let word = if *always { "always" } else { "allow" };
-                decide(&target, prompt.as_deref(), word).await
+                decide(&target, prompt.as_deref(), word, None).await
             }
-            SessionCommand::Reject { prompt } => decide(&target, prompt.as_deref(), "deny").await,
+            SessionCommand::Reject { prompt, reason } => {
+                decide(&target, prompt.as_deref(), "deny", reason.as_deref()).await
+            }
             SessionCommand::Send { content, node, run, mode } => {
                 target.must_be_driven(|id| {
                     format!("`inspan resume {id} --message TEXT` resumes it with a message")
@@ -384,11 +389,14 @@ fn not_applied(target: &SessionTarget) -> SessionError {
         .with_hint("the command is stored; the process that resumes the session applies or refuses it")
 }
 
-async fn decide(target: &SessionTarget, prompt: Option<&str>, word: &str) -> Result<Receipt, SessionError> {
+async fn decide(
+    target: &SessionTarget,
+    prompt: Option<&str>,
+    word: &str,
+    reason: Option<&str>,
+) -> Result<Receipt, SessionError> {
     let open = question(target, prompt, true).await?;
-    let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
-    let answer = PersonAnswer { content: word.to_owned(), choice };
-    target.answer(&open, &answer).await?;
+    target.answer(&open, &PersonAnswer::decision(&open, word, reason)).await?;
     Ok(Receipt::of(target.id().clone()))
 }
 

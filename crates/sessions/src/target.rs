@@ -36,6 +36,14 @@ pub struct PersonAnswer {
     pub choice: Option<String>,
 }
 
+impl PersonAnswer {
+    /// The decision on a permission: one of the question's choices, and what the agent is told with it.
+    pub fn decision(open: &Prompt, word: &str, reason: Option<&str>) -> Self {
+        let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
+        Self { content: reason.filter(|reason| !reason.trim().is_empty()).unwrap_or(word).to_owned(), choice }
+    }
+}
+
 /// The session that a command is for.
 pub struct SessionTarget {
     store: Arc<dyn RunStore>,

@@ -345,7 +345,7 @@ async fn an_answer_to_a_session_that_has_ended_is_refused_as_any_command_there()
     append(&store, &lease, &[end("s1", 2)]).await;
     let sessions = sessions(&store);
     let reply = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
-    for command in [reply, SessionCommand::Reject { prompt: None }] {
+    for command in [reply, SessionCommand::Reject { prompt: None, reason: None }] {
         let refused = sessions.apply(&"s1".into(), &command, None).await.unwrap_err();
         assert_eq!(refused.code, SessionErrorCode::SessionEnded, "{}", refused.message);
     }

@@ -38,7 +38,7 @@ pub(crate) enum SessionCommand {
     Approve(ApproveArgs),
     /// Deny a tool call that an agent asks permission for
     #[command(alias = "deny")]
-    Reject(DecideArgs),
+    Reject(RejectArgs),
     /// Pause a session; it can be resumed later
     Pause(StopArgs),
     /// Stop a session permanently
@@ -245,6 +245,15 @@ pub(crate) struct ApproveArgs {
     /// Allow this tool for the rest of the agent's run, without asking again
     #[arg(long)]
     pub(crate) always: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RejectArgs {
+    #[command(flatten)]
+    pub(crate) decide: DecideArgs,
+    /// What the agent is told, such as what it should do instead
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -223,7 +223,12 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     Ok(exit)
 }
 
-pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> Result<Exit, Failure> {
+pub(super) fn decide(
+    args: &DecideArgs,
+    word: &str,
+    reason: Option<&str>,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
     let (session, prompt) = meant(&args.session, args.prompt.as_deref(), invocation)?;
     with_session(session, invocation, async |target| {
         let asks = |open: &Prompt| open.kind == PromptKind::Permission;
@@ -234,9 +239,7 @@ pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> 
         if !asks(&open) {
             return Err(target.no_permission(&open));
         }
-        let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
-        let answer = PersonAnswer { content: word.to_owned(), choice };
-        match target.answer(&open, &answer).await? {
+        match target.answer(&open, &PersonAnswer::decision(&open, word, reason)).await? {
             None => Ok(()),
             Some(_) => {
                 let id = &target.session.entry.session;

@@ -65,6 +65,9 @@ pub(crate) fn block(question: &Prompt, now: Timestamp) -> QuestionBlock {
         if question.default.as_ref() == Some(choice) {
             line.push(Tone::Faint, " (default)");
         }
+        if asked.is_some() && choice == "deny" {
+            line.push(Tone::Faint, ": with `n REASON` the agent is told why");
+        }
         lines.push(line);
     }
     let mut how = match (choices(question).is_empty(), question.allows_text()) {
@@ -198,7 +201,7 @@ mod tests {
             "    agent says: make a file",
             "  1  allow",
             "  2  always: this tool for the rest of the run",
-            "  3  deny (default)",
+            "  3  deny (default): with `n REASON` the agent is told why",
             "  type a number or a word; Enter answers `deny`; without an answer by 00:01:30 (in 1m 30s): `deny`",
         ];
         assert_eq!(shown, expected);
@@ -209,7 +212,7 @@ mod tests {
             "  … 2 more lines; all of it is above",
             "  1  allow",
             "  2  always: this tool for the rest of the run",
-            "  3  deny (default)",
+            "  3  deny (default): with `n REASON` the agent is told why",
             "  type a number or a word; Enter answers `deny`; without an ",
             "    answer by 00:01:30 (in 1m 30s): `deny`",
         ];
@@ -218,6 +221,16 @@ mod tests {
             ["y", "yes", "allow", "n", "", "x"].map(|typed| read_answer(&asked, typed).map(|a| a.content));
         let [allow, deny] = ["allow", "deny"].map(|word| Ok(word.to_owned()));
         let refused = Err("not a valid answer; type 1-3".to_owned());
-        assert_eq!(words, [allow.clone(), allow.clone(), allow, deny.clone(), deny, refused]);
+        assert_eq!(words, [allow.clone(), allow.clone(), allow, deny.clone(), deny, refused.clone()]);
+        let told = |typed: &str| read_answer(&asked, typed).map(|reply| (reply.content, reply.choice));
+        let denied = |why: &str| Ok((why.to_owned(), Some("deny".to_owned())));
+        let why = "use `./tmp`, not /tmp";
+        assert_eq!(
+            ["n use `./tmp`, not /tmp", "No, use `./tmp`, not /tmp", "deny: use `./tmp`, not /tmp"].map(told),
+            [denied(why), denied(why), denied(why)]
+        );
+        assert_eq!(told("n,"), denied("deny"));
+        // Consent is a word alone, and no part of a denial.
+        assert_eq!(["y but not now", "yes, later", "n allow"].map(|typed| told(typed).is_err()), [true; 3]);
     }
 }

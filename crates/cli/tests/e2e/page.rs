@@ -405,6 +405,15 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees(r"rm -r <b>target</b> \u{202e}#")?;
     let turns = r"/[\u202a-\u202e\u2066-\u2069\u200b]/.test(document.body.textContent)";
     ensure!(browser.eval(turns)? == json!(false), "nothing turns the direction of a text");
+    // A denial says why, and one that did not arrive leaves the question open.
+    browser.eval(
+        "window.sends = fetch, fetch = (to, how) => how?.method !== 'POST' ? sends(to, how)
+          : Promise.reject(new Error(window.denied = how.body))",
+    )?;
+    browser.fill(".question input", "ask me first")?;
+    browser.press("Deny")?;
+    browser.until("the reason is sent", r#"window.denied?.includes('"reason":"ask me first"')"#)?;
+    browser.eval("fetch = sends")?;
     browser.press("Allow once")?;
     browser.sees("Which release?")?;
     // A shorter wait is no gap in the timeline.

@@ -82,12 +82,17 @@ pub(super) fn until_it_ended(sandbox: &Sandbox) -> anyhow::Result<()> {
 pub(super) fn approved_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let input = json!({ "command": "touch made", "description": "make a file" });
     let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
-    let _server = serve(sandbox, &[call, says("It is made.")])?;
+    let server = serve(sandbox, &[call.clone(), call, says("It is made.")])?;
     let file = sandbox.flow(&agent("role=maker. Make it.", &json!({})))?.display().to_string();
     let (code, _, stderr) = output_of(sandbox, &["run", &file, "--detach", "--session-id", SESSION])?;
     ensure!(code == 0, "the session did not begin: {stderr}");
+    until_it_works(sandbox, &["reject", SESSION, "--reason", "not before you have a plan"])?;
     until_it_works(sandbox, &["approve", SESSION])?;
     until_it_ended(sandbox)?;
+    let told = main_requests(&server)
+        .get(1)
+        .is_some_and(|second| second.body.to_string().contains("not before you"));
+    ensure!(told, "the model did not get the reason");
     ensure!(sandbox.work().join("made").exists(), "the tool did not run");
     Ok(())
 }

@@ -78,8 +78,10 @@ export function Question({ question }) {
       ? html`<div class="choices">
           <button type="button" class="button main" disabled=${off} onClick=${() => answer({ type: 'approve' }, 'approve')}>Allow once</button>
           <button type="button" class="button" disabled=${off} title="For the rest of the agent's run, without asking again" onClick=${() => answer({ type: 'approve', always: true }, 'always')}>Allow always</button>
-          <button type="button" class="button" disabled=${off} onClick=${() => answer({ type: 'reject' }, 'reject')}>Deny</button>
-        </div>`
+          <button type="button" class="button" disabled=${off} onClick=${() => answer({ type: 'reject', ...(draft.trim() && { reason: draft.trim() }) }, 'reject')}>Deny</button>
+        </div>
+        <label class="field"><span>What the agent is told, if you deny</span>
+          <input type="text" value=${draft} disabled=${isSent} onInput=${(event) => setDraft(event.target.value)} /></label>`
       : question.schema
         ? html`<form onSubmit=${(event) => {
             event.preventDefault();
