@@ -144,7 +144,7 @@ fn warnings(state: &SessionView) -> Vec<Line> {
     });
     if denials {
         lines.push(help(
-            "allow the tools in the node's `options`, or run at a terminal and answer when asked",
+            "allow the tools in the node's `options`, or when asked: at a terminal or by `inspan approve`",
         ));
     }
     lines
@@ -251,7 +251,7 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
             "its conversation is gone: `inspan fork SESSION --at NODE`, with the node that began it, begins it again"
         }
         ErrorCode::ToolDenied => {
-            "allow the tool in the node's `options`, or run at a terminal and answer when asked"
+            "allow the tool in the node's `options`, or when asked: at a terminal or by `inspan approve`"
         }
         ErrorCode::Process if error.provider.is_some() => {
             "run `inspan doctor` to see whether the program works"
