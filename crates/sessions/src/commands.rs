@@ -302,16 +302,18 @@ impl Sessions {
         request: Option<RequestKey>,
     ) -> Result<SessionId, SessionError> {
         let asks_for_more = request.is_none() || options.message.is_some() || !options.budget.is_empty();
-        if let Some(request) = request {
-            options.session_id = Some(request.session);
-            options.request = Some(request.request);
+        if let Some(request) = &request {
+            options.session_id = Some(request.session.clone());
+            options.request = Some(request.request.clone());
         }
-        match self.launcher.resume(session, &options).await {
-            // The same request may have resumed it, and a process that runs it is all that it asks for.
-            Err(error) if error.code == SessionErrorCode::SessionHeld && !asks_for_more => {
-                Ok(session.clone())
+        match (self.launcher.resume(session, &options).await, request) {
+            // The same request may have resumed it, and a process that runs it is all that it asks for. What continues a
+            // session that has ended is a new one.
+            (Err(error), Some(request)) if error.code == SessionErrorCode::SessionHeld && !asks_for_more => {
+                let is_new = self.has_started(&request).await?;
+                Ok(if is_new { request.session } else { session.clone() })
             }
-            result => result,
+            (result, _) => result,
         }
     }
 

@@ -320,6 +320,11 @@ impl Launcher for LateLauncher {
     ) -> Result<SessionId, SessionError> {
         self.refuse(options.session_id.as_ref(), options.request.as_ref()).await
     }
+
+    async fn resume(&self, _: &SessionId, options: &ResumeOptions) -> Result<SessionId, SessionError> {
+        let refused = self.refuse(options.session_id.as_ref(), options.request.as_ref()).await;
+        refused.map_err(|error| SessionError::new(SessionErrorCode::SessionHeld, error.message))
+    }
 }
 
 #[tokio::test]
@@ -332,6 +337,10 @@ async fn a_request_that_another_program_carried_out_at_the_same_moment_counts_on
     let fork = || sessions.fork(&session, None, &input, Some("f"));
     let first = (start().await.unwrap(), fork().await.unwrap());
     assert_eq!((start().await.unwrap(), fork().await.unwrap()), first);
+    // The session has ended: what the other program resumed it as is a new one.
+    let resume = SessionCommand::Resume(ResumeOptions::default());
+    let resumed = sessions.apply(&session, &resume, Some("r")).await.unwrap().session_id;
+    assert!(![&session, &first.0, &first.1].contains(&&resumed), "{resumed}");
     let other = StartOptions { confirmed: true, ..StartOptions::default() };
     let reused = sessions.start("oxen", &input, other, Some("k")).await.unwrap_err();
     assert_eq!(reused.code, SessionErrorCode::KeyReused);
