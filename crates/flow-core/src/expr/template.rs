@@ -221,15 +221,19 @@ impl TemplateValue {
                 };
                 let value = binding.resolve(scope, limits).map_err(failed)?;
                 // Else an output could name a secret: itself, or with the text around it.
-                let mut names_one = false;
+                // Else an output could name a secret: itself, or with the text around it.
+                let mut named = Vec::new();
                 if key.is_in_server() {
-                    self.each_path(&mut |path| {
-                        names_one |= path.get(scope).is_ok_and(|read| variables(read) > 0);
-                    });
-                    names_one |= variables(&value) > binding.own_variables();
+                    self.each_path(&mut |path| named.extend(path.get(scope).into_iter().flat_map(names_in)));
                 }
-                if names_one {
-                    let reason = "it gives `${`, and only the flow's own text may name a variable of the environment here";
+                let given: Vec<_> = key.servers_in(&value).into_iter().flat_map(names_in).collect();
+                if !given.is_empty() {
+                    let own = binding.own_names();
+                    named.extend(given.into_iter().filter(|name| !own.contains(name)));
+                }
+                if !named.is_empty() {
+                    let reason = "it names a variable or a file by `${`, `{env:` or `{file:`, and only the flow's own text may do \
+                                  that here";
                     return Err(failed((binding.first_source(), reason.to_owned())));
                 }
                 // Null stays null; it does not become the text "null".
@@ -262,16 +266,19 @@ impl Binding {
         matches!(self, Self::Path(_) | Self::CompiledExpr(..))
     }
 
-    /// How many variables of the environment its own text names.
-    fn own_variables(&self) -> usize {
-        let count = |text: &str| text.matches("${").count();
+    /// What its own text names.
+    fn own_names(&self) -> Vec<&str> {
         match self {
-            Self::Path(_) => 0,
-            Self::CompiledExpr(source, _) => count(source),
+            Self::Path(_) => Vec::new(),
+            Self::CompiledExpr(source, _) => names(source).collect(),
             Self::Text(pieces) => {
-                pieces.iter().map(|piece| if let Piece::Text(text) = piece { count(text) } else { 0 }).sum()
+                let texts = pieces.iter().filter_map(|piece| match piece {
+                    Piece::Text(text) => Some(text),
+                    Piece::Path(_) => None,
+                });
+                texts.flat_map(|text| names(text)).collect()
             }
-            Self::CompiledTemplate(script) => own_variables(&script.body),
+            Self::CompiledTemplate(script) => own_names(&script.body),
         }
     }
 
@@ -325,25 +332,48 @@ impl Binding {
     }
 }
 
-/// How many variables of the environment a template names itself, at any depth.
-fn own_variables(parts: &[Stmt]) -> usize {
-    let own = |part: &Stmt| match part {
-        Stmt::Text(text) | Stmt::Emit(_, text) => text.matches("${").count(),
-        Stmt::For(each) => own_variables(&each.body) + own_variables(&each.otherwise),
-        Stmt::If(parts) => own_variables(&parts.2) + own_variables(&parts.3),
-        Stmt::With(_, body) | Stmt::SetBlock(_, _, body) | Stmt::Filter(_, body) => own_variables(body),
-        Stmt::Set(..) | Stmt::Do(..) => 0,
-    };
-    parts.iter().map(own).sum()
+/// What the own text of a template names, at any depth.
+fn own_names(parts: &[Stmt]) -> Vec<&str> {
+    let mut own = Vec::new();
+    for part in parts {
+        match part {
+            Stmt::Text(text) | Stmt::Emit(_, text) => own.extend(names(text)),
+            Stmt::For(each) => {
+                own.extend([&each.body, &each.otherwise].into_iter().flat_map(|body| own_names(body)))
+            }
+            Stmt::If(parts) => own.extend([&parts.2, &parts.3].into_iter().flat_map(|body| own_names(body))),
+            Stmt::With(_, body) | Stmt::SetBlock(_, _, body) | Stmt::Filter(_, body) => {
+                own.extend(own_names(body))
+            }
+            Stmt::Set(..) | Stmt::Do(..) => {}
+        }
+    }
+    own
 }
 
-/// How many variables of the environment the texts of a value name.
-fn variables(value: &Value) -> usize {
+/// What a text names that is filled in in the entry of an MCP server: a variable as `${NAME`, and in the entries of OpenCode
+/// also as `{env:NAME`, and a file as `{file:PATH`.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices(['$', '{']).filter_map(|(at, _)| {
+        let text = &text[at..];
+        let end = match text.strip_prefix("${") {
+            Some(name) => name.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).map(|end| end + 2),
+            None if text.starts_with("{env:") || text.starts_with("{file:") => text.find('}'),
+            None => return None,
+        };
+        Some(&text[..end.unwrap_or(text.len())])
+    })
+}
+
+/// What the texts of a value name.
+fn names_in(value: &Value) -> Vec<&str> {
     match value {
-        Value::String(text) => text.matches("${").count(),
-        Value::Array(items) => items.iter().map(variables).sum(),
-        Value::Object(fields) => fields.values().map(variables).sum(),
-        _ => 0,
+        Value::String(text) => names(text).collect(),
+        Value::Array(items) => items.iter().flat_map(names_in).collect(),
+        Value::Object(fields) => {
+            fields.iter().flat_map(|(key, value)| names(key).chain(names_in(value))).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

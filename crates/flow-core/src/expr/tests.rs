@@ -264,7 +264,17 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
 #[test]
 fn in_the_entry_of_a_server_only_the_flows_own_text_names_variables() {
     let mut values = Values::new();
-    values.flow["input"] = json!({ "topic": "${TOKEN}", "rest": "{TOKEN}" });
+    values.flow["input"] = json!({
+        "topic": "${TOKEN}", "rest": "{TOKEN}", "dollar": "$", "file": "{file:/etc/passwd}",
+        "options": { "model": "${M}", "mcpServers": { "s": { "args": ["${TOKEN}"] } } },
+        "safe": { "model": "${M}", "mcpServers": { "s": { "args": ["a"] } } },
+    });
+    let whole = |text: &str| {
+        let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is no template") };
+        let entry = TemplateValue::Object(vec![("options".to_owned(), TemplateValue::Bound(binding))]);
+        Template::new(NodeId::new("x").ok(), "input", entry).resolve(&values.scope()).is_ok()
+    };
+    assert_eq!(["options", "safe"].map(|name| whole(&format!("{{{{ flow.input.{name} }}}}"))), [false, true]);
     let under = |key: &str, text: &str| {
         let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is no template") };
         let entry = TemplateValue::Object(vec![(key.to_owned(), TemplateValue::Bound(binding))]);
@@ -274,9 +284,20 @@ fn in_the_entry_of_a_server_only_the_flows_own_text_names_variables() {
             .map(|value| value["options"].clone())
             .map_err(|error| error.to_string())
     };
-    let refused = "node `x`, key `input.options.mcpServers`: `flow.input.topic`: it gives `${`, and only the flow's own text may name a \
-        variable of the environment here";
+    let refused = "node `x`, key `input.options.mcpServers`: `flow.input.topic`: it names a variable or a file by `${`, `{env:` or \
+        `{file:`, and only the flow's own text may do that here";
     assert_eq!(under("mcpServers", "{{ flow.input.topic }}"), Err(refused.to_owned()));
+    // What is named elsewhere in the text is no room for another name.
+    for text in [
+        "{% if not flow.name %}${OTHER}{% endif %}{{ flow.input.dollar }}{{ flow.input.rest }}",
+        "{{ flow.input.dollar ~ flow.input.rest if flow.name else '${OTHER}' }}",
+        "{{ flow.input.file }}",
+        "{env:A{{ flow.name }}}",
+    ] {
+        assert!(under("mcpServers", text).is_err(), "{text}");
+    }
+    let each = under("mcpServers", "{% for n in [1, 2] %}${A}{env:B}{% endfor %}");
+    assert_eq!(each, Ok(json!({ "mcpServers": "${A}{env:B}${A}{env:B}" })));
     let chosen = "{{ flow.input.topic if flow.name else '${TOKEN}' }}";
     for text in
         ["a {{ flow.input.topic }}", "{{ flow.input.topic | upper }}", "${{ flow.input.rest }}", chosen]

@@ -36,6 +36,17 @@ impl Key<'_> {
         }
     }
 
+    /// The entries of MCP servers in the value of this key.
+    pub(crate) fn servers_in<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+        let found = match self {
+            _ if self.is_in_server() => [Some(value), None],
+            Self::Field(_, "options") => [value.get("mcpServers"), None],
+            Self::Field(Self::Root, "input") => [value.pointer("/options/mcpServers"), value.get("server")],
+            _ => [None, None],
+        };
+        found.into_iter().flatten().collect()
+    }
+
     /// The last name of the path.
     pub(crate) fn last(&self) -> &str {
         match self {

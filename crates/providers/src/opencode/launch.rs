@@ -15,6 +15,9 @@ use inspan_transport::{directory, filled};
 
 /// The settings that the program takes from its environment, over those of its files.
 const SETTINGS: &str = "OPENCODE_CONFIG_CONTENT";
+/// Stands for the brace of `{env:NAME}` and `{file:PATH}` where the program is not to fill these in. No text has it: it is
+/// no character.
+const BRACE: &str = "\u{fdd0}";
 /// The agent that answers unless another one is named.
 const AGENT: &str = "build";
 
@@ -40,7 +43,7 @@ impl OpenCodeLaunch {
         environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
         let env = &context.host.env;
         let configuration = configuration(options, &rules, env)?;
-        environment.push((SETTINGS.to_owned(), configuration.to_string()));
+        environment.push((SETTINGS.to_owned(), text_of(&configuration)));
         // A program that updates itself is not the one tested.
         environment.push(("OPENCODE_DISABLE_AUTOUPDATE".to_owned(), "1".to_owned()));
         Ok(Self { program, environment, cwd, rules })
@@ -72,6 +75,8 @@ fn configuration(
         let agent = options.agent.as_deref().unwrap_or(AGENT);
         settings["agent"] = json!({ agent: { "prompt": prompt } });
     }
+    // What a flow says may come from an agent, which could name a secret or a file.
+    settings = as_it_is(&settings)?;
     if let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) {
         let servers =
             servers.iter().map(|(name, given)| Ok((name.clone(), server(name, given, environment)?)));
@@ -87,6 +92,20 @@ fn configuration(
     let mut all = Value::Object(all);
     merge(&mut all, settings);
     Ok(all)
+}
+
+/// A value in whose texts the program fills nothing in.
+fn as_it_is(value: &Value) -> Result<Value, AgentError> {
+    let text = value.to_string();
+    let kept = ["env:", "file:"]
+        .iter()
+        .fold(text, |text, name| text.replace(&format!("{{{name}"), &format!("{BRACE}{name}")));
+    serde_json::from_str(&kept).map_err(|error| invalid(error.to_string()))
+}
+
+/// The text of the settings. The program looks for what it fills in before it reads the JSON, so an escaped brace is none.
+fn text_of(settings: &Value) -> String {
+    settings.to_string().replace(BRACE, "\\u007b")
 }
 
 /// Puts `over` over `under`, objects by their keys.
@@ -127,7 +146,7 @@ fn server(name: &str, given: &Value, environment: &Environment) -> Result<Value,
     if let Some(server) = server.as_object_mut() {
         server.retain(|_, value| !value.is_null());
     }
-    Ok(server)
+    as_it_is(&server)
 }
 
 #[cfg(test)]
@@ -160,6 +179,26 @@ mod tests {
                 &json!({ "build": { "steps": 3, "prompt": "be brief" } }),
             ]
         );
+    }
+
+    #[test]
+    fn only_what_the_program_itself_is_told_is_filled_in_by_it() {
+        let named = "{env:TOKEN} {file:/etc/passwd} {{env:A}}";
+        let servers = json!({ "a": { "command": named, "env": { named: named } }, "b": { "type": "local", "x": "{env:B}" } });
+        let options = OpenCodeOptions {
+            system_prompt: Some(named.to_owned()),
+            mcp_servers: serde_json::from_value(servers).unwrap(),
+            ..OpenCodeOptions::default()
+        };
+        let given = environment([(SETTINGS, r#"{"model":"{env:MODEL}"}"#)]);
+        let text = text_of(&configuration(&options, &[], &given).unwrap());
+        let filled: Vec<_> =
+            text.split("{env:").skip(1).chain(text.split("{file:").skip(1)).map(|rest| &rest[..2]).collect();
+        assert_eq!(filled, ["B}", "MO"]);
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["agent"]["build"]["prompt"], named);
+        let server = json!({ "type": "local", "command": [named], "environment": { named: named } });
+        assert_eq!(read["mcp"], json!({ "a": server, "b": { "type": "local", "x": "{env:B}" } }));
     }
 
     #[test]
