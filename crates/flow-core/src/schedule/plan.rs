@@ -377,7 +377,7 @@ impl Run {
                 false => ReuseReason::New,
             });
         };
-        ReuseDecision::Runs(match self.differs(start.node, task, start) {
+        ReuseDecision::Runs(match self.differs(start.node, task, start.input.as_ref().ok()) {
             Some(why) => why,
             None if task.error.is_some() => ReuseReason::Failed,
             None => ReuseReason::Unfinished,

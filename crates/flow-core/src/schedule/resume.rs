@@ -221,8 +221,9 @@ impl Run {
             let Some(left) = reusable.task(&path).filter(|left| left.was_broken_off(true)) else {
                 return false;
             };
-            let is_same = self.same_flow || (self.any_input(task) == left.input && !self.follows_work(task));
-            !is_same || self.failure_taken_over(task, reusable, &path).is_none()
+            // What is not taken over runs again.
+            self.differs(task, left, None).is_some()
+                || self.failure_taken_over(task, reusable, &path).is_none()
         })
     }
 

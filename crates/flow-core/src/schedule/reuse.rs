@@ -387,7 +387,7 @@ impl Run {
         if runs_frames && !self.is_reused_whole(at, reusable, &before) {
             return None;
         }
-        if self.differs(at, task, attempt).is_some() {
+        if self.differs(at, task, attempt.input.as_ref().ok()).is_some() {
             return None;
         }
         let reused = |result, error| Event::TaskReused {
@@ -498,7 +498,7 @@ impl Run {
         let before = self.before(attempt.node);
         before.is_some_and(|(reusable, path)| {
             let task = reusable.task(&path).filter(|_| reusable.has_finished(&path));
-            task.is_some_and(|task| self.differs(attempt.node, task, attempt).is_none())
+            task.is_some_and(|task| self.differs(attempt.node, task, attempt.input.as_ref().ok()).is_none())
         })
     }
 
@@ -514,11 +514,12 @@ impl Run {
         reusable.spent_in.get(&prefix).cloned()
     }
 
+    /// Why a task is another one than before, if it is; `given` is its input, if it has been evaluated.
     pub(super) fn differs(
         &self,
         at: TaskRef,
         task: &ReusableTask,
-        attempt: &StartNode,
+        given: Option<&Value>,
     ) -> Option<ReuseReason> {
         // Of the same values everything comes out the same, whatever it says of the session and its folder.
         if self.same_flow {
@@ -544,8 +545,8 @@ impl Run {
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
         let now = self.any_input(at);
-        let [now, before, given] = [now.as_ref(), task.input.as_ref(), attempt.input.as_ref().ok()]
-            .map(|input| input.map(|input| task.compared(input)));
+        let [now, before, given] =
+            [now.as_ref(), task.input.as_ref(), given].map(|input| input.map(|input| task.compared(input)));
         let own = || before.as_ref().and_then(|before| self.with_own_files(before)).map(Cow::Owned);
         let same = given == before || now == before || (now.is_some() && own() == now);
         (!same).then_some(ReuseReason::Input)

@@ -219,6 +219,9 @@ fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_ses
     let edited = handled.replace("prompt: deploy", "prompt: again");
     let (decisions, _) = planned(&handled, &edited, ErrorCode::Timeout, "too late");
     assert_eq!(decisions[0], ReuseDecision::Asks);
+    let other = handled.replacen("talk.agent", "chat.agent", 1);
+    let (decisions, _) = planned(&handled, &other, ErrorCode::Timeout, "too late");
+    assert_eq!(decisions[0], ReuseDecision::Asks);
     let (decisions, _) = planned(&handled, &handled, ErrorCode::Timeout, "too late");
     assert_eq!(
         decisions,
