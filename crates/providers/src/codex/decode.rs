@@ -114,7 +114,7 @@ pub(super) struct CodexDecoder {
     resets_at: Option<Timestamp>,
     turn: CodexTurnState,
     /// What each thread, the sub-agents' too, has used in all.
-    totals: BTreeMap<String, u64>,
+    totals: BTreeMap<String, wire::Tokens>,
     /// The threads of sub-agents that work, each with its turn if that has begun.
     at_work: BTreeMap<String, Option<String>>,
     /// The commands that run, those of sub-agents too: the thread and the id of each.
@@ -146,6 +146,8 @@ struct CodexTurnState {
     typed: usize,
     /// The arguments of each tool, for questions about it.
     inputs: BTreeMap<String, (String, Value)>,
+    /// The same of sub-agents' tools, by thread and item.
+    others: BTreeMap<(String, String), Value>,
     form: wire::AnswerForm,
     requests: u32,
     usage: Usage,
@@ -269,6 +271,8 @@ impl CodexDecoder {
                 self.command(method, &place);
                 if self.is_ours(&place) {
                     self.item(method, params, out)?;
+                } else if method == "item/started" {
+                    self.started_elsewhere(&place, &read::<wire::ItemLine<'_>>(params)?.item);
                 }
             }
             "item/commandExecution/terminalInteraction" => {

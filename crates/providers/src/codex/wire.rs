@@ -193,6 +193,21 @@ pub(super) struct Tokens {
     pub(super) reasoning_output_tokens: u64,
 }
 
+impl Tokens {
+    /// What came since then.
+    pub(super) fn since(self, before: Self) -> Self {
+        let grown = |of: fn(&Self) -> u64| of(&self).saturating_sub(of(&before));
+        Self {
+            total_tokens: grown(|of| of.total_tokens),
+            input_tokens: grown(|of| of.input_tokens),
+            cached_input_tokens: grown(|of| of.cached_input_tokens),
+            cache_write_input_tokens: grown(|of| of.cache_write_input_tokens),
+            output_tokens: grown(|of| of.output_tokens),
+            reasoning_output_tokens: grown(|of| of.reasoning_output_tokens),
+        }
+    }
+}
+
 /// `account/rateLimits/updated`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -260,6 +275,8 @@ pub(super) struct TerminalLine<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AskLine<'a> {
+    #[serde(borrow, default)]
+    pub(super) thread_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub(super) item_id: Option<Cow<'a, str>>,
     #[serde(default)]

@@ -22,7 +22,9 @@ impl CodexDecoder {
                 PermissionRequest { tool_use_id, description, ..PermissionRequest::new(tool_name, input) };
             CodexDecoded::PermissionRequested { id: id.clone(), request, form }
         };
-        let known = self.turn.inputs.get(&item).cloned();
+        let thread = ask.thread_id.as_deref().unwrap_or_default().to_owned();
+        let elsewhere = || self.turn.others.get(&(thread, item.clone()));
+        let known = self.turn.inputs.get(&item).map(|(_, input)| input).or_else(elsewhere).cloned();
         let decoded = match method {
             "item/commandExecution/requestApproval" => {
                 let reported = fields([
@@ -33,7 +35,7 @@ impl CodexDecoder {
                 ]);
                 // A question about the network names no command, but the item does.
                 let input = match known {
-                    Some((_, Value::Object(mut known))) => {
+                    Some(Value::Object(mut known)) => {
                         known.extend(reported.as_object().cloned().unwrap_or_default());
                         Value::Object(known)
                     }
@@ -42,7 +44,9 @@ impl CodexDecoder {
                 asked("commandExecution".to_owned(), input, ask.reason, QuestionForm::Decision)
             }
             "item/fileChange/requestApproval" => {
-                let mut input = known.map_or_else(|| json!({}), |(_, input)| input);
+                // A person must not allow what is not shown without knowing that.
+                let mut input =
+                    known.unwrap_or_else(|| json!({ "changes": "the program did not tell them" }));
                 if let Some(root) = ask.grant_root.filter(|root| !root.is_null()) {
                     input["grantRoot"] = root;
                 }

@@ -110,9 +110,10 @@ impl CodexDecoder {
         let line: wire::UsageLine = read(params)?;
         // The program repeats the same counters after a resumption and around a summary of the context.
         let thread = place.thread_id.as_deref().unwrap_or_default();
-        let total = line.token_usage.total.total_tokens;
+        let total = line.token_usage.total;
         let known = self.totals.len() < THREAD_LIMIT || self.totals.contains_key(thread);
-        if known && self.totals.insert(thread.to_owned(), total) == Some(total) {
+        let before = if known { self.totals.insert(thread.to_owned(), total) } else { None };
+        if before.is_some_and(|before| before.total_tokens == total.total_tokens) {
             return Ok(());
         }
         if self.turn.phase != CodexPhase::Begun {
@@ -128,7 +129,14 @@ impl CodexDecoder {
             self.turn.requests += 1;
             self.turn.called = Called { now: 0, by_last: self.turn.called.now };
         }
-        self.turn.usage += Usage::from(counted.last);
+        // Of an answer that was cut at the limit of tokens the program tells the totals alone.
+        let last = match counted.last {
+            wire::Tokens { input_tokens: 0, output_tokens: 0, .. } if known => {
+                total.since(before.unwrap_or_default())
+            }
+            last => last,
+        };
+        self.turn.usage += Usage::from(last);
         out.push(CodexDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
         if is_ours {
             let context = context_use(counted.last.total_tokens, counted.model_context_window);

@@ -56,6 +56,13 @@ impl CodexDecoder {
         }
     }
 
+    /// A sub-agent may ask about this.
+    pub(super) fn started_elsewhere(&mut self, place: &wire::NotificationPlace<'_>, item: &wire::Item<'_>) {
+        if let (Some(thread), Some((_, input))) = (&place.thread_id, tool(item)) {
+            self.turn.others.insert((thread.to_string(), item.id.to_string()), input);
+        }
+    }
+
     pub(super) fn completed(&mut self, item: wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         if item.tool.as_deref() == Some("spawnAgent") {
             // Its turn has not begun, but will.

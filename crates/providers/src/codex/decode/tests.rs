@@ -149,6 +149,26 @@ fn what_is_typed_into_a_command_and_further_rights_are_seen() {
     assert_eq!(request.input["additionalPermissions"], rights);
 }
 
+#[test]
+fn a_sub_agent_that_asks_to_change_files_shows_which() {
+    let mut decoder = begun();
+    let item = |id: &str| json!({ "type": "fileChange", "id": id, "changes": [{ "path": "deploy.yml", "diff": "+x" }] });
+    let started = json!({ "method": "item/started", "params": { "threadId": "theirs", "turnId": "u", "item": item("f") } });
+    let asks = |id: &str| {
+        let params = json!({ "threadId": "theirs", "turnId": "u", "itemId": id });
+        json!({ "id": 1, "method": "item/fileChange/requestApproval", "params": params })
+    };
+    let said = decoded(&mut decoder, &[started, asks("f"), asks("g")]);
+    let inputs: Vec<_> = said
+        .iter()
+        .map(|said| match said {
+            CodexDecoded::PermissionRequested { request, .. } => request.input["changes"].clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(inputs, [item("f")["changes"].clone(), json!("the program did not tell them")]);
+}
+
 /// Lines that are almost those of the program.
 fn line() -> impl Strategy<Value = String> {
     let method = prop::sample::select(vec![
