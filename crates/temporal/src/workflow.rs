@@ -134,6 +134,8 @@ impl SessionWorkflow {
         let mut flights: BTreeMap<String, Flight> = BTreeMap::new();
         let mut lost: Vec<LostAttempt> = Vec::new();
         let mut losses: BTreeMap<String, u32> = BTreeMap::new();
+        // How often a machine could not run each, of those.
+        let mut unfits: BTreeMap<String, u32> = BTreeMap::new();
         let mut stop = None;
         let mut is_cancelled = false;
         let mut has_warned = false;
@@ -236,16 +238,19 @@ impl SessionWorkflow {
                     lost.push(LostAttempt { attempt: flight.attempt, given_up: None, never_began: true });
                     continue;
                 }
-                let times = losses.entry(flight.attempt.key.path.to_string()).or_default();
-                *times += 1;
+                let path = flight.attempt.key.path.to_string();
                 let unfit = unfit(&error);
+                let unfit_times = unfits.entry(path.clone()).or_default();
+                *unfit_times += u32::from(unfit.is_some());
+                let times = losses.entry(path).or_default();
+                *times += 1;
                 let given_up = match &flight.attempt.machine {
                     Some(machine) if was_not_taken(&error) => Some(format!(
                         "no worker on `{machine}` took it within {MACHINE:?}, and its agent's conversation is only there"
                     )),
                     _ => unfit
                         .clone()
-                        .filter(|_| *times >= UNFIT_TIMES)
+                        .filter(|_| *unfit_times >= UNFIT_TIMES)
                         .or_else(|| (*times > LOSSES).then(|| format!("it was lost {times} times: {error}"))),
                 };
                 if *times > 2 {
