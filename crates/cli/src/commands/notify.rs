@@ -35,6 +35,8 @@ use crate::{
 
 /// How long a session that has ended waits for its notifications.
 const LAST: Duration = Duration::from_secs(3);
+/// The same of one in the background, where nobody waits for its end and nobody else may be there to send them.
+const LAST_IN_BACKGROUND: Duration = Duration::from_secs(60);
 /// How long `notify deliver --once` begins to send, and how long `notify deliver` takes to end at most.
 const END: Duration = Duration::from_secs(30);
 /// How long after a failure `notify deliver --once` tries again.
@@ -277,8 +279,9 @@ impl Notifications {
     }
 
     /// Delivers what is there by now, for a bounded time, and reports what is left.
-    pub(super) async fn finish(self) {
-        report(&self.0.finish(LAST).await, ONCE, &self.1);
+    pub(super) async fn finish(self, is_in_background: bool) {
+        let limit = if is_in_background { LAST_IN_BACKGROUND } else { LAST };
+        report(&self.0.finish(limit).await, ONCE, &self.1);
     }
 }
 

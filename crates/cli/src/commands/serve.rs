@@ -47,7 +47,7 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
             resumes.abort();
         }
         if let Some(notifications) = notifications {
-            notifications.finish().await;
+            notifications.finish(false).await;
         }
         server.stop().await
     })?;

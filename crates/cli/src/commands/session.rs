@@ -161,12 +161,13 @@ impl Session {
             };
             let address = page.as_ref().map(Server::page);
             let notifications = self.notifications(&notices, address, &invocation);
+            let is_in_background = self.mode.wait == WaitMode::Background;
             let exit = self.drive(events, page, &notices, &invocation).await;
             let is_killed = exit
                 .as_ref()
                 .is_err_and(|failure| matches!(failure.exit, Exit::Interrupted | Exit::Terminated));
             if let Some(notifications) = notifications.filter(|_| !is_killed) {
-                notifications.finish().await;
+                notifications.finish(is_in_background).await;
             }
             exit
         });

@@ -3,8 +3,9 @@
 use std::{fs, path::Path};
 
 use inspan_engine::SystemClock;
+use inspan_protocol::Command;
 use inspan_protocol::{Envelope, EventContext};
-use inspan_store::{Batch, FlowSource, MemoryStore, SessionRecord};
+use inspan_store::{Batch, FlowSource, Lease, MemoryStore, SessionRecord};
 use serde_json::{Map, json};
 
 use super::*;
@@ -26,32 +27,27 @@ impl ChannelSource for OneChannel {
 }
 
 /// A session that asks a question.
-async fn ask(store: &MemoryStore, id: &str) {
+async fn ask(store: &MemoryStore, id: &str) -> Lease {
     let moment = Timestamp::from_millis(1);
     let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
     let record = SessionRecord::new(id.into(), flow, Map::new(), moment);
     let lease = store.create(&record, &Owner::of_process(), moment).await.unwrap();
-    let event = json!({ "type": "session:prompt", "promptId": "p", "prompt": "Go?", "kind": "input" });
+    let event = json!({ "type": "session:prompt", "promptId": "p", "prompt": "Go?", "kind": "input", "deadline": moment });
     let event = serde_json::from_value(event).unwrap();
     let event = Arc::new(Envelope::new(EventContext::session(id.into()), 1, moment, event));
     store.append(&lease, Batch { events: &[event], ..Batch::default() }).await.unwrap();
+    lease
 }
 
+/// Deliveries to a channel whose program is a script.
 #[cfg(unix)]
-#[tokio::test]
-async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let sent = folder.path().join("sent");
-    let script = format!("[ -e '{0}' ] || sleep 4; cat >> '{0}'", sent.display());
+async fn delivery(store: MemoryStore, script: &str, folder: &Path) -> Delivery {
     let settings = json!({ "type": "command", "argv": ["sh", "-c", script] });
     let settings = ChannelSettings::read(settings.as_object().cloned().unwrap()).unwrap();
     let (name, origin) = ("slow".to_owned(), "inspan.toml".to_owned());
-    let store = MemoryStore::new();
-    ask(&store, "a").await;
-    ask(&store, "b").await;
-    let ledger = Ledger::at(&folder.path().join("notify"));
+    let ledger = Ledger::at(&folder.join("notify"));
     ledger.since(&name, &origin, Timestamp::from_millis(0)).await.unwrap();
-    let delivery = Delivery {
+    Delivery {
         store: Arc::new(store),
         ledger,
         source: Arc::new(OneChannel(FolderChannel { name, origin, settings })),
@@ -61,7 +57,19 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
         clock: Arc::new(SystemClock),
         warn: Arc::new(|line| panic!("{line}")),
         warned: Arc::default(),
-    };
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let script = format!("[ -e '{0}' ] || sleep 4; cat >> '{0}'", sent.display());
+    let store = MemoryStore::new();
+    ask(&store, "a").await;
+    ask(&store, "b").await;
+    let delivery = delivery(store, &script, folder.path()).await;
     let count = || fs::read_to_string(&sent).unwrap_or_default().matches("Go?").count();
     let left = deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(3)).await;
     let named = Undelivered { channels: vec!["slow".to_owned()], ..Undelivered::default() };
@@ -69,4 +77,24 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     assert_eq!((left, after_one > 0), (named, true));
     let left = deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
     assert_eq!((left, count()), (Undelivered::default(), 2 * after_one));
+}
+
+/// The time of the question is up, and an answer is stored in the one session: nobody runs them.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_question_is_announced_as_it_can_be_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let store = MemoryStore::new();
+    for id in ["answered", "late"] {
+        let lease = ask(&store, id).await;
+        store.release(&lease).await.unwrap();
+    }
+    let reply = Command::Reply { prompt: "p".into(), content: "so".to_owned(), choice: None };
+    store.post(&"answered".into(), &reply, Timestamp::from_millis(1)).await.unwrap();
+    let delivery = delivery(store, &format!("cat >> '{}'", sent.display()), folder.path()).await;
+    deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
+    let said = fs::read_to_string(&sent).unwrap();
+    let has = ["inspan resume late", "inspan reply"].map(|text| said.contains(text));
+    assert_eq!((has, said.matches("asks a question\",\"notices\"").count()), ([true, false], 1), "{said}");
 }

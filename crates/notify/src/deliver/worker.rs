@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::{Envelope, Event, Prompt, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, SessionId, Timestamp};
+use inspan_sessions::is_late;
 use inspan_store::{Select, SessionEntry, StoreError};
-use inspan_view::DisplayStatus;
+use inspan_view::{DisplayStatus, entry::open_questions};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -368,8 +369,9 @@ impl Worker {
         let events = events.iter().filter(|envelope| envelope.seq <= until);
         let mut notices = Vec::new();
         let mut end = until;
+        let now = self.delivery.clock.now();
         for envelope in events {
-            let wanted = self.notice(envelope, &entry.digest.prompts);
+            let wanted = self.notice(envelope, entry, now);
             if wanted.is_some() && notices.len() == MOST {
                 end = envelope.seq - 1;
                 break;
@@ -451,17 +453,21 @@ impl Worker {
     }
 
     /// The notice of an event, if the channel wants it now.
-    fn notice(&self, envelope: &Envelope, open: &[Prompt]) -> Option<Notice> {
+    fn notice(&self, envelope: &Envelope, entry: &SessionEntry, now: Timestamp) -> Option<Notice> {
         if envelope.timestamp < self.since {
             return None;
         }
         // What was answered meanwhile no longer waits for a person.
         if let Event::SessionPrompt(prompt) = &envelope.event
-            && open.iter().all(|other| other.prompt_id != prompt.prompt_id)
+            && open_questions(entry).all(|other| other.prompt_id != prompt.prompt_id)
         {
             return None;
         }
-        let notice = Notice::of(envelope, &self.delivery.commands)?;
+        let mut notice = Notice::of(envelope, &self.delivery.commands)?;
+        if let Some(question) = &notice.question {
+            let is_late = is_late(entry, question, now);
+            notice.commands = self.delivery.commands.for_question(entry, question, is_late);
+        }
         notice.is_wanted(&self.channel.settings.on, &envelope.event).then_some(notice)
     }
 
