@@ -326,13 +326,19 @@ pub(super) fn opencode_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let options = json!({
         "model": "scripted/scripted-model", "variant": "high", "agent": "plan", "maxTurns": 4,
         "tools": ["read", "bash"], "allowedTools": ["bash(git *)", "read"], "disallowedTools": ["write"],
-        "systemPrompt": "You are a planted prompt.", "appendSystemPrompt": "And an appended one.",
+        "systemPrompt": "You are a planted prompt. {env:HOME} {file:/etc/passwd}", "appendSystemPrompt": "And an appended one.",
         "mcpServers": { "none": { "type": "local", "command": ["/bin/false"], "enabled": false } },
     });
     let (output, request) = with_options(sandbox, "opencode.agent", &options)?;
     same("the model", &output["model"], &json!("scripted/scripted-model"))?;
     same("the tools", &offered(&request), &vec!["bash", "read"])?;
-    let parts = ["You are a planted prompt.", "And an appended one.", "/look", "@here", PIXEL];
+    let parts = [
+        "You are a planted prompt. {env:HOME} {file:/etc/passwd}",
+        "And an appended one.",
+        "/look",
+        "@here",
+        PIXEL,
+    ];
     contains_all("the request", &request["messages"].to_string(), &parts)
 }
 
