@@ -39,7 +39,7 @@ const LAST: Duration = Duration::from_secs(3);
 const LAST_IN_BACKGROUND: Duration = Duration::from_secs(60);
 /// How long `notify deliver --once` begins to send, and how long `notify deliver` takes to end at most.
 const END: Duration = Duration::from_secs(30);
-/// How long after a failure `notify deliver --once` tries again.
+/// How long after a failure `notify deliver --once` and a run in the background try again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often a message that was asked for is tried, and the longest wait between.
 const TRIES: u32 = 4;
@@ -208,7 +208,11 @@ fn delivery(
 }
 
 /// The delivery beside a session that this process runs, or beside a server.
-pub(super) struct Notifications(RunningDelivery, Arc<Commands>);
+pub(super) struct Notifications {
+    running: RunningDelivery,
+    delivery: Delivery,
+    scope: Scope,
+}
 
 /// Where warnings go: to the console as long as there is one.
 #[derive(Default)]
@@ -267,10 +271,7 @@ impl Notifications {
 
     fn of(delivery: Result<Delivery, Failure>, scope: Scope) -> Option<Self> {
         match delivery {
-            Ok(delivery) => {
-                let commands = Arc::clone(&delivery.commands);
-                Some(Self(deliver(delivery, scope), commands))
-            }
+            Ok(delivery) => Some(Self { running: deliver(delivery.clone(), scope.clone()), delivery, scope }),
             Err(failure) => {
                 terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
                 None
@@ -278,10 +279,18 @@ impl Notifications {
         }
     }
 
-    /// Delivers what is there by now, for a bounded time, and reports what is left.
+    /// Delivers what is there by now, for a bounded time, and reports what is left. In the background what fails is tried
+    /// again meanwhile.
     pub(super) async fn finish(self, is_in_background: bool) {
         let limit = if is_in_background { LAST_IN_BACKGROUND } else { LAST };
-        report(&self.0.finish(limit).await, ONCE, &self.1);
+        let until = Instant::now() + limit;
+        let mut left = self.running.finish(limit).await;
+        while is_in_background && !left.channels.is_empty() && Instant::now() + AGAIN < until {
+            sleep(AGAIN).await;
+            let again = deliver(self.delivery.clone(), self.scope.clone());
+            left = again.finish(until.saturating_duration_since(Instant::now())).await;
+        }
+        report(&left, ONCE, &self.delivery.commands);
     }
 }
 
