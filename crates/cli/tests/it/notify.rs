@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use inspan_testkit::{check_golden, write_program};
 use serde_json::{Value, json};
 
+use crate::processes::until;
 use crate::program::{Ran, folder_with, inspan, program, ran};
 use receiver::{Answer, Received, Receiver};
 
@@ -561,6 +562,20 @@ type = \"desktop\"
         read("desktop.txt"),
         "--app-name=inspan\n--urgency=critical\n--\noxen: `gate` asks a question\nShip it?\n    inspan reply s gate.1 --choice yes\n    inspan reply s gate.1 --choice no\n\nsession s\n"
     );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_in_the_background_that_waits_for_a_person_tries_again_what_failed() {
+    let script = "[ -e tried ] || { touch tried; exit 1; }; cat > message.json";
+    let settings =
+        format!("[channels.phone]\ntype = \"command\"\nargv = [\"sh\", \"-c\", \"cd $HOME; {script}\"]\n");
+    let folder = folder(GATE, &settings);
+    run(folder.path(), &["run", "flow.yaml", "--detach"]).expect(0);
+    let message = || fs::read_to_string(folder.path().join("message.json")).unwrap_or_default();
+    until("the message is sent", || message().contains("Ship it?"));
+    // Its process ends then: nothing is left.
+    until("nothing is left", || run(folder.path(), &["notify", "deliver", "--once"]).stderr.is_empty());
 }
 
 #[cfg(unix)]
