@@ -46,6 +46,8 @@ addEventListener('hashchange', readAddress);
 /** @param {string} address */
 export function go(address) {
   location.hash = address;
+  // The event comes later, and until then a change of the query would take the old view's address back.
+  readAddress();
 }
 
 /** Changes the query of this view, without a new entry in the history. @param {Query} changes */

@@ -2,7 +2,7 @@
 
 import { cls, html, perFrame, useEffect, useRef, useState } from './dom.js';
 import { clockMs, grouped } from './format.js';
-import { setQuery } from './route.js';
+import { route, setQuery } from './route.js';
 import { shownAt } from './session.js';
 import { events } from './source.js';
 
@@ -17,6 +17,8 @@ function useReplay(session, speed, onEnd) {
     if (!speed) return undefined;
     let isOver = false;
     let frame = 0;
+    // Another view may be shown before this one has ended.
+    const isLeft = () => isOver || route.value.path[1] !== session.id;
     (async () => {
       let seq = session.at.value ?? 0;
       if (seq >= session.lastSeq.value || !session.at.value) seq = 1;
@@ -26,11 +28,11 @@ function useReplay(session, speed, onEnd) {
       let played = 0;
       let before = NaN;
       const step = async () => {
-        if (isOver) return;
+        if (isLeft()) return;
         const budget = (performance.now() - started) * speed;
         while (played <= budget) {
           if (!page.length) page = await events(session.id, { from: seq + 1, limit: PAGE });
-          if (isOver) return;
+          if (isLeft()) return;
           const next = page.shift();
           if (!next) {
             setQuery({ at: seq });
