@@ -13,6 +13,7 @@ use crate::{
     CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
     SessionTarget, Sessions, finish, is_driven,
     keyed::{RequestKey, key_reused},
+    target::decided,
 };
 
 /// Of so many sessions, the newest, a server looks for those that wait with an answer when it starts.
@@ -106,7 +107,7 @@ impl SessionCommand {
                     && *content == if *always { "always" } else { "allow" }
             }
             (Self::Reject { prompt, reason }, Command::Reply { prompt: id, content, .. }) => {
-                is_named(id.as_str(), prompt.as_deref()) && content == reason.as_deref().unwrap_or("deny")
+                is_named(id.as_str(), prompt.as_deref()) && content == decided("deny", reason.as_deref())
             }
             (Self::Send { content, node: None, run: None, .. }, Command::Send { content: sent }) => {
                 content == sent

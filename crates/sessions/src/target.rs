@@ -40,8 +40,13 @@ impl PersonAnswer {
     /// The decision on a permission: one of the question's choices, and what the agent is told with it.
     pub fn decision(open: &Prompt, word: &str, reason: Option<&str>) -> Self {
         let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
-        Self { content: reason.filter(|reason| !reason.trim().is_empty()).unwrap_or(word).to_owned(), choice }
+        Self { content: decided(word, reason).to_owned(), choice }
     }
+}
+
+/// The content of the answer that is this decision.
+pub(crate) fn decided<'a>(word: &'a str, reason: Option<&'a str>) -> &'a str {
+    reason.filter(|reason| !reason.trim().is_empty()).unwrap_or(word)
 }
 
 /// The session that a command is for.

@@ -221,7 +221,7 @@ mod tests {
             ["y", "yes", "allow", "n", "", "x"].map(|typed| read_answer(&asked, typed).map(|a| a.content));
         let [allow, deny] = ["allow", "deny"].map(|word| Ok(word.to_owned()));
         let refused = Err("not a valid answer; type 1-3".to_owned());
-        assert_eq!(words, [allow.clone(), allow.clone(), allow, deny.clone(), deny, refused.clone()]);
+        assert_eq!(words, [allow.clone(), allow.clone(), allow, deny.clone(), deny, refused]);
         let told = |typed: &str| read_answer(&asked, typed).map(|reply| (reply.content, reply.choice));
         let denied = |why: &str| Ok((why.to_owned(), Some("deny".to_owned())));
         let why = "use `./tmp`, not /tmp";
