@@ -112,6 +112,8 @@ pub enum Received<'a> {
         node: TaskRef,
         /// Its attempt.
         attempt: u32,
+        /// Whether no machine had begun it.
+        never_began: bool,
     },
 }
 
@@ -239,8 +241,8 @@ impl Pilot {
                 self.addressed.apply(envelope);
             }
             Received::Ended(done) => self.conclude(done, now, todo),
-            Received::Lost { node, attempt } => {
-                todo.extend(self.run.lose(node, attempt).into_iter().filter_map(published));
+            Received::Lost { node, attempt, never_began } => {
+                todo.extend(self.run.lose(node, attempt, never_began).into_iter().filter_map(published));
             }
         }
     }

@@ -151,6 +151,9 @@ events! {
         task_id: NodeId,
         /// The attempt whose process is gone; it is not counted as a failure.
         attempt: u32,
+        /// Whether no machine had begun it, so that it can have had no effect.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        never_began: bool,
     }
     /// A running attempt was cancelled on purpose: by a failure elsewhere, a stop or a pause.
     "task:cancelled" TaskCancelled {

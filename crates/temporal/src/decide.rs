@@ -92,6 +92,16 @@ pub struct LostAttempt {
     /// Whether it was to end, and no worker had taken it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_began: bool,
+    /// Whether the machine that took it could not begin it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unfit: bool,
+}
+
+impl From<RunningAttempt> for LostAttempt {
+    /// One that was at work, and is tried again.
+    fn from(attempt: RunningAttempt) -> Self {
+        Self { attempt, given_up: None, never_began: false, is_unfit: false }
+    }
 }
 
 /// What is to be done for a session now.

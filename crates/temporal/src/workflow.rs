@@ -235,7 +235,7 @@ impl SessionWorkflow {
             {
                 if matches!(error, ActivityExecutionError::Cancelled(_)) {
                     // Workers never say that.
-                    lost.push(LostAttempt { attempt: flight.attempt, given_up: None, never_began: true });
+                    lost.push(LostAttempt { never_began: true, ..flight.attempt.into() });
                     continue;
                 }
                 let path = flight.attempt.key.path.to_string();
@@ -259,7 +259,7 @@ impl SessionWorkflow {
                     let pause = Duration::from_millis(unit * u64::from(*times));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
-                lost.push(LostAttempt { attempt: flight.attempt, given_up, never_began: false });
+                lost.push(LostAttempt { given_up, is_unfit: unfit.is_some(), ..flight.attempt.into() });
             }
         }
     }

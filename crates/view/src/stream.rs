@@ -180,6 +180,9 @@ impl StreamFold {
                 ItemBody::Output { output, cut, duration_ms: 0 }
             }
             Event::TaskAgent { agent, .. } => ItemBody::note(format!("the agent {agent} works next")),
+            Event::TaskInterrupted { never_began: true, .. } => {
+                ItemBody::note("the attempt did not begin: the machine could not run it")
+            }
             Event::TaskInterrupted { .. } => ItemBody::note("the process was lost, and the attempt with it"),
             Event::TaskCancelled { .. } => ItemBody::note("the attempt was cancelled"),
             Event::LimitWait { provider, until } => {

@@ -351,8 +351,13 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             }
             line
         }
-        Event::TaskInterrupted { attempt, .. } => new(Tone::Warning, "■")
-            .with(Tone::Plain, &format!("attempt {attempt} was interrupted: its process is gone")),
+        Event::TaskInterrupted { attempt, never_began, .. } => {
+            let why = match never_began {
+                true => "did not begin: the machine could not run it",
+                false => "was interrupted: its process is gone",
+            };
+            new(Tone::Warning, "■").with(Tone::Plain, &format!("attempt {attempt} {why}"))
+        }
         Event::TaskCancelled { reason, .. } => {
             let mut line = new(Tone::Warning, "■");
             line.push(Tone::Plain, "cancelled");

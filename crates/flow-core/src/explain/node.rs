@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     StatementKind,
-    reason::{denied, in_short, length, question},
+    reason::{denied, how_lost, in_short, length, question},
     walk::Walk,
 };
 use crate::{
@@ -61,10 +61,9 @@ impl Walk<'_> {
                 let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
                 self.say_of(task, envelope.seq, StatementKind::Cancelled, text);
             }
-            Event::TaskInterrupted { attempt, .. } => {
-                let text = format!(
-                    "attempt {attempt} was lost with the process that ran it; it is started again, and uses no try"
-                );
+            Event::TaskInterrupted { attempt, never_began, .. } => {
+                let why = how_lost(*never_began);
+                let text = format!("attempt {attempt} {why}; it is started again, and uses no try");
                 self.say_of(task, envelope.seq, StatementKind::Lost, text);
             }
             Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {

@@ -243,6 +243,14 @@ pub(super) fn in_short(error: &AgentError) -> String {
     format!("{first}{more} [{}]", error.code)
 }
 
+/// How an attempt came to be lost.
+pub(super) fn how_lost(never_began: bool) -> &'static str {
+    match never_began {
+        true => "did not begin: the machine that took it could not run it",
+        false => "was lost with the process that ran it",
+    }
+}
+
 /// A length of time as people read it, to the second where it is longer than that.
 pub(super) fn length(time: Duration) -> String {
     let rounded = if time.as_secs() >= 10 { Duration::from_secs(time.as_secs()) } else { time };

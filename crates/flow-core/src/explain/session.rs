@@ -11,7 +11,7 @@ use inspan_protocol::{
 use super::{
     Statement, StatementKind,
     node::NAMED_ITEMS,
-    reason::{in_short, question},
+    reason::{how_lost, in_short, question},
     walk::Walk,
 };
 use crate::{
@@ -120,11 +120,10 @@ impl Walk<'_> {
                     format!("`{place}` hit a usage limit of {provider}, which resets at {until}"),
                 )
             }
-            Event::TaskInterrupted { attempt, .. } => {
+            Event::TaskInterrupted { attempt, never_began, .. } => {
                 let place = task.as_ref().map_or("a node", |task| task.as_str());
-                let text = format!(
-                    "attempt {attempt} of `{place}` was lost with the process that ran it, and is started again"
-                );
+                let why = how_lost(*never_began);
+                let text = format!("attempt {attempt} of `{place}` {why}, and is started again");
                 (StatementKind::Lost, text)
             }
             Event::SessionAbort { .. } => (StatementKind::Stopped, self.cause_at(seq)),

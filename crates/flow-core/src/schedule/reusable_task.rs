@@ -53,7 +53,7 @@ pub(super) struct ReusableTask {
     /// What a person has said is to be done about it, since it was cut short and may have taken effect.
     #[serde(default)]
     pub(super) rerun: Option<String>,
-    /// Whether it was cancelled before any machine had begun it.
+    /// Whether it was cancelled or lost before any machine had begun it.
     #[serde(default)]
     pub(super) never_began: bool,
     /// When the first of the attempts began that interruptions alone part, if the newest did not fail.
@@ -129,7 +129,9 @@ impl ReusableTask {
                 self.since = None;
             }
             Event::SessionPrompt(_) => self.asked = true,
-            Event::TaskCancelled { never_began, .. } => self.never_began = *never_began,
+            Event::TaskCancelled { never_began, .. } | Event::TaskInterrupted { never_began, .. } => {
+                self.never_began = *never_began;
+            }
             Event::TaskAgent { .. } => {
                 self.conversation = None;
                 self.fallbacks.push(event.clone());

@@ -151,7 +151,7 @@ impl Facts {
         let node = self.node_mut(task);
         if node.status == NodeStatus::Running {
             // A process may leave a question that waits, and then it has not died.
-            if !node.more.as_ref().is_some_and(|more| more.asks) {
+            if !node.never_began && !node.more.as_ref().is_some_and(|more| more.asks) {
                 node.note_death(progress);
             }
             self.count_running(task.frame, spec.occupies, -1);

@@ -49,7 +49,10 @@ impl Facts {
                 self.node_mut(task).never_began = *never_began;
                 self.clean_up_again(graph, task);
             }
-            Event::TaskInterrupted { .. } => self.lose(graph, task),
+            Event::TaskInterrupted { never_began, .. } => {
+                self.node_mut(task).never_began = *never_began;
+                self.lose(graph, task);
+            }
             Event::TaskSkipped { reason, .. } => self.skip_node(graph, task, *reason),
             Event::TaskReused { result, session_id, turn_id, error, .. } => {
                 let conversation = session_id.clone().map(|session_id| Conversation {

@@ -312,7 +312,7 @@ impl Driver {
         let (now, mut todo) = (self.now(), Vec::new());
         let received = match ended {
             Ok((_, done)) => Received::Ended(done),
-            Err(_) => Received::Lost { node, attempt },
+            Err(_) => Received::Lost { node, attempt, never_began: false },
         };
         self.pilot.receive(received, now, &mut todo);
         todo.into_iter().try_for_each(|todo| self.publish(todo))

@@ -321,7 +321,7 @@ impl Live {
     }
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
-        for LostAttempt { attempt, given_up, never_began } in lost {
+        for LostAttempt { attempt, given_up, never_began, is_unfit } in lost {
             let key = &attempt.key;
             let Some(node) = self.running(key) else { continue };
             // It may have stored its end before it was lost.
@@ -336,7 +336,8 @@ impl Live {
             let mut todo = Vec::new();
             match given_up {
                 None => {
-                    self.pilot.receive(Received::Lost { node, attempt: key.attempt }, now, &mut todo);
+                    let lost = Received::Lost { node, attempt: key.attempt, never_began: *is_unfit };
+                    self.pilot.receive(lost, now, &mut todo);
                 }
                 Some(why) => {
                     let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why.clone()));

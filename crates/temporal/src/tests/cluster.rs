@@ -199,7 +199,7 @@ impl TestCluster {
                     // No worker is of this pool: the server ends what waits for one and is to end.
                     if attempt.pool.as_deref() == Some("nobodys") {
                         if decision.ending.contains(&attempt.name()) {
-                            lost.push(LostAttempt { attempt, given_up: None, never_began: true });
+                            lost.push(LostAttempt { never_began: true, ..attempt.into() });
                         }
                         continue;
                     }
@@ -220,7 +220,7 @@ impl TestCluster {
                     Some(ended) = flights.join_next() => {
                         let (attempt, is_ended): (RunningAttempt, bool) = ended.expect("no attempt panics");
                         if !is_ended {
-                            lost.push(LostAttempt { attempt, given_up: None, never_began: false });
+                            lost.push(attempt.into());
                         }
                     }
                     () = tokio::time::sleep(until.unwrap_or(Duration::from_millis(50)).min(Duration::from_millis(50))) => {}

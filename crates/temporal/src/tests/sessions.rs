@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use inspan_engine::{Clock, Hub, LaterClock, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
 use inspan_flow_core::SessionRecord;
-use inspan_protocol::{AgentError, Command, ErrorCode, Event, NodePath, SessionId, SessionStatus, Timestamp};
+use inspan_protocol::{
+    AgentError, Command, Envelope, ErrorCode, Event, NodePath, SessionId, SessionStatus, Timestamp,
+};
 use inspan_store::{StoreError, async_trait};
 use object_store::path::Path;
 use tokio_util::sync::CancellationToken;
@@ -62,11 +64,7 @@ async fn nothing_is_stored_where_a_folder_is_not_mounted_any_more() {
     let pause = Command::Pause { reason: None };
     let refused = cluster.store.post(&session, &pause, Timestamp::default()).await.unwrap_err();
     assert_eq!(refused.to_string(), "there is no session `flow-1` in the store");
-    let lost: Vec<_> = begun
-        .running
-        .into_iter()
-        .map(|attempt| LostAttempt { attempt, given_up: None, never_began: false })
-        .collect();
+    let lost: Vec<LostAttempt> = begun.running.into_iter().map(Into::into).collect();
     assert_eq!(lost.len(), 1);
     decider.decide(&session, &lost, None).await.unwrap_err();
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
@@ -96,16 +94,29 @@ impl SessionHost for Broken {
 #[tokio::test]
 async fn an_attempt_that_a_machine_cannot_run_has_no_end_there() {
     let cluster = TestCluster::new();
-    let session = cluster.add("flow-1", TWO).await;
+    let flow = "
+flow: { name: once }
+nodes:
+  - { id: sent, type: exec, effects: external, input: { argv: ['true'] } }
+";
+    let session = cluster.add("flow-1", flow).await;
     let begun = cluster.decider().decide(&session, &[], None).await.unwrap();
     let ran =
         cluster.runner_of(Arc::new(Broken)).run(&session, &begun.running[0], CancellationToken::new()).await;
     assert_eq!(ran.unwrap_err().to_string(), "machine `a` cannot run it: broken (CONFIG_INVALID)");
-    let attempt = begun.running[0].clone();
-    let lost = [LostAttempt { attempt, given_up: None, never_began: false }];
+    // Another machine runs it, and nobody is asked: what never began had no effect.
+    let lost = [LostAttempt { is_unfit: true, ..begun.running[0].clone().into() }];
     cluster.decider().decide(&session, &lost, None).await.unwrap();
     cluster.run(&session, &[], |_| false).await;
-    assert_eq!(cluster.facts(&session).await.last().map(String::as_str), Some("harness:complete"));
+    let facts = cluster.facts(&session).await;
+    assert_eq!(facts.iter().filter(|fact| *fact == "task:interrupted sent").count(), 1);
+    assert!(!facts.contains(&"session:prompt sent".to_owned()));
+    assert_eq!(facts.last().map(String::as_str), Some("harness:complete"));
+    // One that its worker left in the middle is another matter.
+    let session = cluster.add("flow-2", flow).await;
+    let asked =
+        |events: &[Arc<Envelope>]| events.iter().any(|event| matches!(event.event, Event::SessionPrompt(_)));
+    cluster.run(&session, &["sent.1"], asked).await;
 }
 
 #[tokio::test]
@@ -399,9 +410,7 @@ nodes:
         if !is_lost_first {
             cluster.decider().decide(&session, &[], None).await.unwrap();
         }
-        let lost = begun.running.into_iter();
-        let lost: Vec<_> =
-            lost.map(|attempt| LostAttempt { attempt, given_up: None, never_began: false }).collect();
+        let lost: Vec<LostAttempt> = begun.running.into_iter().map(Into::into).collect();
         cluster.decider().decide(&session, &lost, None).await.unwrap();
         cluster.run(&session, &[], |_| false).await;
         let events = cluster.events(&session).await;

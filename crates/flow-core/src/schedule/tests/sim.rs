@@ -287,7 +287,7 @@ impl Sim {
             let event = Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: true, run_id };
             self.put(Some(path), run, event);
         }
-        let actions = self.run.lose(node, attempt);
+        let actions = self.run.lose(node, attempt, false);
         self.put_all(actions);
     }
 
