@@ -1,10 +1,7 @@
-//! Every event, one variant per wire name, and the two-step reading that preserves unknown names exactly and
-//! refuses broken known ones. Order and pairing are enforced by those who emit.
+//! Every event, one variant per wire name. Unknown names are preserved exactly; broken known ones are refused.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 #[macro_use]

@@ -23,7 +23,7 @@ macro_rules! events {
         $name:literal $variant:ident $payload:tt
     )*) => {
         /// One thing that happened, written as `{"type": NAME, …}`.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(tag = "type", remote = "Self")]
         pub enum Event {
             $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
