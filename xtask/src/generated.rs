@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use inspan_conformance::{BEHAVIOURS, ExceptionKind};
+use inspan_protocol::ProviderCapabilities;
 
 use crate::events;
 use crate::layers::{LAYERS, table};
-use crate::matrix;
 use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
@@ -22,12 +23,8 @@ const PARTS: &[GeneratedSection] = &[
     GeneratedSection { document: "ARCHITECTURE.md", name: "crates", write: || table(LAYERS) },
     GeneratedSection { document: "docs/events.md", name: "events", write: events::events },
     GeneratedSection { document: "docs/events.md", name: "types", write: events::types },
-    GeneratedSection {
-        document: "docs/providers/README.md",
-        name: "capabilities",
-        write: matrix::capabilities,
-    },
-    GeneratedSection { document: "docs/providers/README.md", name: "deviations", write: matrix::deviations },
+    GeneratedSection { document: "docs/providers/README.md", name: "capabilities", write: capabilities },
+    GeneratedSection { document: "docs/providers/README.md", name: "deviations", write: deviations },
 ];
 
 /// Finds every part that differs from what would be written now.
@@ -86,6 +83,40 @@ fn replace(text: &str, name: &str, fresh: &str) -> Option<String> {
     let (before, rest) = text.split_once(&begin(name))?;
     let (_, after) = rest.split_once(&end(name))?;
     Some(format!("{before}{}\n\n{}\n\n{}{after}", begin(name), fresh.trim(), end(name)))
+}
+
+/// One row per provider, one column per capability.
+fn capabilities() -> String {
+    let mut table = String::from("| Provider | Is |");
+    let rows: Vec<_> = inspan_providers::builtin().iter().map(|provider| provider.descriptor()).collect();
+    let names = ProviderCapabilities::default().abilities().map(|(name, _)| name);
+    table.extend(names.map(|name| format!(" {name} |")));
+    table.push_str("\n|---|---|");
+    table.push_str(&":-:|".repeat(names.len()));
+    for row in &rows {
+        table.push_str(&format!("\n| `{}` | {} |", row.provider_type, row.display_name));
+        table.extend(row.capabilities.abilities().map(|(_, can)| if can { " ✔ |" } else { "  |" }));
+    }
+    table
+}
+
+/// One row for each behaviour in which a provider deviates, with the reason.
+fn deviations() -> String {
+    let mut table = String::from("| Provider | Is expected to be one that | But |\n|---|---|---|");
+    for target in inspan_conformance_targets::all() {
+        for exception in target.exceptions() {
+            let but = match exception.kind {
+                ExceptionKind::NotApplicable => format!("{} (not checked)", exception.reason),
+                ExceptionKind::Deviates(_) => exception.reason.to_owned(),
+            };
+            for name in exception.behaviours {
+                let behaviour = BEHAVIOURS.iter().find(|behaviour| behaviour.name == *name);
+                let sentence = behaviour.map_or(*name, |behaviour| behaviour.sentence);
+                table.push_str(&format!("\n| `{}` | {sentence} | {but} |", target.name()));
+            }
+        }
+    }
+    table
 }
 
 #[cfg(test)]

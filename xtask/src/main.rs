@@ -8,7 +8,6 @@ mod fixtures;
 mod form;
 mod generated;
 mod layers;
-mod matrix;
 mod record;
 mod replay;
 mod schema;

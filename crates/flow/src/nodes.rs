@@ -3,15 +3,14 @@
 mod agent;
 mod exec;
 mod http;
-mod human;
 mod mcp;
 
 use std::time::Duration;
 
 use inspan_engine::{Filter, ProviderRegistry, sleep_until};
 use inspan_flow_core::{
-    AnyAgent, ControlWait, Exec, HumanInput, ProviderAgent, WaitFor, WaitInput, WaitOutput, builtin_catalog,
-    read_input, write_output,
+    AnyAgent, ControlWait, Exec, HumanAnswer, HumanInput, HumanQuestion, ProviderAgent, WaitFor, WaitInput,
+    WaitOutput, builtin_catalog, read_input, write_output,
 };
 use inspan_protocol::{AgentError, ErrorCode, Timestamp};
 use serde_json::Value;
@@ -29,6 +28,24 @@ pub fn builtin_nodes(providers: &ProviderRegistry) -> NodeRegistry {
     }
     registry.register(AnyAgent::new(providers));
     registry
+}
+
+/// The channels show a question to a person, and bring the answer.
+impl NodeType for HumanInput {
+    async fn run(&self, mut context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        let question: HumanQuestion = read_input(input)?;
+        let is_form = question.schema.is_some();
+        if let Some(reply) = context.interrupted.as_ref().and_then(|cut| cut.reply.clone()) {
+            // It was answered, and the process died before the answer was used.
+            return HumanAnswer::of(is_form, reply);
+        }
+        let asked = context.interrupted.as_ref().and_then(|cut| cut.asked.as_ref());
+        // A question that is asked again after a pause has the same id.
+        let id = asked.map_or_else(|| context.hub.ids().prompt_id(), |asked| asked.prompt_id.clone());
+        let prompt = question.prompt(id, context.since(), &context.redactor)?;
+        let reply = context.ask(prompt).await?;
+        HumanAnswer::of(is_form, reply)
+    }
 }
 
 impl NodeType for ControlWait {

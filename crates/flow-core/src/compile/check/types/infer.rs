@@ -1,7 +1,6 @@
 //! Follows shapes through expressions and templates, and reports what cannot be right: fields that do not exist, values
 //! that may be missing, comparisons that are decided before anything runs.
 
-mod filter;
 mod operators;
 mod statements;
 
