@@ -328,7 +328,7 @@ impl Agent for CodexAgent {
                 let why = format!("`{method}` is not offered here");
                 refuse(&self.peer.stdin(), &id, METHOD_NOT_FOUND, &why)?;
             }
-            CodexDecoded::Elicited { id } => respond(&self.peer.stdin(), &id, elicitation("decline"))?,
+            CodexDecoded::Elicited { id } => respond(&self.peer.stdin(), &id, elicitation("cancel"))?,
             CodexDecoded::TurnStarted { turn_id } => self.named(turn_id, turn)?,
             CodexDecoded::NotBegun(error) => {
                 let _nothing_happened = self.decoder.abandon();

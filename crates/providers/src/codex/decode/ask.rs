@@ -16,13 +16,20 @@ impl CodexDecoder {
             Err(error) => return out.push(fault(method, params, &error)),
         };
         let item = ask.item_id.as_deref().unwrap_or_default().to_owned();
-        let asked = |tool_name: String, input: Value, description: Option<String>, form: QuestionForm| {
+        let thread = ask.thread_id.as_deref().unwrap_or_default().to_owned();
+        let is_sub_agent =
+            self.session.as_ref().is_some_and(|own| own.as_str() != thread) && !thread.is_empty();
+        let asked = |tool_name: String, input: Value, reason: Option<String>, form: QuestionForm| {
             let tool_use_id = Some(item.clone()).filter(|id| !id.is_empty());
+            let description = match reason {
+                Some(reason) if is_sub_agent => Some(format!("a sub-agent asks: {reason}")),
+                None if is_sub_agent => Some("a sub-agent asks".to_owned()),
+                reason => reason,
+            };
             let request =
                 PermissionRequest { tool_use_id, description, ..PermissionRequest::new(tool_name, input) };
             CodexDecoded::PermissionRequested { id: id.clone(), request, form }
         };
-        let thread = ask.thread_id.as_deref().unwrap_or_default().to_owned();
         let elsewhere = || self.turn.others.get(&(thread, item.clone()));
         let known = self.turn.inputs.get(&item).map(|(_, input)| input).or_else(elsewhere).cloned();
         let decoded = match method {
@@ -72,7 +79,7 @@ impl CodexDecoder {
                     };
                     CodexDecoded::PermissionRequested { id, request, form: QuestionForm::Elicitation }
                 } else {
-                    self.warn_once("unsupportedRequest", method, "declined the program's request", out);
+                    self.warn_once("unsupportedRequest", method, "cancelled the program's request", out);
                     CodexDecoded::Elicited { id }
                 }
             }

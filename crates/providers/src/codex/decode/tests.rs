@@ -150,7 +150,7 @@ fn what_is_typed_into_a_command_and_further_rights_are_seen() {
 }
 
 #[test]
-fn a_sub_agent_that_asks_to_change_files_shows_which() {
+fn a_sub_agent_that_asks_to_change_files_says_so_and_which() {
     let mut decoder = begun();
     let item = |id: &str| json!({ "type": "fileChange", "id": id, "changes": [{ "path": "deploy.yml", "diff": "+x" }] });
     let started = json!({ "method": "item/started", "params": { "threadId": "theirs", "turnId": "u", "item": item("f") } });
@@ -162,7 +162,10 @@ fn a_sub_agent_that_asks_to_change_files_shows_which() {
     let inputs: Vec<_> = said
         .iter()
         .map(|said| match said {
-            CodexDecoded::PermissionRequested { request, .. } => request.input["changes"].clone(),
+            CodexDecoded::PermissionRequested { request, .. } => {
+                assert_eq!(request.description.as_deref(), Some("a sub-agent asks"));
+                request.input["changes"].clone()
+            }
             other => panic!("{other:?}"),
         })
         .collect();

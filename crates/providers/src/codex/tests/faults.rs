@@ -414,7 +414,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
         answers,
         [
             json!({ "jsonrpc": "2.0", "id": "q2", "error": refusal }),
-            json!({ "jsonrpc": "2.0", "id": "q3", "result": { "action": "decline", "content": null, "_meta": null } }),
+            json!({ "jsonrpc": "2.0", "id": "q3", "result": { "action": "cancel", "content": null, "_meta": null } }),
         ]
     );
     assert_eq!(warnings, 2);
