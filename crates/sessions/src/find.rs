@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use inspan_flow::{FlowSource, Graph, RunStore, SessionEntry, SessionRecord};
+use inspan_flow::{FlowSource, Graph, History, RunStore, Select, SessionEntry, SessionRecord, StoreError};
 use inspan_protocol::{Outcome, SessionId};
 use inspan_view::DisplayStatus;
 
@@ -10,6 +10,8 @@ use crate::{SessionError, SessionErrorCode};
 
 /// How many sessions an error names that an id may have meant.
 const CANDIDATES: usize = 8;
+/// How many of the newest sessions of a flow a forecast is based on.
+const SESSIONS: usize = 20;
 
 /// The session with this id, or the only one whose id has this prefix. `@last`, `@last-failed` and `@only` mean
 /// sessions that were started in the folder `cwd`.
@@ -144,6 +146,29 @@ pub async fn of_flow(
         }
     }
     Ok(found)
+}
+
+/// What the newest sessions of a flow took, but for one of them. What a recording was made of is counted by the session
+/// that made it, and a damaged session is skipped.
+pub async fn history(
+    store: &dyn RunStore,
+    graph: &Graph,
+    except: Option<&SessionId>,
+) -> Result<History, SessionError> {
+    let mut history = History::default();
+    for (entry, record) in of_flow(store, graph, Counted::Real, SESSIONS).await? {
+        if except == Some(&entry.session) {
+            continue;
+        }
+        match store.read(&entry.session, record.first_seq(), Select::Names(History::EVENTS)).await {
+            Ok(log) => history.add(&log),
+            Err(
+                StoreError::Damaged { .. } | StoreError::DamagedObject { .. } | StoreError::OtherKey { .. },
+            ) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(history)
 }
 
 /// For a session that cannot be read, the store's own error says why.

@@ -36,7 +36,7 @@ pub use async_trait::async_trait;
 pub use asking::{answer_command, question_schema, question_text, read_answer};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
-pub use find::{Counted, find, of_flow};
+pub use find::{Counted, find, history, of_flow};
 pub use follow::{Followed, Follower, event_filter};
 use graph::check_names_frames;
 pub use graph::{foreign_types, graph, node_path};

@@ -4,10 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_flow::{Forecast, NotRun};
-use inspan_flow::{History, Run, Select, forecast};
+use inspan_flow::{Forecast, NotRun, Run, forecast};
 use inspan_protocol::{Envelope, NodePath, Redactor};
-use inspan_sessions::{Counted, SessionError};
+use inspan_sessions::{SessionError, history};
 use inspan_view::{
     Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold, label,
 };
@@ -17,8 +16,6 @@ use super::Watch;
 
 /// How many streams are cached at once.
 const STREAMS: usize = 8;
-/// How many of the newest sessions of a flow a forecast is based on.
-const SESSIONS: usize = 20;
 
 pub(super) struct Derived {
     timeline: Mutex<FoldedUntil<TimelineFold>>,
@@ -36,29 +33,6 @@ struct FoldedUntil<F> {
     seq: u64,
 }
 
-/// Something that takes the events of a session.
-trait Fold: Send {
-    fn take(&mut self, envelope: &Envelope);
-}
-
-impl Fold for TimelineFold {
-    fn take(&mut self, envelope: &Envelope) {
-        self.apply(envelope);
-    }
-}
-
-impl Fold for CostFold {
-    fn take(&mut self, envelope: &Envelope) {
-        self.apply(envelope);
-    }
-}
-
-impl Fold for QuestionFold {
-    fn take(&mut self, envelope: &Envelope) {
-        self.apply(envelope);
-    }
-}
-
 /// The stream of a node, with the run that knows the input of its attempts.
 #[derive(Clone)]
 struct NodeStream {
@@ -67,8 +41,8 @@ struct NodeStream {
     node: NodePath,
 }
 
-impl Fold for NodeStream {
-    fn take(&mut self, envelope: &Envelope) {
+impl NodeStream {
+    fn apply(&mut self, envelope: &Envelope) {
         self.run.apply(envelope);
         let path = envelope.context.task.as_ref().filter(|_| self.stream.begins(envelope));
         let input = path.and_then(|path| self.run.input_of(path));
@@ -82,8 +56,8 @@ struct NodeStreams {
     streams: BTreeMap<String, StreamFold>,
 }
 
-impl Fold for NodeStreams {
-    fn take(&mut self, envelope: &Envelope) {
+impl NodeStreams {
+    fn apply(&mut self, envelope: &Envelope) {
         self.run.apply(envelope);
         let path = match (&envelope.event, &envelope.context.task) {
             (event, Some(path)) if !StreamFold::is_for_many(event) => path,
@@ -119,11 +93,16 @@ impl Derived {
 
 impl Watch {
     /// Takes into a fold what is missing up to an event.
-    async fn bring<F: Fold>(&self, kept: &mut FoldedUntil<F>, until: u64) -> Result<(), SessionError> {
+    async fn bring<F: Send>(
+        &self,
+        kept: &mut FoldedUntil<F>,
+        until: u64,
+        apply: fn(&mut F, &Envelope),
+    ) -> Result<(), SessionError> {
         let fold = &mut kept.fold;
         let mut seq = kept.seq;
         let mut take = |envelope: &Envelope| {
-            fold.take(envelope);
+            apply(fold, envelope);
             seq = envelope.seq;
         };
         let result = self.events(kept.seq, until, &mut take).await;
@@ -139,33 +118,33 @@ impl Watch {
         most: usize,
     ) -> Result<Timeline, SessionError> {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
-        let mut kept = self.derived.timeline.lock().await;
-        if kept.seq <= until {
-            self.bring(&mut kept, until).await?;
-            return Ok(kept.fold.timeline(within, most));
-        }
-        drop(kept);
-        let mut past = self.derived.fresh(TimelineFold::default());
-        self.bring(&mut past, until).await?;
-        Ok(past.fold.timeline(within, most))
+        let read = |fold: &TimelineFold| fold.timeline(within, most);
+        self.folded(&self.derived.timeline, until, TimelineFold::apply, read).await
     }
 
-    async fn cost_fold(&self, until: u64) -> Result<CostFold, SessionError> {
-        let mut kept = self.derived.cost.lock().await;
+    /// What a fold reads at an event. One that is kept is of use unless it is already beyond that event.
+    async fn folded<F: Default + Send, T>(
+        &self,
+        kept: &Mutex<FoldedUntil<F>>,
+        until: u64,
+        apply: fn(&mut F, &Envelope),
+        read: impl Fn(&F) -> T,
+    ) -> Result<T, SessionError> {
+        let mut kept = kept.lock().await;
         if kept.seq <= until {
-            self.bring(&mut kept, until).await?;
-            return Ok(kept.fold.clone());
+            self.bring(&mut kept, until, apply).await?;
+            return Ok(read(&kept.fold));
         }
         drop(kept);
-        let mut past = self.derived.fresh(CostFold::default());
-        self.bring(&mut past, until).await?;
-        Ok(past.fold)
+        let mut past = self.derived.fresh(F::default());
+        self.bring(&mut past, until, apply).await?;
+        Ok(read(&past.fold))
     }
 
     /// The cost at an event, or now.
     pub(crate) async fn cost(&self, at: Option<u64>) -> Result<Cost, SessionError> {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
-        let fold = self.cost_fold(until).await?;
+        let fold = self.folded(&self.derived.cost, until, CostFold::apply, CostFold::clone).await?;
         let forecast = self.forecast().await;
         self.read(at, |page, _| fold.cost(&self.flow.graph, page.view().run().state(), forecast)).await
     }
@@ -173,19 +152,10 @@ impl Watch {
     /// What is expected from earlier sessions of the flow; `None` without any.
     async fn forecast(&self) -> Option<&Forecast> {
         let work = || async {
-            let mut history = History::default();
-            // What a recording was made of is counted by the session that made it.
-            let others = self.sessions.of_flow(&self.flow.graph, Counted::Real, SESSIONS).await;
-            let others = others.unwrap_or_default();
-            for (entry, record) in others.into_iter().filter(|(entry, _)| entry.session != self.id) {
-                let events = Select::Names(History::EVENTS);
-                let log = self.sessions.store().read(&entry.session, record.first_seq(), events).await;
-                // One that cannot be read is skipped.
-                log.iter().for_each(|log| history.add(log));
-            }
+            let graph = &self.flow.graph;
+            let history = history(&**self.sessions.store(), graph, Some(&self.id)).await.unwrap_or_default();
             let input = self.record();
-            (history.sessions > 0)
-                .then(|| forecast(&self.flow.graph, &input.input, &history, &NotRun::default()))
+            (history.sessions > 0).then(|| forecast(graph, &input.input, &history, &NotRun::default()))
         };
         self.derived.forecast.get_or_init(work).await.as_ref()
     }
@@ -210,7 +180,7 @@ impl Watch {
         };
         // Another question need not wait until this one's log is read.
         drop(streams);
-        self.bring(&mut kept, until).await?;
+        self.bring(&mut kept, until, NodeStream::apply).await?;
         let page = kept.fold.stream.page(select);
         let mut streams = self.derived.streams.lock().await;
         streams.retain(|(path, other)| path != node || other.seq > kept.seq);
@@ -232,7 +202,7 @@ impl Watch {
         let record = self.record();
         let streams = nodes.map(|node| (node.to_owned(), StreamFold::new(&NodePath::new(node)))).collect();
         let mut kept = self.derived.fresh(NodeStreams { run: record.run(&self.flow.graph), streams });
-        self.bring(&mut kept, until).await?;
+        self.bring(&mut kept, until, NodeStreams::apply).await?;
         let page = |stream: StreamFold| {
             let select = StreamSelect { limit: most, ..StreamSelect::default() };
             StreamPage { seq: until, ..stream.page(select) }
@@ -244,7 +214,7 @@ impl Watch {
     pub(crate) async fn report(&self, redactor: &Redactor) -> Result<Report, SessionError> {
         let until = self.seq();
         let mut questions = self.derived.fresh(QuestionFold::default());
-        self.bring(&mut questions, until).await?;
+        self.bring(&mut questions, until, QuestionFold::apply).await?;
         let cost = self.cost(Some(until)).await?;
         self.read(Some(until), |fold, session| Report::of(fold, session, &cost, &questions.fold, redactor))
             .await

@@ -2,10 +2,10 @@
 //! forecast is above `confirmAbove`.
 
 use inspan_flow::{
-    Basis, CountSource, Estimate, Expected, Forecast, FrameCount, FrameWord, Graph, History, NodeForecast,
-    NotRun, Select, StoreError, forecast,
+    Basis, CountSource, Estimate, Expected, Forecast, FrameCount, FrameWord, Graph, NodeForecast, NotRun,
+    forecast,
 };
-use inspan_sessions::{Counted, of_flow};
+use inspan_sessions::history;
 use serde_json::{Map, Value};
 
 use crate::args::RunArgs;
@@ -18,8 +18,6 @@ use crate::invocation::OutputForm;
 use crate::store;
 use inspan_view::{Line, Tone, format, safe::clean};
 
-/// How many of the newest sessions of a flow a forecast is based on.
-const SESSIONS: usize = 20;
 /// The widest column of paths and types.
 const WIDEST: usize = 40;
 
@@ -32,22 +30,7 @@ pub(super) fn of_run(
 ) -> Result<Forecast, Failure> {
     let history = store::block_on(async {
         let store = store::open_reader(invocation)?;
-        let mut history = History::default();
-        // What a recording was made of is counted by the session that made it.
-        for (entry, record) in of_flow(&*store, graph, Counted::Real, SESSIONS).await? {
-            let events = Select::Names(History::EVENTS);
-            match store.read(&entry.session, record.first_seq(), events).await {
-                Ok(log) => history.add(&log),
-                // One that is damaged is skipped; `inspan ps` reports it.
-                Err(
-                    StoreError::Damaged { .. }
-                    | StoreError::DamagedObject { .. }
-                    | StoreError::OtherKey { .. },
-                ) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(history)
+        Ok(history(&*store, graph, None).await?)
     })?;
     Ok(forecast(graph, input, &history, not_run))
 }
