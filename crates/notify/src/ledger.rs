@@ -18,7 +18,7 @@ use tokio::time::sleep;
 /// The letters `insn`.
 const APPLICATION: i64 = 0x696e_736e;
 /// The version of the tables.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 /// How long another process may hold the file, and how long a thread waits for that at once: nobody can stop it meanwhile.
 const BUSY: Duration = Duration::from_secs(10);
 const BUSY_AT_ONCE: Duration = Duration::from_millis(200);
@@ -47,6 +47,7 @@ CREATE TABLE cursors (
     holder TEXT,
     held_until INTEGER,
     lost INTEGER NOT NULL DEFAULT 0,
+    refusals INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (channel, session, created_at)
 ) STRICT;
 ";
@@ -57,6 +58,9 @@ ALTER TABLE channels ADD COLUMN given_up INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE channels ADD COLUMN given_up_error TEXT;
 ALTER TABLE cursors ADD COLUMN lost INTEGER NOT NULL DEFAULT 0;
 ";
+
+/// From format 2 to 3: refusals count apart from other failures.
+const TO_3: &str = "ALTER TABLE cursors ADD COLUMN refusals INTEGER NOT NULL DEFAULT 0;";
 
 /// Why the ledger cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,6 +121,8 @@ pub(crate) struct Cursor {
     pub(crate) until: Option<u64>,
     /// How often that has failed.
     pub(crate) attempts: u32,
+    /// How often in a row it was refused since.
+    pub(crate) refusals: u32,
     /// When it may be sent again.
     pub(crate) retry_at: Option<Timestamp>,
     /// The last event of the session when the loss of its process was reported; 0 if none was.
@@ -312,9 +318,18 @@ impl Ledger {
     }
 
     /// Sending failed; it is tried again then.
-    pub(crate) async fn failed(&self, key: &CursorKey, retry_at: Timestamp) -> Result<(), LedgerError> {
-        let set = "attempts = attempts + 1, retry_at = ?4 WHERE";
-        self.update(key, set, retry_at.as_millis()).await
+    pub(crate) async fn failed(
+        &self,
+        key: &CursorKey,
+        retry_at: Timestamp,
+        is_refusal: bool,
+    ) -> Result<Cursor, LedgerError> {
+        let set = match is_refusal {
+            true => "attempts = attempts + 1, refusals = refusals + 1, retry_at = ?4 WHERE",
+            false => "attempts = attempts + 1, refusals = 0, retry_at = ?4 WHERE",
+        };
+        self.update(key, set, retry_at.as_millis()).await?;
+        self.cursor(key).await
     }
 
     async fn update(&self, key: &CursorKey, set: &'static str, value: i64) -> Result<(), LedgerError> {
@@ -392,9 +407,10 @@ impl Settled {
     fn columns(self) -> (&'static str, i64) {
         match self {
             Self::Events(last) => {
-                ("next = ?4, until = NULL, attempts = 0, retry_at = NULL WHERE", int(last.saturating_add(1)))
+                let set = "next = ?4, until = NULL, attempts = 0, refusals = 0, retry_at = NULL WHERE";
+                (set, int(last.saturating_add(1)))
             }
-            Self::Loss(last) => ("lost = ?4, attempts = 0, retry_at = NULL WHERE", int(last)),
+            Self::Loss(last) => ("lost = ?4, attempts = 0, refusals = 0, retry_at = NULL WHERE", int(last)),
         }
     }
 }
@@ -422,7 +438,7 @@ fn holds(other: &Holder, here: &Holder, until: Option<i64>, now: Timestamp) -> b
 /// A cursor, who holds it, and until when.
 fn row(connection: &Connection, key: &CursorKey) -> rusqlite::Result<(Cursor, Option<String>, Option<i64>)> {
     connection.query_row(
-        "SELECT next, until, attempts, retry_at, holder, held_until, lost FROM cursors \
+        "SELECT next, until, attempts, retry_at, holder, held_until, lost, refusals FROM cursors \
          WHERE channel = ?1 AND session = ?2 AND created_at = ?3",
         params![key.channel, key.session.as_str(), key.created_at.as_millis()],
         |row| {
@@ -431,6 +447,7 @@ fn row(connection: &Connection, key: &CursorKey) -> rusqlite::Result<(Cursor, Op
                 next: count(row.get(0)?),
                 until: row.get::<_, Option<i64>>(1)?.map(count),
                 attempts: row.get(2)?,
+                refusals: row.get(7)?,
                 retry_at: retry_at.map(Timestamp::from_millis),
                 lost: count(row.get(6)?),
             };
@@ -471,12 +488,13 @@ fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     let tables: Option<i64> =
         transaction.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", (), |row| row.get(0)).optional()?;
     let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let change = match (tables, format) {
-        (None, _) => Some(TABLES),
-        (Some(_), 1) => Some(TO_2),
-        _ => None,
+    let changes = match (tables, format) {
+        (None, _) => [TABLES].as_slice(),
+        (Some(_), 1) => &[TO_2, TO_3],
+        (Some(_), 2) => &[TO_3],
+        _ => &[],
     };
-    if let Some(change) = change {
+    for change in changes {
         transaction.execute_batch(change)?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
@@ -542,10 +560,17 @@ mod tests {
         first.claim(&key(), &me, now).await.unwrap();
         first.settle(&key(), Settled::Events(3)).await.unwrap();
         first.begin(&key(), 9).await.unwrap();
-        first.failed(&key(), now + CLAIM).await.unwrap();
+        first.failed(&key(), now + CLAIM, true).await.unwrap();
         drop(first);
         let again = Ledger::at(&path);
-        let cursor = Cursor { next: 4, until: Some(9), attempts: 1, retry_at: Some(now + CLAIM), lost: 0 };
+        let cursor = Cursor {
+            next: 4,
+            until: Some(9),
+            attempts: 1,
+            refusals: 1,
+            retry_at: Some(now + CLAIM),
+            lost: 0,
+        };
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
         let state = |pending, given_up: Option<&str>| ChannelState {
             name: "ops".to_owned(),
@@ -559,7 +584,7 @@ mod tests {
         let cursor = Cursor { next: 10, ..Cursor::default() };
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
         again.begin(&key(), 12).await.unwrap();
-        again.failed(&key(), now).await.unwrap();
+        again.failed(&key(), now, false).await.unwrap();
         again.give_up(&key(), Settled::Events(12), "a", "no").await.unwrap();
         again.settle(&key(), Settled::Loss(12)).await.unwrap();
         let cursor = Cursor { next: 13, lost: 12, ..Cursor::default() };
@@ -594,7 +619,7 @@ mod tests {
         let newer = Connection::open(&path).unwrap();
         newer.pragma_update(None, "user_version", FORMAT + 1).unwrap();
         let refused = Ledger::at(&path).channels().await.unwrap_err();
-        assert_eq!(refused.message, "it has format 3, and this program knows 2");
+        assert_eq!(refused.message, "it has format 4, and this program knows 3");
     }
 
     #[test]

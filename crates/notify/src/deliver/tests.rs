@@ -9,6 +9,7 @@ use inspan_store::{Batch, FlowSource, Lease, MemoryStore, SessionRecord};
 use serde_json::{Map, json};
 
 use super::*;
+use crate::ledger::CursorKey;
 
 /// One channel for all flows.
 struct OneChannel(FolderChannel);
@@ -97,4 +98,41 @@ async fn a_question_is_announced_as_it_can_be_answered() {
     let said = fs::read_to_string(&sent).unwrap();
     let has = ["inspan resume late", "inspan reply"].map(|text| said.contains(text));
     assert_eq!((has, said.matches("asks a question\",\"notices\"").count()), ([true, false], 1), "{said}");
+}
+
+/// A receiver that cannot take one message may take others.
+#[cfg(unix)]
+#[tokio::test]
+async fn others_do_not_wait_for_a_delivery_that_fails_again_and_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let store = MemoryStore::new();
+    for id in ["a", "b"] {
+        ask(&store, id).await;
+    }
+    let mut delivery = delivery(store, &format!("cat >> '{}'", sent.display()), folder.path()).await;
+    delivery.warn = Arc::new(|_| {});
+    let key =
+        CursorKey { channel: "slow".to_owned(), session: "a".into(), created_at: Timestamp::from_millis(1) };
+    let (holder, now) = (Holder { owner: Owner::of_process(), number: 99 }, SystemClock.now());
+    delivery.ledger.claim(&key, &holder, now).await.unwrap();
+    let later = now + Duration::from_secs(600);
+    let names = || {
+        let sent = fs::read_to_string(&sent).unwrap_or_default();
+        ["a", "b"].map(|id| sent.contains(&format!("\"session\":\"{id}\"")))
+    };
+    for attempts in 1..=5 {
+        let failed = delivery.ledger.failed(&key, later, false).await.unwrap();
+        assert_eq!((failed.attempts, failed.refusals), (attempts, 0));
+        if attempts == 4 {
+            delivery.ledger.release(&key, &holder).await.unwrap();
+            deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(1)).await;
+            assert_eq!(names(), [false, false]);
+        }
+    }
+    deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(1)).await;
+    assert_eq!(names(), [false, true]);
+    // One refusal does not give up what failed otherwise before.
+    let refused = delivery.ledger.failed(&key, later, true).await.unwrap();
+    assert_eq!((refused.attempts, refused.refusals), (6, 1));
 }

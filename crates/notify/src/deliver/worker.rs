@@ -33,7 +33,7 @@ const BUSY: Duration = Duration::from_secs(2);
 const UNREADABLE: Duration = Duration::from_secs(60);
 /// The most notices of one delivery; more are delivered after it.
 const MOST: usize = 500;
-/// How often a delivery may be refused until it is given up.
+/// How often a delivery may be refused until it is given up, and how often it may fail until others do not wait for it.
 const MOST_REFUSALS: u32 = 5;
 
 /// A session as it was last seen.
@@ -81,8 +81,6 @@ struct WorkerState {
     settled: BTreeMap<SessionId, DeliveryProgress>,
     /// The sessions with something that could not be sent.
     unsent: BTreeSet<SessionId>,
-    /// Those of which the last delivery was refused.
-    refused: BTreeSet<SessionId>,
     /// Those with something that another deliverer is to send, as far as it was looked at.
     held: BTreeSet<SessionId>,
     /// Whether something was given up, if only for some receivers.
@@ -99,8 +97,8 @@ enum DeliveryOutcome {
     Gone,
     /// The channel is down: all that it is to send waits for its next attempt.
     Waits(Duration),
-    /// The channel refuses this delivery: others do not wait for its next attempt.
-    Refused(Duration),
+    /// The channel fails with this delivery only, as far as is known: others do not wait for its next attempt.
+    WaitsAlone(Duration),
 }
 
 /// Why a session could not be worked on.
@@ -207,7 +205,6 @@ impl Worker {
                         let mut state = self.state();
                         state.settled.insert(session.clone(), progress);
                         state.unsent.remove(&session);
-                        state.refused.remove(&session);
                         state.held.remove(&session);
                         if progress.seq >= target.last_seq {
                             break;
@@ -231,10 +228,8 @@ impl Worker {
                         }
                         break;
                     }
-                    Ok(DeliveryOutcome::Refused(left)) => {
-                        let mut state = self.state();
-                        state.unsent.insert(session.clone());
-                        state.refused.insert(session);
+                    Ok(DeliveryOutcome::WaitsAlone(left)) => {
+                        self.state().unsent.insert(session);
                         pause = pause.or_after(left);
                         break;
                     }
@@ -291,12 +286,7 @@ impl Worker {
         };
         let left = cursor.retry_at.map(|at| at.since(now)).unwrap_or_default();
         if !left.is_zero() {
-            let is_refused = self.state().refused.contains(session);
-            return Ok(if is_refused {
-                DeliveryOutcome::Refused(left)
-            } else {
-                DeliveryOutcome::Waits(left)
-            });
+            return Ok(waits(&cursor, left));
         }
         // Read before the events: what is appended meanwhile is for the next time.
         let entry = match store.entry(session).await {
@@ -429,7 +419,7 @@ impl Worker {
                 }
                 Ok(DeliveryOutcome::Settled(progress))
             }
-            Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
+            Err(error) if error.is_refusal && cursor.refusals + 1 >= MOST_REFUSALS => {
                 ledger.give_up(key, part, origin, &error.message).await?;
                 self.state().has_given_up = true;
                 (self.delivery.warn)(&format!(
@@ -441,13 +431,9 @@ impl Worker {
             }
             Err(error) => {
                 let wait = wait_after(cursor, &error);
-                ledger.failed(key, clock.wall() + wait).await?;
+                let cursor = ledger.failed(key, clock.wall() + wait, error.is_refusal).await?;
                 self.warn(&error.message).await;
-                Ok(if error.is_refusal {
-                    DeliveryOutcome::Refused(wait)
-                } else {
-                    DeliveryOutcome::Waits(wait)
-                })
+                Ok(waits(&cursor, wait))
             }
         }
     }
@@ -509,12 +495,19 @@ impl Worker {
     }
 }
 
+/// A delivery that is refused, or failed often, says little about others.
+fn waits(cursor: &Cursor, left: Duration) -> DeliveryOutcome {
+    match cursor.refusals > 0 || cursor.attempts >= MOST_REFUSALS {
+        true => DeliveryOutcome::WaitsAlone(left),
+        false => DeliveryOutcome::Waits(left),
+    }
+}
+
 impl WorkerState {
     fn forget(&mut self, session: &SessionId) {
         self.targets.remove(session);
         self.settled.remove(session);
         self.unsent.remove(session);
-        self.refused.remove(session);
         self.held.remove(session);
     }
 
