@@ -168,6 +168,21 @@ fn check_server(server: &Entry, key: &Key<'_>, sink: &mut Sink) {
         let message = format!("the MCP server `{name}` needs `command`, or `url`");
         sink.push(Problem::error(Code::MissingKey, server.key_span, message).key(key));
     }
+    if let Some(args) = get("args") {
+        let key = Key::Field(key, "args");
+        for (at, item) in fields::list(args, &key, sink).iter().enumerate() {
+            let _reported = fields::text(item, &Key::Index(&key, at), sink);
+        }
+    }
+    for name in ["env", "headers"] {
+        let (Some(texts), key) = (get(name), Key::Field(key, name)) else { continue };
+        if !matches!(texts.data, Data::Map(_)) {
+            fields::wrong(texts, &key, "a mapping of strings by their names", sink);
+        }
+        for Entry { key: written, value, .. } in texts.entries() {
+            let _reported = fields::text(value, &Key::Field(&key, written), sink);
+        }
+    }
     if let Some(timeout) = get("timeout").filter(|timeout| timeout.json().as_u64().is_none()) {
         fields::wrong(timeout, &Key::Field(key, "timeout"), "a whole number of milliseconds", sink);
     }
