@@ -319,6 +319,7 @@ fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &PainterShare
             _ => return queue.update(|state| state.typing = Typing::Ended),
         };
         stdin.consume(bytes.len());
+        let mut is_end = false;
         queue.update(|state| {
             for byte in bytes {
                 match state.editor.byte(byte) {
@@ -326,12 +327,16 @@ fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &PainterShare
                         let shown = state.shown.clone();
                         state.typed.push_back((shown, line));
                     }
-                    Some(KeyEffect::End) => state.typing = Typing::Ended,
+                    Some(KeyEffect::End) => is_end = true,
                     Some(KeyEffect::Line(_)) | None => {}
                 }
             }
         });
         show_typed(queue, shared);
+        if is_end {
+            // The terminal is still there, and a question must not be given up by a slip.
+            shared.say(note("Ctrl-D answers nothing; Ctrl-C pauses the session"));
+        }
     }
 }
 

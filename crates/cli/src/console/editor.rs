@@ -29,7 +29,7 @@ enum Keys {
 pub(super) enum KeyEffect {
     /// The line ended.
     Line(String),
-    /// Nothing more will be typed.
+    /// Ctrl-D, and nothing is typed.
     End,
 }
 

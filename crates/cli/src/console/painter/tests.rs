@@ -322,6 +322,19 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
 }
 
 #[test]
+fn ctrl_d_gives_no_question_up() {
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
+    scene.asks("ask", "Shall it go on?", None);
+    scene.tube.showing("›");
+    scene.types("\u{4}");
+    scene.tube.showing("Ctrl-D answers nothing; Ctrl-C pauses the session");
+    scene.types("yes\n");
+    assert_eq!(scene.sends(1), [Reply { content: "yes".to_owned(), choice: None }]);
+    assert!(lock(&scene.sent.nobody).is_empty());
+    ends(&mut scene);
+}
+
+#[test]
 fn where_stdin_has_ended_nobody_is_there() {
     let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", None);
