@@ -87,6 +87,8 @@ pub struct ClaudeTurnEnd {
     pub subtype: String,
     /// Whether the turn failed.
     pub is_error: bool,
+    /// Whether the last message broke off, although the program calls the turn a success.
+    pub broke_off: bool,
     /// The program's word for a failed request, such as `rate_limit`.
     pub error: Option<String>,
     /// The HTTP status of a failed request.
@@ -170,6 +172,8 @@ struct ClaudeTurnState {
     unseen: Usage,
     /// Whether a request of a sub-agent was cut or came after the last result, so that the program's cost does not include it.
     is_cut: bool,
+    /// What messages took that broke off before another one. The program counts nothing of them.
+    broken: Usage,
     /// The end of the turn, if only sub-agents are in progress.
     ended: Option<EndedTurn>,
     warned: Warned,

@@ -38,6 +38,7 @@ impl program::TurnEnd for ClaudeTurnEnd {
 ///
 /// | what the program says | outcome |
 /// |---|---|
+/// | not an error, and the last message broke off | `NETWORK` |
 /// | not an error | `complete`, `maxTokens` by its stop reason, refusal as `REFUSED` |
 /// | `error_max_turns` | output with `maxTurns` |
 /// | `terminal_reason` aborted_… | output with `aborted` |
@@ -51,6 +52,12 @@ fn judge(end: &ClaudeTurnEnd) -> Result<StopReason, AgentError> {
     let stop = end.stop_reason.as_deref();
     if stop == Some("refusal") {
         return Err(error(ErrorCode::Refused, "the model refused", end));
+    }
+    if end.broke_off {
+        return Err(AgentError::new(
+            ErrorCode::Network,
+            "the connection broke off before the model's answer was complete",
+        ));
     }
     if !end.is_error {
         return Ok(if stop == Some("max_tokens") { StopReason::MaxTokens } else { StopReason::Complete });

@@ -120,11 +120,17 @@ impl ClaudeDecoder {
         let mut end = ended.end;
         // The program names the cost of what was answered, and not that of a request that was under way.
         let is_cut = turn.is_cut
+            || turn.broken != Usage::default()
             || self.tasks.has_sub_agent()
             || end.terminal_reason.as_deref() == Some("aborted_streaming")
-            // The program does not wait for the end of the last message.
-            || (end.subtype == "error_max_structured_output_retries"
-                && turn.message_usage != Usage::default());
+            // The last message did not come to its end.
+            || turn.message_usage != Usage::default();
+        // The program calls it a success where the stream ends between two blocks or in the call of a tool. It does not wait for
+        // the end of a message that gives the structured output.
+        end.broke_off = !end.is_error
+            && end.structured_output.is_none()
+            && turn.message_usage != Usage::default()
+            && turn.streamed.is_some_and(|streamed| !streamed.stopped);
         let (usage, cost_usd) = (end.usage, end.cost_usd);
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
@@ -153,7 +159,7 @@ impl ClaudeDecoder {
 
     /// The counters by model include sub-agents and messages that were not streamed, and run since the process
     /// began. Where they do not change, the turn's own count of its main thread is the next best, then what was
-    /// seen streaming. With the new counters.
+    /// seen streaming. A message that broke off is in what was seen alone. With the new counters.
     fn usage_of(&self, line: &wire::ResultLine<'_>) -> (Usage, Usage) {
         let mut total = Usage::default();
         for usage in line.model_usage.values() {
@@ -168,9 +174,15 @@ impl ClaudeDecoder {
         let grown = total - self.totals.usage;
         let totals = if line.model_usage.is_empty() { self.totals.usage } else { total };
         let main = Usage::from(line.usage);
-        let mut seen = self.turn.usage;
-        seen += self.turn.message_usage;
-        (([grown, main].into_iter().find(|usage| *usage != Usage::default()).unwrap_or(seen)), totals)
+        let counted = [grown, main].into_iter().find(|usage| *usage != Usage::default());
+        let mut usage = self.turn.usage - self.turn.broken;
+        usage += self.turn.message_usage;
+        if let Some(counted) = counted {
+            let is_cut = self.turn.message_usage != Usage::default();
+            usage = if is_cut { most(counted, usage) } else { counted };
+        }
+        usage += self.turn.broken;
+        (usage, totals)
     }
 
     /// A cost that did not change although tokens were used is not a free turn but an unknown one. With the new counter.

@@ -20,7 +20,7 @@ pub(super) struct Streamed {
     /// Whether some of the block in progress was sent.
     block: BlockProgress,
     counted: bool,
-    stopped: bool,
+    pub(super) stopped: bool,
 }
 
 /// How many characters are taken for a token. There are few texts of which a token has more.
@@ -257,8 +257,11 @@ impl ClaudeDecoder {
         if streamed.stopped || streamed.id == next {
             return;
         }
-        // The broken one is not a message that the model wrote.
+        // The broken one is not a message that the model wrote, but it is paid for, and the program counts nothing of it.
         self.turn.messages -= u32::from(streamed.counted);
+        let message = std::mem::take(&mut self.turn.message_usage);
+        self.turn.usage += message;
+        self.turn.broken += message;
         if streamed.spoke {
             self.retract(out);
         }

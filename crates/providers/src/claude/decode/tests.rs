@@ -113,6 +113,54 @@ fn a_text_stands_apart_from_the_one_before_a_tool_of_a_sub_agent_ended() {
     }
 }
 
+/// The program calls it a success where the connection ends properly between two blocks or in the call of a tool.
+#[test]
+fn an_answer_that_breaks_off_is_no_success_and_has_no_price() {
+    let usage = json!({ "input_tokens": 100, "output_tokens": 1 });
+    let begins = |id: &str| {
+        let message = json!({ "id": id, "model": "m", "usage": usage });
+        json!({ "type": "stream_event", "event": { "type": "message_start", "message": message } })
+            .to_string()
+    };
+    let says = |id: &str| assistant(id, &json!([{ "type": "text", "text": "Now I write it." }]));
+    let ends = |structured: bool| {
+        let of = json!({ "inputTokens": 40, "outputTokens": 5 });
+        let mut result = json!({
+            "type": "result", "subtype": "success", "is_error": false, "result": "Now I write it.",
+            "total_cost_usd": 0.5, "modelUsage": { "small": of },
+        });
+        if structured {
+            result["structured_output"] = json!({ "n": 1 });
+        }
+        result.to_string()
+    };
+    let [tokens, stopped] = stop("end_turn");
+    let whole = |id: &str| vec![begins(id), says(id), tokens.clone(), stopped.clone()];
+    let rows = [
+        (whole("m1"), false, (false, Some(0.5), 40)),
+        (vec![begins("m1"), says("m1")], false, (true, None, 100)),
+        // The program does not wait for the end of a message that gives the output.
+        (vec![begins("m1"), says("m1")], true, (false, None, 100)),
+        // The program asks again, and counts only what the second request took.
+        ([vec![begins("m1"), says("m1")], whole("m2")].concat(), false, (false, None, 140)),
+    ];
+    for (lines, structured, expected) in rows {
+        let mut decoder = ClaudeDecoder::new();
+        lines.iter().for_each(|line| drop(decoder.push_line(line)));
+        let end = decoder.push_line(&ends(structured)).into_iter().find_map(|decoded| match decoded {
+            ClaudeDecoded::TurnEnd(end) => Some(end),
+            _ => None,
+        });
+        let end = end.unwrap();
+        assert_eq!((end.broke_off, end.cost_usd, end.usage.input_tokens), expected, "{lines:?}");
+        let judged = crate::program::TurnEnd::judge(&*end, crate::program::Cancelled::No);
+        assert_eq!(
+            judged.err().map(|error| error.code),
+            end.broke_off.then_some(inspan_protocol::ErrorCode::Network)
+        );
+    }
+}
+
 /// What the program really printed, one text per recorded case.
 fn transcripts() -> &'static [Vec<u8>] {
     static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =
