@@ -38,7 +38,7 @@ mod part;
 pub(super) use ask::RequestKind;
 pub(super) use end::OpenCodeTurnEnd;
 
-use part::{OpenCodeCall, PartText};
+use part::{CallIds, OpenCodeCall, PartText};
 
 /// Messages and parts that one turn may have.
 const PARTS_LIMIT: usize = 200_000;
@@ -128,7 +128,10 @@ pub(super) struct OpenCodeDecoder {
     texts: Vec<PartText>,
     parts: HashMap<String, usize>,
     calls: BTreeMap<String, OpenCodeCall>,
+    call_ids: CallIds,
     steps: BTreeSet<String>,
+    /// The messages of which a part is under way, those of sub-agents too: what that took is unknown.
+    under_way: BTreeSet<String>,
     num_turns: u32,
     usage: Usage,
     cost_usd: f64,
@@ -174,7 +177,9 @@ impl OpenCodeDecoder {
             texts: Vec::new(),
             parts: HashMap::new(),
             calls: BTreeMap::new(),
+            call_ids: CallIds::default(),
             steps: BTreeSet::new(),
+            under_way: BTreeSet::new(),
             num_turns: 0,
             usage: Usage::default(),
             cost_usd: 0.0,
@@ -270,7 +275,7 @@ impl OpenCodeDecoder {
             "message.part.updated" => self.part(read(properties)?, speaker, out),
             "message.part.delta" => self.delta(&read(properties)?, out),
             "permission.asked" => self.permission(read(properties)?, out),
-            "question.asked" => Self::question(read(properties)?, out),
+            "question.asked" => self.question(read(properties)?, out),
             "permission.replied" | "question.replied" | "question.rejected" => {
                 Self::replied(properties, kind, out)?;
             }

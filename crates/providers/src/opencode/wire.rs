@@ -239,6 +239,8 @@ pub(super) struct PermissionAsked<'a> {
 
 #[derive(Deserialize)]
 pub(super) struct CallOf<'a> {
+    #[serde(borrow, default, rename = "messageID")]
+    pub(super) message: Cow<'a, str>,
     #[serde(borrow, rename = "callID")]
     pub(super) call: Cow<'a, str>,
 }

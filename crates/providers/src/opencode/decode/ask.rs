@@ -27,7 +27,7 @@ impl OpenCodeDecoder {
         if metadata.is_empty() {
             metadata.insert("patterns".to_owned(), json!(asked.patterns));
         }
-        let call = asked.tool.map(|tool| tool.call.into_owned());
+        let call = asked.tool.map(|tool| self.call_ids.of(&tool.message, &tool.call));
         let request = PermissionRequest {
             tool_use_id: call,
             ..PermissionRequest::new(asked.permission, Value::Object(metadata))
@@ -61,12 +61,12 @@ impl OpenCodeDecoder {
         Some((call.name.clone(), call.input.clone()?))
     }
 
-    pub(super) fn question(asked: wire::QuestionAsked<'_>, out: &mut Vec<OpenCodeDecoded>) {
+    pub(super) fn question(&mut self, asked: wire::QuestionAsked<'_>, out: &mut Vec<OpenCodeDecoded>) {
         out.push(OpenCodeDecoded::Requested {
             request_id: asked.id.into_owned(),
             kind: RequestKind::Question,
             request: PermissionRequest {
-                tool_use_id: asked.tool.map(|tool| tool.call.into_owned()),
+                tool_use_id: asked.tool.map(|tool| self.call_ids.of(&tool.message, &tool.call)),
                 questions: serde_json::from_value(asked.questions.clone()).unwrap_or_default(),
                 ..PermissionRequest::new("question", json!({ "questions": asked.questions }))
             },

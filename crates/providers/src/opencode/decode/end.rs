@@ -1,6 +1,6 @@
 //! The end of a turn: when it is reached, and the turn's result.
 
-use inspan_protocol::{TurnId, Usage};
+use inspan_protocol::{StreamEvent, TurnId, Usage};
 use serde_json::Value;
 
 use super::super::wire;
@@ -50,6 +50,9 @@ impl OpenCodeDecoder {
     pub(super) fn end(&mut self, out: &mut Vec<OpenCodeDecoded>) -> OpenCodeTurnEnd {
         self.held.clear();
         self.close_tools(out);
+        if !self.under_way.is_empty() && self.usage != Usage::default() {
+            out.push(OpenCodeDecoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd: None }));
+        }
         let texts = |of: Option<&str>| {
             let texts = self
                 .texts
@@ -69,7 +72,7 @@ impl OpenCodeDecoder {
             model: self.model.take(),
             num_turns: self.num_turns,
             usage: self.usage,
-            cost_usd: self.cost(),
+            cost_usd: self.cost().filter(|_| self.under_way.is_empty()),
         }
     }
 

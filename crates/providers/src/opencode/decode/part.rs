@@ -1,7 +1,9 @@
 //! The parts of messages: text and thinking as they stream, tools with what they answered, and the steps with what
 //! they used.
 
-use inspan_protocol::{Chunk, StreamEvent, Usage};
+use std::collections::{HashMap, HashSet};
+
+use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
 use serde_json::Value;
 
 use super::super::rules::STRUCTURED;
@@ -48,6 +50,31 @@ impl OpenCodeCall {
     }
 }
 
+/// The ids of calls. Some models count their calls from the beginning in each answer, and what a person allows must be the
+/// call that is shown: the second call of an id gets another one.
+#[derive(Debug, Default)]
+pub(super) struct CallIds {
+    /// By the message and the model's own id.
+    known: HashMap<(String, String), String>,
+    used: HashSet<String>,
+}
+
+impl CallIds {
+    pub(super) fn of(&mut self, message: &str, call: &str) -> String {
+        let key = (message.to_owned(), call.to_owned());
+        if let Some(id) = self.known.get(&key) {
+            return id.clone();
+        }
+        let (mut id, mut number) = (call.to_owned(), 1_u32);
+        while !self.used.insert(id.clone()) {
+            number += 1;
+            id = format!("{call}#{number}");
+        }
+        self.known.insert(key, id.clone());
+        id
+    }
+}
+
 impl OpenCodeDecoder {
     pub(super) fn part(
         &mut self,
@@ -61,6 +88,9 @@ impl OpenCodeDecoder {
             "step-finish" => self.step(&part, speaker, out),
             "text" => self.text(part, Kind::Text, out),
             "reasoning" => self.text(part, Kind::Thinking, out),
+            "step-start" if self.under_way.len() < super::PARTS_LIMIT => {
+                self.under_way.insert(part.message.into_owned());
+            }
             "step-start" | "snapshot" | "patch" | "agent" | "file" | "subtask" | "compaction" | "retry" => {}
             other => self.warn_once("unknownPart", other, "ignored a part of the unknown type", out),
         }
@@ -115,17 +145,18 @@ impl OpenCodeDecoder {
 
     fn tool(&mut self, part: wire::Part<'_>, out: &mut Vec<OpenCodeDecoded>) {
         let (Some(id), Some(state)) = (part.call, part.state) else { return };
-        if !self.calls.contains_key(&*id) {
+        let id = self.call_ids.of(&part.message, &id);
+        if !self.calls.contains_key(&id) {
             if !self.has_room(out) {
                 return;
             }
             let order = self.calls.len();
             self.calls.insert(
-                id.to_string(),
+                id.clone(),
                 OpenCodeCall { name: String::new(), input: None, order, answered: false },
             );
         }
-        let Some(call) = self.calls.get_mut(&*id) else { return };
+        let Some(call) = self.calls.get_mut(&id) else { return };
         // A call that the program cannot make sense of is renamed, and its input holds its own name.
         let unknown = part.tool.as_deref() == Some("invalid");
         if let Some(tool) = part.tool.filter(|_| call.input.is_none()) {
@@ -139,7 +170,7 @@ impl OpenCodeDecoder {
             call.input = Some(state.input.clone());
             out.push(OpenCodeDecoded::Event(StreamEvent::ToolStart {
                 tool_name: call.name.clone(),
-                tool_use_id: id.to_string(),
+                tool_use_id: id.clone(),
                 input: state.input,
             }));
         }
@@ -150,7 +181,7 @@ impl OpenCodeDecoder {
         };
         call.answered = true;
         out.push(OpenCodeDecoded::Event(StreamEvent::ToolComplete {
-            tool_use_id: id.into_owned(),
+            tool_use_id: id,
             result: Value::String(result.unwrap_or_default().into_owned()),
             // The program calls a command done that it ended because the turn was aborted.
             is_error: failed || self.error.as_ref().is_some_and(|error| error.name == "MessageAbortedError"),
@@ -162,6 +193,12 @@ impl OpenCodeDecoder {
             return;
         }
         let usage = part.tokens.map_or(Usage::default(), Usage::from);
+        if usage == Usage::default() && matches!(part.reason.as_deref(), Some("unknown" | "other")) {
+            // The program takes an answer that broke off for a whole one, and asks again at once, without end.
+            let message = "the connection broke off before the model's answer was complete";
+            return out.push(OpenCodeDecoded::Hopeless(AgentError::new(ErrorCode::Network, message)));
+        }
+        self.under_way.remove(&*part.message);
         self.usage += usage;
         self.cost_usd += plausible(part.cost.unwrap_or_default()).unwrap_or_else(|warning| {
             out.push(OpenCodeDecoded::Event(warning));

@@ -62,6 +62,82 @@ fn a_heartbeat_is_no_event_of_the_turn_and_a_call_is_open_until_it_ends() {
     assert_eq!(decoder.prompt(), Some("u1"), "the next turn begins after this message");
 }
 
+/// Some gateways number the calls of each answer from the beginning.
+#[test]
+fn a_question_shows_its_own_call_where_two_answers_give_one_id() {
+    let mut decoder = begun();
+    let call = |part_id: &str, message: &str, status: &str, command: &str| {
+        let state = json!({ "status": status, "input": { "command": command } });
+        part(part_id, message, "tool", json!({ "callID": "call_0", "tool": "bash", "state": state }))
+    };
+    let asks = |id: &str, message: &str| {
+        let tool = json!({ "messageID": message, "callID": "call_0" });
+        event("permission.asked", json!({ "id": id, "permission": "bash", "tool": tool }))
+    };
+    let mut said = Vec::new();
+    for bytes in [
+        call("p1", "a1", "running", "echo hi"),
+        asks("q1", "a1"),
+        call("p1", "a1", "completed", "echo hi"),
+        done("a1", json!({})),
+        message("a2", "assistant", json!({})),
+        // It may overtake its call.
+        asks("q2", "a2"),
+        call("p2", "a2", "running", "rm -r ."),
+        call("p2", "a2", "completed", "rm -r ."),
+    ] {
+        said.extend(decoder.push(&bytes));
+    }
+    let said: Vec<_> = said
+        .into_iter()
+        .filter_map(|said| match said {
+            OpenCodeDecoded::Requested { request, .. } => {
+                Some(("asks", request.tool_use_id?, request.input["command"].as_str()?.to_owned()))
+            }
+            OpenCodeDecoded::Event(StreamEvent::ToolStart { tool_use_id, input, .. }) => {
+                Some(("starts", tool_use_id, input["command"].as_str()?.to_owned()))
+            }
+            OpenCodeDecoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
+                Some(("ends", tool_use_id, String::new()))
+            }
+            _ => None,
+        })
+        .collect();
+    let first = |what, command: &str| (what, "call_0".to_owned(), command.to_owned());
+    let second = |what, command: &str| (what, "call_0#2".to_owned(), command.to_owned());
+    let expected = [
+        first("starts", "echo hi"),
+        first("asks", "echo hi"),
+        first("ends", ""),
+        second("starts", "rm -r ."),
+        second("asks", "rm -r ."),
+        second("ends", ""),
+    ];
+    assert_eq!(said, expected);
+}
+
+/// The program takes it for a whole answer without tokens, and asks again without end.
+#[test]
+fn an_answer_that_breaks_off_ends_the_turn_without_a_price() {
+    let mut decoder = begun();
+    let step = |id: &str, reason: &str, input: u32| {
+        let tokens =
+            json!({ "input": input, "output": 0, "reasoning": 0, "cache": { "read": 0, "write": 0 } });
+        part(id, "a1", "step-finish", json!({ "reason": reason, "tokens": tokens, "cost": 0.25 }))
+    };
+    let starts = |id: &str| part(id, "a1", "step-start", json!({}));
+    decoder.push(&starts("s1"));
+    decoder.push(&step("f1", "tool-calls", 100));
+    decoder.push(&starts("s2"));
+    let said = decoder.push(&step("f2", "unknown", 0));
+    let [OpenCodeDecoded::Hopeless(error)] = said.as_slice() else { panic!("{said:?}") };
+    assert_eq!(error.code, ErrorCode::Network);
+    let (said, end) = decoder.abandon();
+    assert_eq!((end.num_turns, end.usage.input_tokens, end.cost_usd), (1, 100, None));
+    let is_unpriced = |said: &OpenCodeDecoded| matches!(said, OpenCodeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None }) if usage.input_tokens == 100);
+    assert!(said.iter().any(is_unpriced), "{said:?}");
+}
+
 proptest! {
     /// No bytes make it panic, and where they are cut changes nothing.
     #[test]
