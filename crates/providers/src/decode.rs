@@ -129,6 +129,11 @@ impl OpenTools {
         self.order.remove(tool_use_id).is_some()
     }
 
+    /// Whether the tool has not answered.
+    pub(crate) fn is_open(&self, tool_use_id: &str) -> bool {
+        self.order.contains_key(tool_use_id)
+    }
+
     /// Whether every tool has answered.
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()

@@ -142,9 +142,11 @@ struct CodexTurnState {
     open_tools: OpenTools,
     /// Tools that were called since the last request to the model was answered, and before.
     called: Called,
-    /// How often the model typed into a command that runs.
-    typed: usize,
-    /// The arguments of each tool, for questions about it.
+    /// How many ids were made up: for what the model typed into a command that runs, and for calls whose id was used before.
+    made_up: usize,
+    /// The newest call of each item's id. Some models count their calls from the beginning in each answer.
+    newest: BTreeMap<String, String>,
+    /// The arguments of each call, for questions about it.
     inputs: BTreeMap<String, (String, Value)>,
     /// The same of sub-agents' tools, by thread and item.
     others: BTreeMap<(String, String), Value>,

@@ -15,12 +15,14 @@ impl CodexDecoder {
             Ok(ask) => ask,
             Err(error) => return out.push(fault(method, params, &error)),
         };
-        let item = ask.item_id.as_deref().unwrap_or_default().to_owned();
+        let item = ask.item_id.as_deref().unwrap_or_default();
         let thread = ask.thread_id.as_deref().unwrap_or_default().to_owned();
         let is_sub_agent =
             self.session.as_ref().is_some_and(|own| own.as_str() != thread) && !thread.is_empty();
         let asked = |tool_name: String, input: Value, reason: Option<String>, form: QuestionForm| {
-            let tool_use_id = Some(item.clone()).filter(|id| !id.is_empty());
+            // What a sub-agent does is no tool of the run, whose ids may be the same.
+            let tool_use_id =
+                Some(item).filter(|id| !id.is_empty() && !is_sub_agent).map(|id| self.call_of(id).to_owned());
             let description = match reason {
                 Some(reason) if is_sub_agent => Some(format!("a sub-agent asks: {reason}")),
                 None if is_sub_agent => Some("a sub-agent asks".to_owned()),
@@ -30,8 +32,11 @@ impl CodexDecoder {
                 PermissionRequest { tool_use_id, description, ..PermissionRequest::new(tool_name, input) };
             CodexDecoded::PermissionRequested { id: id.clone(), request, form }
         };
-        let elsewhere = || self.turn.others.get(&(thread, item.clone()));
-        let known = self.turn.inputs.get(&item).map(|(_, input)| input).or_else(elsewhere).cloned();
+        let known = match is_sub_agent {
+            true => self.turn.others.get(&(thread, item.to_owned())),
+            false => self.turn.inputs.get(self.call_of(item)).map(|(_, input)| input),
+        };
+        let known = known.cloned();
         let decoded = match method {
             "item/commandExecution/requestApproval" => {
                 let reported = fields([

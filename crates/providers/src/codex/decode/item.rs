@@ -47,9 +47,11 @@ impl CodexDecoder {
             "agentMessage" | "plan" => self.open_message(&item.id, out),
             "userMessage" if self.turn.open_message.is_some() => self.retract(out),
             kind if is_silent(kind) => {}
-            // The same call again is nothing new.
-            _ if self.turn.inputs.contains_key(&*item.id) => {}
             _ => match tool(&item) {
+                // The same call again is nothing new.
+                Some(call)
+                    if self.is_known(&item.id, &call)
+                        && self.turn.open_tools.is_open(self.call_of(&item.id)) => {}
                 Some((name, input)) => self.call(&item, name, input, out),
                 None => self.unknown(&item, out),
             },
@@ -79,14 +81,16 @@ impl CodexDecoder {
             kind if is_silent(kind) => {}
             _ => {
                 let Some((name, input)) = tool(&item) else { return self.unknown(&item, out) };
-                if !self.turn.inputs.contains_key(&*item.id) {
-                    self.call(&item, name, input, out);
+                let call = (name, input);
+                let is_open = self.turn.open_tools.is_open(self.call_of(&item.id));
+                if !is_open && !self.is_known(&item.id, &call) {
+                    self.call(&item, call.0, call.1, out);
                 }
-                if !self.turn.open_tools.answer(&item.id) {
+                let tool_use_id = self.call_of(&item.id).to_owned();
+                if !self.turn.open_tools.answer(&tool_use_id) {
                     return;
                 }
                 self.turn.text.boundary();
-                let tool_use_id = item.id.to_string();
                 let (result, is_error) = answer(item);
                 out.push(CodexDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
             }
@@ -121,12 +125,27 @@ impl CodexDecoder {
     }
 
     fn call(&mut self, item: &wire::Item<'_>, tool_name: String, input: Value, out: &mut Vec<CodexDecoded>) {
-        let tool_use_id = item.id.to_string();
+        let mut tool_use_id = item.id.to_string();
+        if self.turn.newest.contains_key(&*item.id) {
+            self.turn.made_up += 1;
+            tool_use_id = format!("{}#{}", item.id, self.turn.made_up);
+        }
+        self.turn.newest.insert(item.id.to_string(), tool_use_id.clone());
         self.turn.called.now += 1;
         self.turn.text.boundary();
         self.turn.open_tools.open(&tool_use_id);
         self.turn.inputs.insert(tool_use_id.clone(), (tool_name.clone(), input.clone()));
         out.push(CodexDecoded::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }));
+    }
+
+    /// The id of the newest call of an item's id.
+    pub(super) fn call_of<'a>(&'a self, item: &'a str) -> &'a str {
+        self.turn.newest.get(item).map_or(item, String::as_str)
+    }
+
+    /// Whether the newest call of an item's id is this one.
+    fn is_known(&self, item: &str, call: &(String, Value)) -> bool {
+        self.turn.inputs.get(self.call_of(item)) == Some(call)
     }
 
     /// The model typed into a command that runs, which the program does not ask about: a tool that is done at once.
@@ -136,9 +155,9 @@ impl CodexDecoder {
             return;
         }
         self.turn.text.boundary();
-        self.turn.typed += 1;
-        let tool_use_id = format!("{}#{}", line.item_id, self.turn.typed);
-        let command = self.turn.inputs.get(&*line.item_id).map(|(_, input)| &input["command"]);
+        self.turn.made_up += 1;
+        let tool_use_id = format!("{}#{}", line.item_id, self.turn.made_up);
+        let command = self.turn.inputs.get(self.call_of(&line.item_id)).map(|(_, input)| &input["command"]);
         out.push(CodexDecoded::Event(StreamEvent::ToolStart {
             tool_name: "terminalInteraction".to_owned(),
             tool_use_id: tool_use_id.clone(),

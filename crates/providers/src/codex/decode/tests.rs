@@ -158,6 +158,11 @@ fn a_sub_agent_that_asks_to_change_files_says_so_and_which() {
         let params = json!({ "threadId": "theirs", "turnId": "u", "itemId": id });
         json!({ "id": 1, "method": "item/fileChange/requestApproval", "params": params })
     };
+    // A call of the turn itself may have the same id.
+    let ours = json!({ "type": "fileChange", "id": "f", "changes": [{ "path": "notes.txt", "diff": "+y" }] });
+    let ours =
+        json!({ "method": "item/started", "params": { "threadId": "ours", "turnId": "t", "item": ours } });
+    decoded(&mut decoder, &[ours]);
     let said = decoded(&mut decoder, &[started, asks("f"), asks("g")]);
     let inputs: Vec<_> = said
         .iter()
@@ -170,6 +175,60 @@ fn a_sub_agent_that_asks_to_change_files_says_so_and_which() {
         })
         .collect();
     assert_eq!(inputs, [item("f")["changes"].clone(), json!("the program did not tell them")]);
+}
+
+/// Some gateways number the calls of each answer from the beginning.
+#[test]
+fn a_question_shows_its_own_call_where_two_have_one_id() {
+    let mut decoder = begun();
+    let item = |path: &str, status: &str| json!({ "type": "fileChange", "id": "f", "status": status, "changes": [{ "path": path }] });
+    let line = |method: &str, item: Value| json!({ "method": method, "params": { "threadId": "ours", "turnId": "t", "item": item } });
+    let asks = json!({ "id": 1, "method": "item/fileChange/requestApproval", "params": { "threadId": "ours", "turnId": "t", "itemId": "f" } });
+    let (starts, ends) = (
+        |path| line("item/started", item(path, "inProgress")),
+        |path| line("item/completed", item(path, "completed")),
+    );
+    let lines = [
+        starts("notes"),
+        // The same call again is nothing new.
+        starts("notes"),
+        asks.clone(),
+        ends("notes"),
+        ends("notes"),
+        starts("keys"),
+        asks,
+        ends("keys"),
+        // The start was not told.
+        ends("more"),
+    ];
+    let said = decoded(&mut decoder, &lines);
+    let path = |input: &Value| input["changes"][0]["path"].as_str().unwrap_or_default().to_owned();
+    let said: Vec<_> = said
+        .into_iter()
+        .filter_map(|said| match said {
+            CodexDecoded::PermissionRequested { request, .. } => {
+                Some(format!("asks {} {}", request.tool_use_id?, path(&request.input)))
+            }
+            CodexDecoded::Event(StreamEvent::ToolStart { tool_use_id, input, .. }) => {
+                Some(format!("starts {tool_use_id} {}", path(&input)))
+            }
+            CodexDecoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
+                Some(format!("ends {tool_use_id}"))
+            }
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        "starts f notes",
+        "asks f notes",
+        "ends f",
+        "starts f#1 keys",
+        "asks f#1 keys",
+        "ends f#1",
+        "starts f#2 more",
+        "ends f#2",
+    ];
+    assert_eq!(said, expected);
 }
 
 /// Lines that are almost those of the program.
