@@ -165,7 +165,7 @@ impl Process {
 /// The error for a program whose guard is gone.
 pub fn lost(program: &Path) -> AgentError {
     let message = format!(
-        "`inspan-guard`, the parent process of `{}`, was killed, and the program with it",
+        "`process-guard`, the parent process of `{}`, was killed, and the program with it",
         program.display()
     );
     AgentError::new(ErrorCode::Process, message).with_kind(ErrorKind::GuardLost)

@@ -19,8 +19,9 @@ pub struct Supervisor {
 const REFUSED: &str = "inspan: cannot start ";
 
 impl Supervisor {
-    /// What it calls itself wherever processes are listed.
-    pub const NAME: &str = "inspan-guard";
+    /// What it calls itself wherever processes are listed. `inspan` is no part of it: `pkill -9 inspan` must leave it, so that
+    /// it ends what the runtime started.
+    pub const NAME: &str = "process-guard";
     /// The exit code of a supervisor that cannot start the program.
     pub const REFUSED: u8 = 127;
 

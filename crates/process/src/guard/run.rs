@@ -51,7 +51,7 @@ pub(super) fn guard(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     // Kernels before 3.4 refuse it; then orphans go elsewhere, as they do without us.
     let _refused = set_child_subreaper(Some(getpid()));
-    let _named_after_its_file = thread::set_name(c"inspan-guard");
+    let _named_after_its_file = thread::set_name(c"process-guard");
     // In a new group, so that a signal to its group does not reach us.
     let started = Command::new(&program).args(arguments).process_group(0).spawn();
     let leader = match started {
