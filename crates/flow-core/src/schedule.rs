@@ -33,8 +33,8 @@ use std::{
 };
 
 use inspan_protocol::{
-    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, Reply,
-    RunSnapshot, SessionId, SessionStatus, Timestamp,
+    AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, PromptId, RunSnapshot, SessionId,
+    SessionStatus, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -51,7 +51,7 @@ pub(crate) use frames::{MOST_ITEMS, product};
 use items::ItemBefore;
 pub(crate) use plan::NotReused;
 pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};
-pub use resume::MessageError;
+pub use resume::{Interrupted, MessageError};
 pub use reuse::Reusable;
 use reuse_order::PutOff;
 pub use select::Missing;
@@ -162,24 +162,6 @@ pub struct StartNode {
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that no finished turn has answered, unless its message has them; they follow the first turn.
     pub mail: Vec<String>,
-}
-
-/// What is left of an attempt that was interrupted by a pause, a limit or a crash.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Interrupted {
-    /// When the first of the attempts began that interruptions alone part.
-    pub since: Option<Timestamp>,
-    /// The message to an agent that resumes its own conversation.
-    pub message: Option<String>,
-    /// The question that it asked.
-    pub asked: Option<Prompt>,
-    /// The answer to the question: its content, and which of the choices it is. It came before this attempt began, which
-    /// does not ask again.
-    pub reply: Option<Reply>,
-    /// Where the agent has worked, if that is in the log of another session whose work is reused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<(SessionId, NodePath)>,
 }
 
 /// Why an attempt is cancelled.

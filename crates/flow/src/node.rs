@@ -130,14 +130,20 @@ impl NodeContext {
         if !self.ground.is_log_current() {
             return true;
         }
-        let (session, path, since) = match &cut.before {
+        let newest = match &cut.before {
             Some((session, path)) => (session, path, Timestamp::default()),
             None => (session, &self.path, cut.since.unwrap_or_default()),
         };
-        let is_wanted =
-            |event: &Envelope| event.context.task.as_ref() == Some(path) && is_wanted(&event.event);
-        let found = first_after_start(store, session, path, since, is_wanted).await;
-        found.map_or(true, |found| found.is_some())
+        let older = cut.older.iter().rev().map(|(session, path)| (session, path, Timestamp::default()));
+        for (session, path, since) in [newest].into_iter().chain(older) {
+            let is_wanted =
+                |event: &Envelope| event.context.task.as_ref() == Some(path) && is_wanted(&event.event);
+            let found = first_after_start(store, session, path, since, is_wanted).await;
+            if found.map_or(true, |found| found.is_some()) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Asks a person, and waits for the answer until the attempt is cancelled. The question that was open when the attempt

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Prompt, PromptId, Reply,
-    SessionStatus, StopReason, Timestamp,
+    AgentError, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Prompt, PromptId,
+    ProviderSessionId, Reply, SessionId, SessionStatus, StopReason, Timestamp,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Action, Interrupted, Reusable, Run, StartNode, emit, items::ItemMatch, ready::named,
-    reusable_task::ReusableTask,
+    Action, Reusable, Run, StartNode, emit, items::ItemMatch, ready::named, reusable_task::ReusableTask,
 };
 use crate::{
     HumanAnswer, HumanInput,
@@ -18,6 +18,27 @@ use crate::{
     node::NodeKind,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NodeState, NotRaised, OpenRun, RUN_AGAIN},
 };
+
+/// What is left of an attempt that was interrupted by a pause, a limit or a crash.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Interrupted {
+    /// When the first of the attempts began that interruptions alone part.
+    pub since: Option<Timestamp>,
+    /// The message to an agent that resumes its own conversation.
+    pub message: Option<String>,
+    /// The question that it asked.
+    pub asked: Option<Prompt>,
+    /// The answer to the question: its content, and which of the choices it is. It came before this attempt began, which
+    /// does not ask again.
+    pub reply: Option<Reply>,
+    /// Where the agent has worked, if that is in the log of another session whose work is reused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<(SessionId, NodePath)>,
+    /// Where it has worked in the sessions before that one, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older: Vec<(SessionId, NodePath)>,
+}
 
 /// Why a message for agents that are to continue was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,12 +154,23 @@ impl Run {
     pub(super) fn interrupted(&self, task: TaskRef) -> Interrupted {
         let node = &self.facts.node(task);
         let Some(more) = &node.more else {
-            return Interrupted { since: node.since, message: None, asked: None, reply: None, before: None };
+            return Interrupted { since: node.since, ..Interrupted::default() };
         };
         let mail = self.unanswered_mail(task);
         let message = more.resume.as_ref().map(|message| with_mail(message, &mail));
         let (asked, reply) = (more.asked.clone(), more.reply.clone());
-        Interrupted { since: node.since, message, asked, reply, before: None }
+        let known = node.conversation.as_ref().map(|known| &known.session_id);
+        let older = known.map(|known| self.worked_in(task, known)).unwrap_or_default();
+        Interrupted { since: node.since, message, asked, reply, before: None, older }
+    }
+
+    /// Where an agent has worked in a conversation in the sessions before this one, the oldest first.
+    pub(super) fn worked_in(&self, task: TaskRef, known: &ProviderSessionId) -> Vec<(SessionId, NodePath)> {
+        let Some((reusable, path)) = self.before(task) else { return Vec::new() };
+        let Some(left) = reusable.task(&path).filter(|left| left.conversation.as_ref() == Some(known)) else {
+            return Vec::new();
+        };
+        left.older.iter().cloned().chain([(reusable.session.clone(), path)]).collect()
     }
 
     /// The messages to an agent that no finished turn has answered, those first that the session before this one left.

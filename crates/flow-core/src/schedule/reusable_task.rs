@@ -3,7 +3,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, ErrorCode, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, Timestamp, TurnId,
+    AgentError, Envelope, ErrorCode, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, SessionId,
+    Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,6 +66,9 @@ pub(super) struct ReusableTask {
     /// Its question, if it is answered and nobody has taken the answer.
     #[serde(default)]
     pub(super) answered: Option<(Prompt, Reply)>,
+    /// Where its agent worked before, if it went on in the conversation of an earlier session; the oldest first.
+    #[serde(default)]
+    pub(super) older: Vec<(SessionId, NodePath)>,
     /// Whether a person has answered its newest question, and not the default.
     #[serde(default)]
     pub(super) answered_by_person: bool,
@@ -108,10 +112,42 @@ impl ReusableTask {
             never_began: false,
             since: None,
             asked: false,
+            older: Vec::new(),
             answered: None,
             answered_by_person: false,
             mail: Vec::new(),
         }
+    }
+
+    /// A task as an attempt of it begins, in the conversation of the session before if that is named. An attempt that replaces
+    /// an interrupted one continues what that one had.
+    pub(super) fn begun(
+        run: &Run,
+        at: TaskRef,
+        before: Option<Self>,
+        known: Option<&ProviderSessionId>,
+        since: Option<Timestamp>,
+        start: &Envelope,
+    ) -> Self {
+        let mut task = Self::of(run, at);
+        let cut = run.facts.node(at).interrupted;
+        if let Some(before) = before {
+            task.cost_usd = before.cost_usd;
+            task.conversation = before.conversation.filter(|_| cut);
+            task.worked = before.worked && cut;
+            task.answered_by_person = before.answered_by_person && cut;
+            task.fallbacks = before.fallbacks;
+            task.older = before.older;
+        }
+        if let Some((known, (earlier, path))) = known.zip(run.before(at)) {
+            // It may fail before it has said anything itself, and must not begin anew then.
+            task.worked |= earlier.task(&path).is_some_and(|left| left.worked);
+            task.older = run.worked_in(at, known);
+            task.conversation.get_or_insert_with(|| known.clone());
+        }
+        let earlier = run.facts.node(at).since.filter(|_| cut);
+        task.since = earlier.or(since).or(Some(start.timestamp));
+        task
     }
 
     pub(super) fn take(&mut self, event: &Event) {

@@ -123,21 +123,10 @@ impl Reusable {
                 (Event::FrameStart { index, .. }, Some(path)) => {
                     begun.entry(path.clone()).or_default().insert(*index);
                 }
-                (Event::TaskStart { since, .. }, Some(path)) => {
+                (Event::TaskStart { since, session_id, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let before = found.tasks.remove(path);
-                    let mut task = ReusableTask::of(&run, at);
-                    // An attempt that replaces an interrupted one continues what that one had.
-                    let cut = run.facts.node(at).interrupted;
-                    if let Some(before) = before {
-                        task.cost_usd = before.cost_usd;
-                        task.conversation = before.conversation.filter(|_| cut);
-                        task.worked = before.worked && cut;
-                        task.answered_by_person = before.answered_by_person && cut;
-                        task.fallbacks = before.fallbacks;
-                    }
-                    let earlier = run.facts.node(at).since.filter(|_| cut);
-                    task.since = earlier.or(*since).or(Some(envelope.timestamp));
+                    let task = ReusableTask::begun(&run, at, before, session_id.as_ref(), *since, envelope);
                     found.tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, turn_id, error, .. }, Some(path)) => {
@@ -443,7 +432,8 @@ impl Run {
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
             let message = Some(with_mail(CONTINUE, &std::mem::take(&mut attempt.mail)));
             let before = Some((reusable.session.clone(), before));
-            let cut = super::Interrupted { since, message, asked, reply, before };
+            let older = task.older.clone();
+            let cut = super::Interrupted { since, message, asked, reply, before, older };
             attempt.interrupted = Some(Box::new(cut));
         }
         None

@@ -264,6 +264,7 @@ impl Progress {
             asked: self.asked.clone().or_else(|| before.and_then(|before| before.asked.clone())),
             reply: self.reply.clone().or_else(|| before.and_then(|before| before.reply.clone())),
             before: before.and_then(|before| before.before.clone()),
+            older: before.map(|before| before.older.clone()).unwrap_or_default(),
         };
         let mut conversation = self.conversation.clone();
         if let (Some(own), Some(known)) = (&mut conversation, &spec.conversation)

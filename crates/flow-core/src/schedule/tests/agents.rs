@@ -156,7 +156,7 @@ fn a_message_of_an_earlier_session_is_not_lost_if_the_next_one_is_cut_too() {
         ("agent:start", "agent:turn", "2 c-a: first", "1 c-a: first"),
         ("agent:start", "agent:turn agent:usage", "2 c-a: continue", "1 c-a: continue"),
         // There is one, and the message is in the first turn of the next session.
-        ("agent:session", "agent:start", "2 c-a: first", "1 -: - +first"),
+        ("agent:session", "agent:start", "2 c-a: first", "1 c-a: first"),
         ("agent:session", "agent:session", "2 c-a: first", "1 c-a: first"),
         ("agent:session", "agent:usage", "2 c-a: continue", "1 c-a: continue"),
     ];

@@ -51,6 +51,29 @@ fn an_agent_that_was_to_be_tried_again_goes_on_in_the_next_session() {
     }
 }
 
+/// Who resumes too early in an outage loses nothing of what the agent has done.
+#[test]
+fn an_agent_goes_on_in_its_conversation_over_two_sessions() {
+    let graph = graph("flow: { name: f }\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n");
+    let gone = || AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::Network, "gone")));
+    let works = |start: &StartNode, run: &Run| {
+        let steps = talk(start, run).into_iter().take(3);
+        steps.chain([AttemptStep::Turn, AttemptStep::Complete, gone()]).collect()
+    };
+    let first = Sim::new(&graph, &[]).driven(works);
+    let left = reusable(&first, usize::MAX);
+    // It fails before it has said anything.
+    let second = Sim::reusing(&graph, left.clone()).driven(|_: &StartNode, _: &Run| vec![gone()]);
+    let goes_on = second.starts("a");
+    assert!(goes_on[0].ends_with(": continue"), "{goes_on:?}");
+    let left = reusable_after(&second, &left);
+    assert_eq!(planned(&graph, &left), ["a Resumes"]);
+    let third = Sim::reusing(&graph, left).driven(talk);
+    assert_eq!(third.starts("a"), goes_on);
+    let cut = third.started[0].interrupted.as_ref().unwrap();
+    assert_eq!((cut.before.is_some(), cut.older.len()), (true, 1));
+}
+
 #[test]
 fn a_failure_that_was_handled_is_finished_work() {
     let agent = |id: &str, more: &str| {
