@@ -34,9 +34,9 @@ use crate::{
 };
 
 /// How long a session that has ended waits for its notifications.
-const LAST: Duration = Duration::from_secs(3);
+pub(super) const LAST: Duration = Duration::from_secs(3);
 /// The same of one in the background, where nobody waits for its end and nobody else may be there to send them.
-const LAST_IN_BACKGROUND: Duration = Duration::from_secs(60);
+pub(super) const LAST_IN_BACKGROUND: Duration = Duration::from_secs(60);
 /// How long `notify deliver --once` begins to send, and how long `notify deliver` takes to end at most.
 const END: Duration = Duration::from_secs(30);
 /// How long after a failure `notify deliver --once` and a run in the background try again.
@@ -279,18 +279,26 @@ impl Notifications {
         }
     }
 
-    /// Delivers what is there by now, for a bounded time, and reports what is left. In the background what fails is tried
-    /// again meanwhile.
-    pub(super) async fn finish(self, is_in_background: bool) {
-        let limit = if is_in_background { LAST_IN_BACKGROUND } else { LAST };
+    /// Delivers what is there by now, until this time or a signal, and reports what is left. What fails is tried again
+    /// meanwhile, if there is time for that.
+    pub(super) async fn finish(self, limit: Duration, signals: &mut Signals) {
         let until = Instant::now() + limit;
-        let mut left = self.running.finish(limit).await;
-        while is_in_background && !left.channels.is_empty() && Instant::now() + AGAIN < until {
-            sleep(AGAIN).await;
-            let again = deliver(self.delivery.clone(), self.scope.clone());
-            left = again.finish(until.saturating_duration_since(Instant::now())).await;
+        // Each try would open connections for answers, and close them at once.
+        let delivery = Delivery { answers: None, ..self.delivery };
+        let mut left = cut();
+        let work = async {
+            left = self.running.finish(limit).await;
+            while limit > LAST && !left.channels.is_empty() && Instant::now() + AGAIN < until {
+                sleep(AGAIN).await;
+                let again = deliver(delivery.clone(), self.scope.clone());
+                left = again.finish(until.saturating_duration_since(Instant::now())).await;
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            _ = signals.next() => {}
         }
-        report(&left, ONCE, &self.delivery.commands);
+        report(&left, ONCE, &delivery.commands);
     }
 }
 
@@ -370,7 +378,8 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
             warn(line);
         }
     };
-    let delivery = Delivery { warn: Arc::new(once), ..delivery };
+    // Each round would open connections for answers, and close them at once.
+    let delivery = Delivery { warn: Arc::new(once), answers: None, ..delivery };
     let until = Instant::now() + END;
     // What the last round that came to its end left, and who refused something in any round.
     let mut left = cut();

@@ -16,7 +16,10 @@ use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{notify::Notifications, session::Signals};
+use super::{
+    notify::{LAST, Notifications},
+    session::Signals,
+};
 use crate::{
     args::ServeArgs,
     exit::Exit,
@@ -47,7 +50,7 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
             resumes.abort();
         }
         if let Some(notifications) = notifications {
-            notifications.finish(false).await;
+            notifications.finish(LAST, &mut signals).await;
         }
         server.stop().await
     })?;

@@ -19,7 +19,7 @@ use inspan_view::safe::clean;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::notify::{Notices, Notifications, marked};
+use super::notify::{LAST, LAST_IN_BACKGROUND, Notices, Notifications, marked};
 use super::serve::Server;
 use crate::{
     args::RunModeArgs,
@@ -162,12 +162,19 @@ impl Session {
             let address = page.as_ref().map(Server::page);
             let notifications = self.notifications(&notices, address, &invocation);
             let is_in_background = self.mode.wait == WaitMode::Background;
-            let exit = self.drive(events, page, &notices, &invocation).await;
+            let mut signals = None;
+            let exit = self.drive(events, page, &notices, &mut signals, &invocation).await;
             let is_killed = exit
                 .as_ref()
                 .is_err_and(|failure| matches!(failure.exit, Exit::Interrupted | Exit::Terminated));
+            let mut signals = signals.unwrap_or_else(Signals::listen);
+            // What a signal ends is not to live on for a minute.
+            let limit = match is_in_background && !signals.has_received() {
+                true => LAST_IN_BACKGROUND,
+                false => LAST,
+            };
             if let Some(notifications) = notifications.filter(|_| !is_killed) {
-                notifications.finish(is_in_background).await;
+                notifications.finish(limit, &mut signals).await;
             }
             exit
         });
@@ -273,6 +280,7 @@ impl Session {
         events: Option<Events>,
         page: Option<Server>,
         notices: &Notices,
+        signals: &mut Option<Signals>,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let history = self.history().await?;
@@ -286,7 +294,7 @@ impl Session {
         let is_new = matches!(self.begin, Begin::New { .. });
         let (mut own_folder, mut unstored) = (None, None);
         // From here on the session may be stored: a signal that comes meanwhile pauses it, and does not end this process alone.
-        let signals = Signals::listen();
+        let signals = signals.insert(Signals::listen());
         let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
             None => {
                 let (builder, own) = self.builder(invocation)?;

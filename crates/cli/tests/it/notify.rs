@@ -580,6 +580,30 @@ fn a_run_in_the_background_that_waits_for_a_person_tries_again_what_failed() {
 
 #[cfg(unix)]
 #[test]
+fn a_signal_ends_a_run_in_the_background_that_tries_again_what_failed() {
+    let settings =
+        "[channels.phone]\ntype = \"command\"\nargv = [\"sh\", \"-c\", \"touch $HOME/tried; exit 1\"]\n";
+    // Once it waits for nothing but its channel, and once it runs until the signal pauses it.
+    let works = format!("{GATE}  - {{ id: works, type: exec, input: {{ argv: [sleep, '60'] }} }}\n");
+    for (flow, rests) in [(GATE, "waiting"), (works.as_str(), "paused")] {
+        let folder = folder(flow, settings);
+        let started = run(folder.path(), &["run", "flow.yaml", "--detach", "--session-id", "s", "--json"]);
+        let process = started.expect(0).json()["pid"].to_string();
+        until("it is tried", || folder.path().join("tried").exists());
+        let status = || run(folder.path(), &["show", "s", "--json"]).json()["status"].clone();
+        until("it rests", || rests == "paused" || status() == rests);
+        let began = tokio::time::Instant::now();
+        let signalled = Command::new("kill").args(["-TERM", &process]).status().unwrap();
+        assert!(signalled.success());
+        let runs = || Command::new("kill").args(["-0", &process]).output().unwrap().status.success();
+        until("it ends", || !runs());
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        assert_eq!(status(), rests);
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn a_relative_program_of_a_channel_is_in_the_folder_of_its_settings() {
     let settings = "[channels.script]\ntype = \"command\"\nargv = [\"./notify.sh\"]\n";
     let folder = folder_with(&[("project/flow.yaml", GATE), ("project/inspan.toml", settings)]);

@@ -154,7 +154,7 @@ impl Remote {
     /// the second one ends only the wait: there may be no worker, and those that there are need no one who waits.
     pub(super) async fn watch(
         &self,
-        mut signals: Signals,
+        signals: &mut Signals,
         mut running: RunningSession,
         console: &SessionConsole,
     ) -> Result<SessionEnd, Failure> {

@@ -67,6 +67,11 @@ impl Signals {
         }
     }
 
+    /// Whether one was received.
+    pub(super) fn has_received(&self) -> bool {
+        self.last.is_some()
+    }
+
     /// The last signal takes effect only now. What was sent with it is received after this.
     fn takes_effect(&mut self) {
         self.last = Some(Instant::now());
@@ -92,7 +97,7 @@ pub(super) enum First {
 
 /// Waits for a session to end, and pauses or stops it on a signal. An error if the wait was stopped.
 pub(super) async fn watch(
-    mut signals: Signals,
+    signals: &mut Signals,
     mut running: RunningSession,
     hub: &Hub,
     commands: &(dyn Fn(Command) -> Result<(), String> + Send + Sync),
