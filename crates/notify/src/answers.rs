@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use inspan_protocol::{Command, Event, Prompt, PromptId, PromptKind, SessionId};
-use inspan_sessions::{
-    CommandResult, ResumeOptions, SessionError, SessionErrorCode, SessionTarget, Sessions,
-};
+use inspan_sessions::{CommandResult, SessionError, SessionErrorCode, SessionTarget, Sessions};
 use inspan_store::Select;
 use tokio::sync::Mutex;
 
@@ -21,7 +19,7 @@ pub(crate) enum AnswerError {
     /// It never can be, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// The store failed; the same answer may be given again.
+    /// The store failed, and the same answer may be given again; or the session has not taken it yet.
     #[error("{0}")]
     Failed(String),
 }
@@ -114,18 +112,26 @@ impl Answers {
         Ok((target, open))
     }
 
-    /// Stores an answer, at most one for each question. Returns once it survives the end of the process.
+    /// Stores an answer, at most one for each question. Returns once it survives the end of the process. With a key it is
+    /// the same answer if it comes again, and the next process resumes the session if this one is killed before.
     pub(crate) async fn post(
         &self,
         session: &SessionId,
         prompt: &PromptId,
         content: String,
         choice: Option<String>,
+        key: &str,
     ) -> Result<StoredAnswer, AnswerError> {
         let _one = self.posting.lock().await;
+        let known = self.sessions.store().posted_once(session, key).await.map_err(SessionError::from)?;
+        if let Some(posted) = known {
+            let target = self.sessions.target(session).await?;
+            return Ok(StoredAnswer { target, number: posted.number });
+        }
         let (target, open) = self.find(session, prompt).await?;
         let reply = open.check(content, choice).map_err(|why| AnswerError::Refused(why.to_string()))?;
         let command = Command::Reply { prompt: prompt.clone(), content: reply.content, choice: reply.choice };
+        let target = target.with_key(Some(key));
         let number = target.post(&command).await?;
         Ok(StoredAnswer { target, number })
     }
@@ -133,15 +139,33 @@ impl Answers {
     /// Waits until the session has taken a stored answer; resumes the session if no process runs it.
     pub(crate) async fn settle(&self, stored: StoredAnswer) -> Result<(), AnswerError> {
         let StoredAnswer { target, number } = stored;
-        if target.wait(number).await? == CommandResult::Accepted {
-            return Ok(());
-        }
-        match self.sessions.launcher().resume(target.id(), &ResumeOptions::default()).await {
-            Ok(_) => target.wait(number).await.map(drop).map_err(AnswerError::from),
-            Err(error) => {
-                let next = format!("stored; `inspan resume {}` continues with it", target.id());
-                Err(AnswerError::Failed(format!("{next}: {error}")))
+        let result = match target.wait(number).await {
+            Ok(CommandResult::Accepted) => Ok(()),
+            Ok(CommandResult::Stored(_)) => self.sessions.resume_with(&target, number).await.map(drop),
+            Err(error) => Err(error),
+        };
+        result.map_err(|error| match error.code {
+            SessionErrorCode::CommandRefused
+            | SessionErrorCode::SessionEnded
+            | SessionErrorCode::SessionContinued => AnswerError::Refused(error.message),
+            SessionErrorCode::NoResponse => {
+                AnswerError::Failed("stored; the session has not taken it yet".to_owned())
             }
-        }
+            _ => {
+                let next = format!("stored; `inspan resume {}` continues with it", target.id());
+                AnswerError::Failed(format!("{next}: {error}"))
+            }
+        })
+    }
+
+    /// The answer to a question as the session has taken it, without the session's secrets.
+    pub(crate) async fn taken(&self, session: &SessionId, prompt: &PromptId) -> Option<String> {
+        let log = self.sessions.store().read(session, 1, Select::Names(&["session:reply"])).await.ok()?;
+        log.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::SessionReply { prompt_id, content, choice, .. } if prompt_id == prompt => {
+                Some(choice.as_ref().unwrap_or(content).clone())
+            }
+            _ => None,
+        })
     }
 }

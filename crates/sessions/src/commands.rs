@@ -362,8 +362,8 @@ impl Sessions {
         }
     }
 
-    /// Resumes a session so that a stored command takes effect.
-    async fn resume_with(&self, target: &SessionTarget, number: u64) -> Result<Receipt, SessionError> {
+    /// Resumes a session so that a stored command of this number takes effect, and waits until it has.
+    pub async fn resume_with(&self, target: &SessionTarget, number: u64) -> Result<Receipt, SessionError> {
         // Another session has no such command.
         let options = ResumeOptions { in_place: true, ..ResumeOptions::default() };
         match self.launcher.resume(target.id(), &options).await {

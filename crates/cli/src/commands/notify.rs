@@ -22,7 +22,10 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::session::{Signals, runtime};
+use super::{
+    serve::resume_answered,
+    session::{Signals, runtime},
+};
 use crate::{
     args::{DigestArgs, NotifyCommand},
     exit::Exit,
@@ -329,14 +332,18 @@ fn for_all(
 
 /// Delivers for all sessions: what is there now, or until it is stopped.
 fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> {
-    let delivery = for_all(&launcher::sessions(Vec::new(), invocation)?, None, invocation)?;
+    let sessions = launcher::sessions(Vec::new(), invocation)?;
+    let delivery = for_all(&sessions, None, invocation)?;
     let undelivered = runtime()?.block_on(async {
         let mut signals = Signals::listen();
         // Without the record nothing is sent, and nothing would be left to report.
         delivery.ledger.channels().await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         Ok::<_, Failure>(match once {
             true => deliver_now(delivery, &mut signals).await,
-            false => deliver_on(delivery, &mut signals).await,
+            false => {
+                let _resumes = resume_answered(&sessions, invocation);
+                deliver_on(delivery, &mut signals).await
+            }
         })
     })?;
     let help = match once {

@@ -14,7 +14,7 @@ use inspan_server::{LoginCodes, ServerOptions, Token, serve};
 use inspan_sessions::Sessions;
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     notify::{LAST, Notifications},
@@ -40,15 +40,10 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
         let mut signals = Signals::listen();
         let server = Server::start(args.address(), args.allow_remote.clone(), folders, invocation).await?;
         server.announce(args, invocation);
-        let sessions = server.sessions.clone();
-        let resume = async move { resume_answered(&sessions).await };
-        // The machines of a cluster apply an answer when it comes.
-        let resumes = invocation.engine.is_none().then(|| tokio::spawn(resume));
+        let resumes = resume_answered(&server.sessions, invocation);
         let notifications = server.notifications(invocation);
         signals.next().await;
-        if let Some(resumes) = resumes {
-            resumes.abort();
-        }
+        drop(resumes);
         if let Some(notifications) = notifications {
             notifications.finish(LAST, &mut signals).await;
         }
@@ -57,8 +52,16 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
     Ok(Exit::Success)
 }
 
-/// Does what a server that was killed had taken on.
-async fn resume_answered(sessions: &Sessions) {
+/// Begins to do what a process that was killed had taken on: to resume the sessions that wait with an answer from a server
+/// or from Slack. Ends if it is dropped.
+pub(super) fn resume_answered(sessions: &Sessions, invocation: &Invocation) -> Option<AbortOnDropHandle<()>> {
+    let sessions = sessions.clone();
+    // The machines of a cluster apply an answer when it comes.
+    let is_here = invocation.engine.is_none();
+    is_here.then(|| AbortOnDropHandle::new(tokio::spawn(async move { resume_all(&sessions).await })))
+}
+
+async fn resume_all(sessions: &Sessions) {
     let report = match sessions.resume_answered().await {
         Ok(resumed) => resumed
             .into_iter()

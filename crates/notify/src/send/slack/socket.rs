@@ -195,11 +195,10 @@ impl InteractionHandler {
             Act::Wrote { target, text } => (target, text, None),
             Act::Choose(target) => (target, String::new(), payload["message"]["blocks"].as_array().cloned()),
         };
-        match handler.answers.post(&target.s, &target.p, content.clone(), target.c.clone()).await {
+        let key = format!("slack-{}", envelope["envelope_id"].as_str().unwrap_or_default());
+        match handler.answers.post(&target.s, &target.p, content, target.c.clone(), &key).await {
             Ok(posted) => {
-                let shown = handler.redactor.text(target.c.as_deref().unwrap_or(&content));
-                let work =
-                    async move { handler.settle(posted, &place, &user, &target, &shown, blocks).await };
+                let work = async move { handler.settle(posted, &place, &user, &target, blocks).await };
                 Taken::Work(work.boxed())
             }
             Err(error) => handler.not_answered(error, place, user),
@@ -253,7 +252,6 @@ impl InteractionHandler {
         place: &SlackMessage,
         user: &str,
         target: &AnswerTarget,
-        answer: &str,
         blocks: Option<Vec<Value>>,
     ) {
         let settled = timeout(WORK, self.answers.settle(posted)).await;
@@ -265,7 +263,10 @@ impl InteractionHandler {
             Ok(Err(AnswerError::Failed(why))) => format!(" ({})", line(&why, 200)),
             Err(_) => " (the session has not taken it yet)".to_owned(),
         };
-        let text = format!("<@{user}>: {}", escaped(&format!("{}{note}", line(answer, 300))));
+        // What was typed may have a secret of the session in it: only what the session has taken is without.
+        let taken = self.answers.taken(&target.s, &target.p).await.or_else(|| target.c.clone());
+        let answer = self.redactor.text(taken.as_deref().unwrap_or("answered"));
+        let text = format!("<@{user}>: {}", escaped(&format!("{}{note}", line(&answer, 300))));
         let reply = json!({ "channel": place.channel, "thread_ts": place.message, "text": text });
         self.tell("chat.postMessage", reply).await;
         let Some(mut blocks) = blocks else { return };
