@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, future::join_all};
+use futures::{FutureExt, StreamExt, future::join_all};
 use inspan_engine::Clock;
 use inspan_protocol::{SessionId, Timestamp};
 use inspan_store::{Owner, RunStore, SessionEntry};
@@ -28,7 +28,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     answers::Answers,
     ledger::{Holder, Ledger, LedgerError},
-    send::{NotificationChannel, SlackApp},
+    send::{FaultReport, NotificationChannel, SlackApp},
     settings::ChannelSettings,
 };
 use worker::{KnownSession, Worker};
@@ -102,6 +102,21 @@ pub struct Delivery {
     pub warn: Warn,
     /// The channels of which a warning was given since their last success, by name and file. What is cloned shares them.
     pub warned: Arc<Mutex<BTreeSet<(String, String)>>>,
+}
+
+impl Delivery {
+    /// Warns that a channel takes no answers, and records it for doctor.
+    fn report_of(&self, channel: &Arc<NotificationChannel>) -> FaultReport {
+        let (ledger, warn, channel) = (self.ledger.clone(), Arc::clone(&self.warn), Arc::clone(channel));
+        Box::new(move |fault| {
+            let (ledger, channel) = (ledger.clone(), Arc::clone(&channel));
+            let fault = fault.map(|fault| channel.shown(&fault));
+            if let Some(fault) = &fault {
+                warn(&format!("the channel `{}` failed, and is tried again: {fault}", channel.name));
+            }
+            async move { drop(ledger.report(&channel.name, &channel.origin, fault).await) }.boxed()
+        })
+    }
 }
 
 /// What could not be sent before the end: another process sends it.
@@ -271,13 +286,15 @@ impl Scanner {
     fn listen(&mut self) {
         let Some(answers) = &self.delivery.answers else { return };
         let channels = self.workers.iter().map(|task| &task.worker.channel);
-        let used: BTreeMap<_, _> =
-            channels.filter_map(|channel| channel.listener()).map(|it| (it.app().clone(), it)).collect();
+        let used: BTreeMap<_, _> = channels
+            .filter_map(|channel| channel.listener().map(|it| (it.app().clone(), (it, channel))))
+            .collect();
         self.listeners.retain(|app, _| used.contains_key(app));
-        for (app, listener) in used {
+        for (app, (listener, channel)) in used {
             self.listeners.entry(app).or_insert_with(|| {
                 let cancel = CancellationToken::new();
-                let listening = listener.clone().listen(Arc::clone(answers), cancel.clone());
+                let report = self.delivery.report_of(channel);
+                let listening = listener.clone().listen(Arc::clone(answers), report, cancel.clone());
                 ListenerTask { cancel, task: AbortOnDropHandle::new(tokio::spawn(listening)) }
             });
         }

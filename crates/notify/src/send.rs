@@ -17,7 +17,7 @@ use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use slack::{Listener, SlackApp};
+pub(crate) use slack::{FaultReport, Listener, SlackApp};
 
 use crate::{
     message::{Message, line},
@@ -109,10 +109,15 @@ impl NotificationChannel {
     /// It was not accepted, or not for all receivers.
     pub async fn send(&self, message: &Message) -> Result<(), SendError> {
         let message = message.redacted(&self.redactor)?;
-        self.sender.send(&message).await.map_err(|error| SendError {
-            message: line(&self.redactor.text(&error.message), QUOTED),
-            ..error
-        })
+        self.sender
+            .send(&message)
+            .await
+            .map_err(|error| SendError { message: self.shown(&error.message), ..error })
+    }
+
+    /// The message of an error as it is shown.
+    pub(crate) fn shown(&self, message: &str) -> String {
+        line(&self.redactor.text(message), QUOTED)
     }
 
     /// What takes answers; nothing for a channel that has none.

@@ -21,7 +21,7 @@ use crate::{
     ledger::{Cursor, CursorKey, Holder, LedgerError, Settled},
     message::Message,
     notice::{EVENTS, Notice, NoticeKind, id_of, id_of_loss},
-    send::{NotificationChannel, SendError},
+    send::{Listener, NotificationChannel, SendError},
 };
 
 /// The waits after a failure.
@@ -402,14 +402,12 @@ impl Worker {
         match self.channel.send(&message).await {
             Ok(()) => {
                 ledger.settle(key, part).await?;
-                ledger.report(channel, origin, None).await?;
-                self.set_warned(false);
+                self.has_sent().await?;
                 Ok(DeliveryOutcome::Settled(progress))
             }
             Err(error) if error.is_partial => {
                 ledger.give_up(key, part, origin, &error.message).await?;
-                ledger.report(channel, origin, None).await?;
-                self.set_warned(false);
+                self.has_sent().await?;
                 let has_given_up = std::mem::replace(&mut self.state().has_given_up, true);
                 if !has_given_up {
                     (self.delivery.warn)(&format!(
@@ -472,6 +470,16 @@ impl Worker {
         };
         notices.retain(|notice| !is_repeated(notice));
         Ok(())
+    /// The channel works; perhaps it takes no answers.
+    async fn has_sent(&self) -> Result<(), LedgerError> {
+        let NotificationChannel { name, origin, .. } = &*self.channel;
+        let fault = self.channel.listener().and_then(Listener::fault);
+        let fault = fault.map(|fault| self.channel.shown(&fault));
+        self.delivery.ledger.report(name, origin, fault).await?;
+        self.set_warned(false);
+        Ok(())
+    }
+
     }
 
     /// Warns once, until the channel works again.

@@ -4,7 +4,7 @@ mod blocks;
 mod interaction;
 mod socket;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{FutureExt, future::BoxFuture};
 use reqwest::{
@@ -39,7 +39,12 @@ pub(crate) struct Listener {
     app_headers: HeaderMap,
     /// The users who may answer.
     allow: Arc<[String]>,
+    /// Why there is no connection, if people are told.
+    fault: Arc<Mutex<Option<String>>>,
 }
+
+/// Tells people why there is no connection, or that there is one again.
+pub(crate) type FaultReport = Box<dyn Fn(Option<String>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The app of Slack that answers come through. One connection serves all channels of an app.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +59,22 @@ impl Listener {
     }
 
     /// Receives answers until it is cancelled.
-    pub(crate) async fn listen(self, answers: Arc<Answers>, cancel: CancellationToken) {
-        socket::listen(self, answers, cancel).await;
+    pub(crate) async fn listen(self, answers: Arc<Answers>, report: FaultReport, cancel: CancellationToken) {
+        socket::listen(self, answers, report, cancel).await;
+    }
+
+    /// Why no answers come, as far as people were told.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets it, and tells people if that changes whether answers come.
+    async fn set_fault(&self, fault: Option<String>, report: &FaultReport) {
+        let before =
+            std::mem::replace(&mut *self.fault.lock().unwrap_or_else(PoisonError::into_inner), fault.clone());
+        if before.is_some() != fault.is_some() {
+            report(fault).await;
+        }
     }
 }
 
@@ -83,6 +102,7 @@ impl Slack {
                 app: app(token),
                 app_headers: headers(token)?,
                 allow: allow.into(),
+                fault: Arc::default(),
             }),
             None => None,
         };

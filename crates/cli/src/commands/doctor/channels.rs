@@ -70,8 +70,11 @@ pub(super) fn print(channels: &[ChannelStatus], page: &Page<'_>) {
         match (&channel.problem, &channel.failed) {
             (Some(problem), _) => page.bad(&channel.name, problem),
             (None, Some(failed)) => {
-                let about =
-                    format!("waiting to be sent again: {}; the last error: {failed}", channel.pending);
+                let left = match channel.pending {
+                    0 => String::new(),
+                    pending => format!("waiting to be sent again: {pending}; "),
+                };
+                let about = format!("{left}the last error: {failed}");
                 page.row(Tone::Warning, "!", &channel.name, &about);
             }
             // Its process was killed, or had no time left.

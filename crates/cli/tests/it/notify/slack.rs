@@ -27,12 +27,19 @@ struct Slack {
 
 impl Slack {
     fn start() -> Self {
+        Self::with(None)
+    }
+
+    /// With this answer to those who open a connection.
+    fn with(opened: Option<Value>) -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let url = format!("ws://{}/link?ticket=secret", socket.local_addr().unwrap());
         let api = Receiver::start(move |_, request| {
             let body = match request.path.as_str() {
-                "/api/apps.connections.open" => json!({ "ok": true, "url": url }),
+                "/api/apps.connections.open" => {
+                    opened.clone().unwrap_or_else(|| json!({ "ok": true, "url": url }))
+                }
                 _ => json!({ "ok": true, "channel": "C1", "ts": "17.1" }),
             };
             Answer::Status(200, "content-type: application/json\r\n", body.to_string())
@@ -103,6 +110,20 @@ fn click(envelope: &str, user: &str, button: &Value) -> Value {
             "container": { "type": "message", "channel_id": "C1", "message_ts": "17.1" },
             "message": { "blocks": [{ "type": "actions", "elements": [button] }] },
             "actions": [{ "action_id": button["action_id"], "value": button["value"] }],
+        },
+    })
+}
+
+/// A text in a dialog, as Slack reports it.
+fn written(view: &Value, envelope: &str, user: &str, text: &str) -> Value {
+    json!({
+        "envelope_id": envelope, "type": "interactive",
+        "payload": {
+            "type": "view_submission", "user": { "id": user },
+            "view": {
+                "callback_id": view["callback_id"], "private_metadata": view["private_metadata"],
+                "state": { "values": { "inspan-answer": { "text": { "type": "plain_text_input", "value": text } } } },
+            },
         },
     })
 }
@@ -246,20 +267,8 @@ fn a_text_is_written_in_a_dialog() {
     let opened = &slack.calls("views.open", 1)[0];
     assert_eq!(opened["trigger_id"], "trigger.1");
     let view = &opened["view"];
-    let submitted = |envelope: &str, user: &str, text: &str| {
-        json!({
-            "envelope_id": envelope, "type": "interactive",
-            "payload": {
-                "type": "view_submission", "user": { "id": user },
-                "view": {
-                    "callback_id": view["callback_id"], "private_metadata": view["private_metadata"],
-                    "state": { "values": { "inspan-answer": { "text": { "type": "plain_text_input", "value": text } } } },
-                },
-            },
-        })
-    };
-    connection.send(&submitted("e2", "U2", "Mallory"));
-    connection.send(&submitted("e3", "U1", "Bessie & co, xoxb-bot-token-12345"));
+    connection.send(&written(view, "e2", "U2", "Mallory"));
+    connection.send(&written(view, "e3", "U1", "Bessie & co, xoxb-bot-token-12345"));
     let acks = [connection.next(), connection.next()];
     assert_eq!(acks, [json!({ "envelope_id": "e2" }), json!({ "envelope_id": "e3" })]);
     assert_eq!(slack.calls("chat.postMessage", 2)[1]["text"], "<@U1>: Bessie &amp; co, [redacted BOT]");
@@ -382,6 +391,98 @@ fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
         assert!(said == expected || (said.is_empty() && expected == nobody), "{user} {button}: {said}");
     }
     assert_eq!(events(folder.path(), "session:reply").len(), 1);
+}
+
+#[test]
+fn answers_that_come_at_once_all_count_and_are_said_to() {
+    let slack = Slack::start();
+    let gates = ["a", "b", "c"].map(|id| {
+        format!(
+            "  - {{ id: {id}, type: human.input, input: {{ prompt: 'Ship it?', choices: [yes, no] }} }}\n"
+        )
+    });
+    let flow = format!("name: idle\nnodes:\n{}", gates.concat());
+    let folder = folder(&flow, &slack.settings());
+    let mut asks = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
+    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let buttons: Vec<Value> = slack.calls("chat.postMessage", 1).iter().flat_map(buttons).collect();
+    let mut clicks = Clicks::begin(&slack, folder.path());
+    for (at, button) in buttons.iter().filter(|button| button["text"]["text"] == "yes").enumerate() {
+        clicks.connection.send(&click(&format!("e{at}"), "U1", button));
+    }
+    let said = || -> Vec<Value> {
+        let posted = slack.calls("chat.postMessage", 0);
+        posted.iter().filter(|call| !call["thread_ts"].is_null()).map(|call| call["text"].clone()).collect()
+    };
+    until("all are said to", || said().len() >= 3);
+    assert_eq!(said(), ["<@U1>: yes"; 3]);
+    assert_eq!(events(folder.path(), "session:reply").len(), 3);
+}
+
+#[test]
+fn an_answer_whose_listener_was_killed_is_taken_once_another_listens() {
+    let slack = Slack::start();
+    let folder = folder(IDLE, &slack.settings());
+    let mut asks = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
+    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let [yes, _] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
+    let mut killed = Clicks::begin(&slack, folder.path());
+    killed.connection.send(&click("e1", "U1", &yes));
+    assert_eq!(killed.connection.next(), json!({ "envelope_id": "e1" }));
+    drop(killed);
+    let _listens = Clicks::begin(&slack, folder.path());
+    until("the session ends", || !events(folder.path(), "harness:complete").is_empty());
+    assert_eq!(events(folder.path(), "session:reply").len(), 1);
+}
+
+#[test]
+fn a_text_is_shown_without_the_secrets_of_the_flow() {
+    let slack = Slack::start();
+    let flow = "
+name: idle
+secrets: [GREETING]
+nodes:
+  - { id: gate, type: human.input, input: { prompt: 'Which name?' } }
+";
+    let folder = folder(flow, &slack.settings());
+    let with_secret = |mut command: Command| {
+        command.env("GREETING", "plain-secret-value");
+        with_tokens(command)
+    };
+    let mut asks = with_secret(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
+    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let [write] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
+    while slack.socket.accept().is_ok() {}
+    let child = with_secret(call(folder.path(), &["notify", "deliver"])).spawn().unwrap();
+    let mut clicks = Clicks { child, connection: slack.connection() };
+    clicks.connection.send(&click("e1", "U1", &write));
+    let view = slack.calls("views.open", 1)[0]["view"].clone();
+    let submitted = written(&view, "e2", "U1", "plain-secret-value, please");
+    clicks.connection.send(&submitted);
+    let said = &slack.calls("chat.postMessage", 2)[1]["text"];
+    assert_eq!(said, "<@U1>: [redacted GREETING], please");
+}
+
+#[test]
+fn a_channel_that_takes_no_answers_says_so_once() {
+    let slack = Slack::with(Some(json!({ "ok": false, "error": "invalid_auth" })));
+    let folder = folder(&asks("{ prompt: 'Ship it?', choices: [yes, no] }"), &slack.settings());
+    let child = start(folder.path());
+    let why = "it takes no answers: Slack refused apps.connections.open: invalid_auth";
+    until("doctor shows it", || {
+        let mut doctor = with_tokens(call(folder.path(), &["doctor", "--offline", "--json"]));
+        crate::program::ran(folder.path(), &mut doctor).json()["channels"][0]["failed"] == why
+    });
+    slack.calls("apps.connections.open", 2);
+    inspan(folder.path(), &["reply", "s", "gate.1", "--choice", "yes", "--no-resume"]);
+    fs::write(folder.path().join("finish"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        said.matches(&format!("the channel `team` failed, and is tried again: {why}")).count(),
+        1,
+        "{said}"
+    );
 }
 
 #[test]

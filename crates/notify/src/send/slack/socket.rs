@@ -15,7 +15,7 @@ use tokio_tungstenite::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Listener, SendError,
+    FaultReport, Listener, SendError,
     blocks::{self, AnswerTarget},
     escaped,
     interaction::{Act, Interaction, SlackMessage},
@@ -34,6 +34,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// The waits between attempts to connect.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// After how many failures in a row people are told.
+const TELLING: u32 = 3;
 /// How many answers may be worked on at once, and how long one may take.
 const WORKING: usize = 16;
 const WORK: Duration = Duration::from_secs(60);
@@ -43,12 +45,17 @@ const REMEMBERED: usize = 1_000;
 type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
 
 /// Receives answers until it is cancelled. A connection that breaks is opened again.
-pub(super) async fn listen(listener: Listener, answers: Arc<Answers>, cancel: CancellationToken) {
+pub(super) async fn listen(
+    listener: Listener,
+    answers: Arc<Answers>,
+    report: FaultReport,
+    cancel: CancellationToken,
+) {
     // It fails only if the program has chosen one already, which is then the one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tracker = TaskTracker::new();
     let handler = Arc::new(InteractionHandler { listener, answers, redactor: Redactor::default() });
-    let (mut wait, mut seen) = (FIRST_WAIT, VecDeque::new());
+    let (mut wait, mut seen, mut failures) = (FIRST_WAIT, VecDeque::new(), 0);
     while !cancel.is_cancelled() {
         let connected = tokio::select! {
             () = cancel.cancelled() => break,
@@ -56,11 +63,19 @@ pub(super) async fn listen(listener: Listener, answers: Arc<Answers>, cancel: Ca
         };
         match connected {
             Ok(socket) => {
+                failures = 0;
+                handler.listener.set_fault(None, &report).await;
                 let was_useful = serve(socket, &handler, &mut seen, &tracker, &cancel).await;
                 wait = if was_useful { FIRST_WAIT } else { wait_after(wait, None) };
             }
             Err(error) => {
                 tracing::warn!(error = error.message, "no connection to Slack");
+                failures += 1;
+                // A network that is gone for a moment is nothing to tell.
+                if error.is_refusal || failures >= TELLING {
+                    let why = format!("it takes no answers: {}", error.message);
+                    handler.listener.set_fault(Some(why), &report).await;
+                }
                 wait = wait_after(wait, error.retry_after);
             }
         }
