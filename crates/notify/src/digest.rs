@@ -244,6 +244,7 @@ impl Digest {
             title: format!("Inspan, {}", self.title()),
             text: self.text(DigestForm::Text),
             question: None,
+            is_expired: false,
             commands: Vec::new(),
         };
         Message::about(delivery_id(&["digest", channel, &since, &until]), channel, notice)

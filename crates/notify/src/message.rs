@@ -96,6 +96,7 @@ impl Message {
             title: format!("Inspan: the channel `{channel}` works"),
             text: "This is a test.".to_owned(),
             question: None,
+            is_expired: false,
             commands: Vec::new(),
         };
         Self::about(delivery_id(&["test", channel, &at.to_string()]), channel, notice)

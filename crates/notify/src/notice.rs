@@ -12,6 +12,9 @@ const TITLE: usize = 200;
 /// The longest text of one notice, in characters. What a person must consent to is never cut: see [`Notice::is_whole`].
 const TEXT: usize = 2_000;
 
+/// A question that is larger, in bytes, is sent in part: receivers refuse large requests.
+const QUESTION: usize = 64 * 1024;
+
 /// What a notice is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -77,6 +80,9 @@ pub struct Notice {
     /// The question, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<Prompt>,
+    /// Whether the time of the question is up: no answer counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_expired: bool,
     /// What to do about it, as commands for a shell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
@@ -87,8 +93,12 @@ pub(crate) const EVENTS: &[&str] =
     &["session:prompt", "task:failed", "limit:wait", "budget:exceeded", "flow:paused", "harness:complete"];
 
 impl Notice {
-    /// The notice of an event, if the event is worth one.
-    pub(crate) fn of(envelope: &Envelope, commands: &Commands) -> Option<Self> {
+    /// The notice of an event, if the event is worth one. Says of a question whether its time is up.
+    pub(crate) fn of(
+        envelope: &Envelope,
+        commands: &Commands,
+        is_expired: impl Fn(&Prompt) -> bool,
+    ) -> Option<Self> {
         let session = &envelope.context.session_id;
         let node = envelope.context.task.clone();
         let notice = |kind: NoticeKind, title: String, text: String, commands: Vec<String>| Self {
@@ -99,15 +109,25 @@ impl Notice {
             title: cut(&title, TITLE),
             text: cut(&text, TEXT),
             question: None,
+            is_expired: false,
             commands,
         };
         let place = node.as_ref().map_or("the flow".to_owned(), |node| format!("`{node}`"));
         Some(match &envelope.event {
             Event::SessionPrompt(prompt) => {
-                let prompt = Prompt { task: node.clone(), ..prompt.clone() };
-                let (title, text) = asked(&prompt, &place);
-                let answers = commands.answers(session, &prompt);
-                Self { question: Some(prompt), ..notice(NoticeKind::Question, title, text, answers) }
+                let mut prompt = Prompt { task: node.clone(), ..prompt.clone() };
+                let is_expired = is_expired(&prompt);
+                let (title, text) = asked(&prompt, &place, is_expired);
+                let next = match is_expired {
+                    true => vec![commands.command("resume", session, "")],
+                    false => commands.answers(session, &prompt),
+                };
+                if serde_json::to_vec(&prompt).is_ok_and(|json| json.len() > QUESTION) {
+                    prompt.detail = None;
+                    prompt.prompt = cut(&prompt.prompt, TEXT);
+                }
+                let notice = notice(NoticeKind::Question, title, text, next);
+                Self { question: Some(prompt), is_expired, ..notice }
             }
             Event::TaskFailed { error, will_retry: false, .. } => {
                 let text = lines(&error.message, TEXT);
@@ -169,6 +189,7 @@ impl Notice {
             title: "the process that ran the session is gone".to_owned(),
             text: "It was killed, or the machine was restarted. What was finished is stored.".to_owned(),
             question: None,
+            is_expired: false,
             commands: vec![commands.command("resume", session, "")],
         }
     }
@@ -204,7 +225,7 @@ fn ended(outcome: Outcome) -> &'static str {
 }
 
 /// The title and the text of a question. For a permission: the tool and its whole arguments, then the agent's words.
-fn asked(prompt: &Prompt, place: &str) -> (String, String) {
+fn asked(prompt: &Prompt, place: &str, is_expired: bool) -> (String, String) {
     let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
     let (title, mut text) = match &permission {
         Some(permission) => {
@@ -214,6 +235,14 @@ fn asked(prompt: &Prompt, place: &str) -> (String, String) {
         None => (format!("{place} asks a question"), vec![spelled_out(&prompt.prompt)]),
     };
     match (&prompt.default, prompt.deadline) {
+        (default, Some(at)) if is_expired => {
+            let then = match default {
+                Some(default) => format!("takes {}", line(default, 200)),
+                None => "lets the node fail".to_owned(),
+            };
+            let at = format::moment(at);
+            text.push(format!("its time was up at {at}: no answer counts, and resuming the session {then}"));
+        }
         (Some(default), Some(at)) => {
             text.push(format!("without an answer by {}: {}", format::moment(at), line(default, 200)));
         }
@@ -307,6 +336,18 @@ mod tests {
                     vec!["inspan approve run-1 p", "inspan reject run-1 p"],
                 )),
             ),
+            (
+                json!({
+                    "type": "session:prompt", "promptId": "p", "prompt": "Ship?", "kind": "input",
+                    "deadline": "1970-01-01T00:00:00.000Z",
+                }),
+                Some((
+                    "question",
+                    "`gate` asks a question",
+                    "Ship?\nits time was up at 1970-01-01 00:00:00 UTC: no answer counts, and resuming the session lets the node fail",
+                    vec!["inspan resume run-1"],
+                )),
+            ),
             (json!({ "type": "task:complete", "taskId": "gate", "result": 1, "durationMs": 1 }), None),
             (
                 json!({ "type": "flow:paused", "nodeIds": [], "reason": "the disk is full", "cause": "store" }),
@@ -322,7 +363,9 @@ mod tests {
         ];
         let commands = Commands::default();
         for (event, expected) in rows {
-            let notice = Notice::of(&envelope(event.clone()), &commands);
+            let notice = Notice::of(&envelope(event.clone()), &commands, |prompt| {
+                prompt.is_over(Timestamp::from_millis(1))
+            });
             let got = notice.as_ref().map(|notice| {
                 let commands = notice.commands.iter().map(String::as_str).collect();
                 (notice.kind.word(), notice.title.as_str(), notice.text.as_str(), commands)
@@ -332,12 +375,24 @@ mod tests {
     }
 
     #[test]
+    fn a_large_question_is_sent_in_part() {
+        let input = json!({ "file_path": "a", "content": "x".repeat(3_000_000) });
+        let event = json!({
+            "type": "session:prompt", "promptId": "p", "prompt": "y".repeat(3_000), "kind": "permission",
+            "choices": ["allow", "deny"], "detail": { "toolName": "Write", "input": input },
+        });
+        let notice = Notice::of(&envelope(event), &Commands::default(), |_| false).unwrap();
+        assert!(!notice.is_whole() && notice.commands.len() == 2, "{:?}", notice.commands);
+        assert!(serde_json::to_vec(&notice).unwrap().len() < 8_000);
+    }
+
+    #[test]
     fn an_end_that_is_a_failure_is_both() {
         let end = |outcome: &str| {
             let event =
                 json!({ "type": "harness:complete", "success": false, "outcome": outcome, "durationMs": 1 });
             let envelope = envelope(event);
-            let notice = Notice::of(&envelope, &Commands::default()).unwrap();
+            let notice = Notice::of(&envelope, &Commands::default(), |_| false).unwrap();
             [NoticeKind::End, NoticeKind::Failure, NoticeKind::Budget, NoticeKind::Question]
                 .map(|kind| notice.is_wanted(&[kind], &envelope.event))
         };

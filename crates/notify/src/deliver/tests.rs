@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use inspan_engine::SystemClock;
 use inspan_protocol::Command;
 use inspan_protocol::{Envelope, EventContext};
-use inspan_store::{Batch, FlowSource, Lease, MemoryStore, SessionRecord};
+use inspan_store::{Batch, FlowSource, Lease, MemoryStore, Parent, ParentKind, SessionRecord};
 use serde_json::{Map, json};
 
 use super::*;
@@ -80,24 +80,29 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     assert_eq!((left, count()), (Undelivered::default(), 2 * after_one));
 }
 
-/// The time of the question is up, and an answer is stored in the one session: nobody runs them.
+/// The time of the question is up; an answer is stored in one session, and another continues one: nobody runs them.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_question_is_announced_as_it_can_be_answered() {
     let folder = tempfile::tempdir().unwrap();
     let sent = folder.path().join("sent");
     let store = MemoryStore::new();
-    for id in ["answered", "late"] {
+    for id in ["answered", "continued", "late"] {
         let lease = ask(&store, id).await;
         store.release(&lease).await.unwrap();
     }
+    let mut next = store.record(&"answered".into()).await.unwrap();
+    next.session = "next".into();
+    next.parent = Some(Parent::new("continued".into(), 1, ParentKind::Resume));
+    store.create(&next, &Owner::of_process(), Timestamp::from_millis(1)).await.unwrap();
     let reply = Command::Reply { prompt: "p".into(), content: "so".to_owned(), choice: None };
     store.post(&"answered".into(), &reply, Timestamp::from_millis(1)).await.unwrap();
     let delivery = delivery(store, &format!("cat >> '{}'", sent.display()), folder.path()).await;
     deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
     let said = fs::read_to_string(&sent).unwrap();
-    let has = ["inspan resume late", "inspan reply"].map(|text| said.contains(text));
-    assert_eq!((has, said.matches("asks a question\",\"notices\"").count()), ([true, false], 1), "{said}");
+    let has = ["inspan resume late", "its time was up at", "expires at", "inspan reply"];
+    assert_eq!(has.map(|text| said.contains(text)), [true, true, false, false], "{said}");
+    assert_eq!(said.matches("asks a question\",\"notices\"").count(), 1, "{said}");
 }
 
 /// A receiver that cannot take one message may take others.

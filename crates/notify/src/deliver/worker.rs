@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::{Envelope, Event, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, Prompt, SessionId, Timestamp};
 use inspan_sessions::is_late;
 use inspan_store::{Select, SessionEntry, StoreError};
 use inspan_view::{DisplayStatus, entry::open_questions};
@@ -441,17 +441,15 @@ impl Worker {
         if envelope.timestamp < self.since {
             return None;
         }
-        // What was answered meanwhile no longer waits for a person.
+        // What was answered meanwhile no longer waits for a person, nor does what another session asks again.
         if let Event::SessionPrompt(prompt) = &envelope.event
-            && open_questions(entry).all(|other| other.prompt_id != prompt.prompt_id)
+            && (entry.continued_by.is_some()
+                || open_questions(entry).all(|other| other.prompt_id != prompt.prompt_id))
         {
             return None;
         }
-        let mut notice = Notice::of(envelope, &self.delivery.commands)?;
-        if let Some(question) = &notice.question {
-            let is_late = is_late(entry, question, now);
-            notice.commands = self.delivery.commands.for_question(entry, question, is_late);
-        }
+        let is_expired = |question: &Prompt| is_late(entry, question, now);
+        let notice = Notice::of(envelope, &self.delivery.commands, is_expired)?;
         notice.is_wanted(&self.channel.settings.on, &envelope.event).then_some(notice)
     }
 
@@ -470,6 +468,8 @@ impl Worker {
         };
         notices.retain(|notice| !is_repeated(notice));
         Ok(())
+    }
+
     /// The channel works; perhaps it takes no answers.
     async fn has_sent(&self) -> Result<(), LedgerError> {
         let NotificationChannel { name, origin, .. } = &*self.channel;
@@ -478,8 +478,6 @@ impl Worker {
         self.delivery.ledger.report(name, origin, fault).await?;
         self.set_warned(false);
         Ok(())
-    }
-
     }
 
     /// Warns once, until the channel works again.

@@ -72,10 +72,10 @@ fn plain(text: &str) -> Value {
     json!({ "type": "plain_text", "text": text, "emoji": false })
 }
 
-/// The buttons of a question, below what distinguishes them. What is not shown whole cannot be consented to, and what needs
-/// a form is answered elsewhere.
+/// The buttons of a question, below what distinguishes them. What is not shown whole cannot be consented to, what needs a
+/// form is answered elsewhere, and once its time is up no answer counts.
 fn actions(message: &Message, notice: &Notice, can_answer: bool) -> Vec<Value> {
-    let question = notice.question.as_ref().filter(|_| can_answer && notice.is_whole());
+    let question = notice.question.as_ref().filter(|_| can_answer && notice.is_whole() && !notice.is_expired);
     let question = question.filter(|question| question.schema.is_none());
     let (Some(question), Some(session)) = (question, &message.session) else { return Vec::new() };
     let value = |choice: Option<&String>| {
@@ -182,6 +182,9 @@ mod tests {
         assert_eq!(labels(&message(asks(json!({})), "Which?"), true), ["Answer…"]);
         assert_eq!(labels(&message(choices(), "Ship it?"), false), none);
         assert_eq!(labels(&message(choices(), "cut off…"), true), none);
+        let mut expired = message(choices(), "Ship it?");
+        expired.notices[0].is_expired = true;
+        assert_eq!(labels(&expired, true), none);
         let form = asks(json!({ "schema": { "properties": { "a": { "type": "string" } } } }));
         assert_eq!(labels(&message(form, "Fill in"), true), none);
         let long = asks(json!({ "choices": ["x".repeat(3_000), "no"] }));
