@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{Environment, ErrorKind, Redactor, Supervisor, plain_words};
-use inspan_transport::{Answer, Broken, Clocks, Http, Request, retry_after};
+use inspan_transport::{Answer, Broken, Clocks, Http, Request, is_found, retry_after};
 use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -137,7 +137,16 @@ impl std::fmt::Debug for NotificationChannel {
 /// # Errors
 /// Why it cannot be used.
 pub fn check(settings: &ChannelSettings, environment: &Environment) -> Result<(), SendError> {
-    sender(settings, environment, None).map(drop)
+    sender(settings, environment, None)?;
+    let program = match &settings.target {
+        ChannelTarget::Desktop => desktop::PROGRAM,
+        ChannelTarget::Command { argv, .. } => argv.first().map_or("", String::as_str),
+        _ => return Ok(()),
+    };
+    match is_found(program, environment) {
+        true => Ok(()),
+        false => Err(SendError::refusal(format!("the program `{program}` is not there, or cannot be run"))),
+    }
 }
 
 fn sender(

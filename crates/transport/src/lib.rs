@@ -9,7 +9,7 @@ mod program;
 pub use http::{Answer, Broken, Clocks, Http, Request, duration, http_date, retry_after, wait_in};
 pub use lines::{LINE_LIMIT, Line, LineSplitter};
 pub use mcp::{Close, Connection, McpContext, McpResult, McpServer, filled};
-pub use program::{ProgramQuery, directory, find, not_a_directory};
+pub use program::{ProgramQuery, directory, find, is_found, not_a_directory};
 // The types of an HTTP request that are part of this interface.
 pub use reqwest::{
     Method, StatusCode, Url,

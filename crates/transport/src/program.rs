@@ -60,12 +60,23 @@ pub fn find(
             None => Err(missing(format!("there is no program {} ({from})", path.display()))),
         };
     }
+    on_path(named, environment).ok_or_else(|| missing(format!("the program `{named}` is not on the PATH")))
+}
+
+/// Whether there is a program that can be run: at this path, or of this name on the path.
+pub fn is_found(named: &str, environment: &Environment) -> bool {
+    match named.contains('/') {
+        true => is_program(Path::new(named)) == Some(true),
+        false => on_path(named, environment).is_some(),
+    }
+}
+
+fn on_path(name: &str, environment: &Environment) -> Option<PathBuf> {
     let folders = environment.get("PATH").unwrap_or_default();
     std::env::split_paths(folders)
         .filter(|folder| folder.is_absolute())
-        .map(|folder| folder.join(named))
+        .map(|folder| folder.join(name))
         .find(|path| is_program(path) == Some(true))
-        .ok_or_else(|| missing(format!("the program `{named}` is not on the PATH")))
 }
 
 /// Whether there is an executable file; `None` if there is nothing.

@@ -94,8 +94,9 @@ fn series(version: &str) -> String {
 impl Findings {
     async fn of(invocation: &Invocation) -> Self {
         let registry = all_providers();
+        let env = invocation.session_env();
         let probes = registry.iter().map(async |(name, provider)| {
-            let probe = provider.probe(&invocation.env, inspan_process::guard()).await;
+            let probe = provider.probe(&env, inspan_process::guard()).await;
             (name.to_owned(), provider.setup(), probe)
         });
         let mut findings = Self::default();

@@ -616,12 +616,26 @@ fn a_relative_program_of_a_channel_is_in_the_folder_of_its_settings() {
 }
 
 #[test]
-fn doctor_says_that_a_channel_sends_nothing() {
-    let folder = folder(FAILS, "[channels.screen]\ntype = \"desktop\"\non = []\n");
-    let doctor = run(folder.path(), &["doctor", "--offline"]).stdout;
-    let rows: Vec<&str> = doctor.lines().filter(|line| line.contains(" screen ")).collect();
-    let [row] = rows[..] else { panic!("{doctor}") };
-    assert!(row.ends_with(" sends nothing by itself: `on` is empty"), "{row}");
+fn doctor_says_that_a_channel_sends_nothing_or_has_no_program() {
+    let channel = |name: &str, keys: &str| format!("[channels.{name}]\ntype = {keys}\n");
+    let settings = channel("screen", "\"desktop\"")
+        + &channel("quiet", "\"command\"\nargv = [\"sh\"]\non = []")
+        + &channel("pager", "\"command\"\nargv = [\"no-such-pager\"]")
+        + &channel("script", "\"command\"\nargv = [\"./flow.yaml\"]");
+    let folder = folder(FAILS, &settings);
+    write_program(&folder.path().join("sh"), "").unwrap();
+    let mut command = call(folder.path(), &["doctor", "--offline"]);
+    let doctor = ran(folder.path(), command.env("PATH", folder.path())).stdout;
+    let row = |name: &str| {
+        let rows: Vec<&str> = doctor.lines().filter(|line| line.contains(&format!(" {name} "))).collect();
+        let [row] = rows[..] else { panic!("{name}: {doctor}") };
+        row.to_owned()
+    };
+    assert!(row("quiet").ends_with(" sends nothing by itself: `on` is empty"), "{doctor}");
+    for name in ["screen", "pager", "script"] {
+        let row = row(name);
+        assert!(row.contains('✘') && row.ends_with(" is not there, or cannot be run"), "{row}");
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use super::{SendError, Sender, command::run, escaped};
 use crate::{message::Message, notice::NoticeKind};
 use inspan_view::format::cut;
 
+/// The program.
+pub(super) const PROGRAM: &str = if cfg!(target_os = "macos") { "osascript" } else { "notify-send" };
 /// How long the program may take.
 const LIMIT: Duration = Duration::from_secs(10);
 /// What a notification shows at most, in characters.
@@ -45,7 +47,7 @@ impl Sender for Desktop {
         async move {
             let (title, text) = (cut(&message.title, 120), cut(&message.text(), TEXT));
             let argv = match cfg!(target_os = "macos") {
-                true => ["osascript", "-e", SCRIPT, "--"]
+                true => [PROGRAM, "-e", SCRIPT, "--"]
                     .map(str::to_owned)
                     .into_iter()
                     .chain([title, text])
@@ -56,7 +58,7 @@ impl Sender for Desktop {
                     });
                     let urgency = if urgent { "--urgency=critical" } else { "--urgency=normal" };
                     // The body of a notification is markup.
-                    let fixed = ["notify-send", "--app-name=inspan", urgency, "--"].map(str::to_owned);
+                    let fixed = [PROGRAM, "--app-name=inspan", urgency, "--"].map(str::to_owned);
                     fixed.into_iter().chain([title, escaped(&text)]).collect::<Vec<_>>()
                 }
             };

@@ -18,7 +18,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
     let (targets, skipped) = chosen(names, invocation)?;
     let runtime = runtime()?;
     let settings = SuiteSettings {
-        env: invocation.env.clone(),
+        env: invocation.session_env(),
         supervisor: inspan_process::guard(),
         filter: args.behavior.clone(),
     };

@@ -35,7 +35,7 @@ pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Gree
         let provider = registry.get(name)?;
         let cancel = CancellationToken::new();
         let host =
-            Host { env: invocation.env.clone(), supervisor: inspan_process::guard(), ..Host::default() };
+            Host { env: invocation.session_env(), supervisor: inspan_process::guard(), ..Host::default() };
         let context = ExecutionContext { cancel: cancel.clone(), ..ExecutionContext::new(host) };
         let began = Instant::now();
         let mut greeting = provider.handshake(context);
