@@ -73,7 +73,11 @@ impl Commands {
         let choices = prompt.choices.as_deref().unwrap_or_default();
         let mut commands: Vec<String> = choices
             .iter()
-            .map(|choice| self.command("reply", session, &format!("{id} --choice {}", quoted(choice))))
+            .map(|choice| {
+                // One that begins with a dash would be another option.
+                let sign = if choice.starts_with('-') { '=' } else { ' ' };
+                self.command("reply", session, &format!("{id} --choice{sign}{}", quoted(choice)))
+            })
             .collect();
         if prompt.allow_text.unwrap_or(choices.is_empty()) {
             commands.push(self.command("reply", session, &format!("{id} TEXT")));
@@ -188,6 +192,14 @@ mod tests {
         let whole = "`inspan test --from s --store here.db`, `inspan notify deliver --once --store here.db`, \
                      `inspan store gc s --store here.db`, `inspan test`";
         assert_eq!(commands.complete(hint), whole);
+    }
+
+    #[test]
+    fn a_choice_that_looks_like_an_option_is_still_a_choice() {
+        let prompt = serde_json::json!({ "promptId": "p", "prompt": "Go?", "kind": "input", "choices": ["go", "--no"] });
+        let prompt: Prompt = serde_json::from_value(prompt).unwrap();
+        let answers = Commands::default().answers(&SessionId::from("s"), &prompt);
+        assert_eq!(answers, ["inspan reply s p --choice go", "inspan reply s p --choice=--no"]);
     }
 
     #[test]
