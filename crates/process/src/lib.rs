@@ -9,7 +9,7 @@ mod process;
 mod spawn;
 
 pub use guard::{guard, is_ignored, run_as_guard};
-pub use process::{Process, Stdin, lost};
+pub use process::{Process, Stdin, lost, missing_interpreter};
 pub use spawn::{Exit, Handle, Pipes, Start, spawn};
 
 /// When a process started, in clock ticks since boot. `None` if it has ended, also if nobody has reaped it yet, and where

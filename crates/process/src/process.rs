@@ -2,7 +2,8 @@
 //! end of its stderr.
 
 use std::collections::VecDeque;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,8 @@ const STDOUT_QUEUE: usize = 16;
 const READ_SIZE: usize = 64 * 1024;
 /// How much of the end of stderr is stored, in bytes.
 const TAIL_LIMIT: usize = 64 * 1024;
+/// What of a script says who runs it, in bytes: the kernel reads no more.
+const FIRST_LINE: u64 = 256;
 
 /// A running program and its pipes. Dropping it kills it and everything it started.
 #[derive(Debug)]
@@ -171,7 +174,34 @@ pub fn lost(program: &Path) -> AgentError {
     AgentError::new(ErrorCode::Process, message).with_kind(ErrorKind::GuardLost)
 }
 
+/// Why the system does not find a program that is there: what is to run it is missing. None if the program is not there.
+pub fn missing_interpreter(program: &Path) -> Option<String> {
+    if !program.is_file() {
+        return None;
+    }
+    let mut begin = Vec::new();
+    File::open(program).ok()?.take(FIRST_LINE).read_to_end(&mut begin).ok()?;
+    let Some(line) = begin.strip_prefix(b"#!") else {
+        return Some("it is there, but not what it needs to run: it was built for another system".to_owned());
+    };
+    let line = String::from_utf8_lossy(line.split(|byte| *byte == b'\n').next().unwrap_or_default());
+    let interpreter = line.trim_matches([' ', '\t']).split([' ', '\t']).next().unwrap_or_default();
+    let named = format!("its first line names `{}`, which is not there", interpreter.escape_debug());
+    Some(match line.ends_with('\r') {
+        true => format!("{named}: the file has Windows line ends (`\\r\\n`), and needs `\\n`"),
+        false => format!("{named}: install it, or name another"),
+    })
+}
+
 fn not_started(program: &Path, error: &io::Error) -> AgentError {
+    // A name alone is that of a program on the PATH, and not of a file here.
+    if error.kind() == io::ErrorKind::NotFound
+        && program.components().nth(1).is_some()
+        && let Some(why) = missing_interpreter(program)
+    {
+        let message = format!("cannot start {}: {why}", program.display());
+        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Start);
+    }
     let message = format!("cannot start {}: {error}", program.display());
     // A package whose install script did not run has a text in the place of its program, at the next attempt too.
     #[cfg(unix)]

@@ -9,7 +9,9 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, OutputStream, Redactor};
+use inspan_process::missing_interpreter;
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, OutputStream, Redactor};
+use inspan_transport::{ProgramQuery, find};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -201,14 +203,16 @@ async fn run(
     let traced = context.trace_variables();
     let traced = traced.iter().flatten().map(|(name, value)| (*name, value.as_str()));
     let env = context.program_env()?.iter().chain(own).chain(traced).chain(added);
-    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let env: Vec<_> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let seen: Environment = env.iter().cloned().collect();
+    let not_started = |error: &io::Error| not_started(&program, &folder, &seen, error);
     // Checked first: `files.create` makes the folders above a file, and would make one that is mistyped.
     if !folder.is_dir() {
-        return Err(not_started(&program, &folder, &io::ErrorKind::NotFound.into()));
+        return Err(not_started(&io::ErrorKind::NotFound.into()));
     }
     let sinks = files.create(&context.redactor)?;
     let mut process = Process::start(&call.argv, &folder, env, context.host.supervisor.clone())
-        .map_err(|error| not_started(&program, &folder, &error))?;
+        .map_err(|error| not_started(&error))?;
     let stdin = match &call.stdin {
         Some(Value::String(text)) => text.clone().into_bytes(),
         Some(value) => value.to_string().into_bytes(),
@@ -220,7 +224,7 @@ async fn run(
         ended => ended?,
     };
     if let Some(error) = process.refused(&ended) {
-        return Err(not_started(&program, &folder, &error));
+        return Err(not_started(&error));
     }
     if let Some(error) = process.lost() {
         return Err(error);
@@ -282,11 +286,20 @@ fn output(
     }
 }
 
-fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
+fn not_started(program: &str, folder: &Path, env: &Environment, error: &io::Error) -> AgentError {
     let cannot = |why: &dyn Display| format!("`{program}` cannot be started: {why}");
     let (code, message) = match error.kind() {
         io::ErrorKind::NotFound if folder.is_dir() => {
-            (ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH"))
+            let query = ProgramQuery { option: None, variable: "", name: program, hint: "" };
+            let found = find(&query, env, Some(folder)).ok();
+            if let Some(why) = found.and_then(|path| missing_interpreter(&path)) {
+                return AgentError::new(ErrorCode::ConfigInvalid, cannot(&why)).with_kind(ErrorKind::Start);
+            }
+            let place = match program.contains('/') {
+                false => "on the PATH".to_owned(),
+                true => format!("in {}", folder.display()),
+            };
+            (ErrorCode::ConfigMissing, format!("there is no program `{program}` {place}"))
         }
         io::ErrorKind::NotFound => {
             let message = format!("there is no folder `{}`", folder.display());

@@ -238,8 +238,23 @@ async fn a_program_that_cannot_be_started_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
     inspan_testkit::write_program(&text, "echo install me first\n").unwrap();
+    let script = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        inspan_testkit::write_program(&path, text).unwrap();
+        path
+    };
     let rows = [
         (Path::new("/nowhere/at-all"), ErrorCode::Process, "No such file or directory (os error 2)"),
+        (
+            &script("windows", "#!/bin/sh\r\necho hi\r\n"),
+            ErrorCode::ConfigInvalid,
+            "its first line names `/bin/sh\\r`, which is not there: the file has Windows line ends (`\\r\\n`), and needs `\\n`",
+        ),
+        (
+            &script("python", "#! /opt/nosuch/python -u\nprint()\n"),
+            ErrorCode::ConfigInvalid,
+            "its first line names `/opt/nosuch/python`, which is not there: install it, or name another",
+        ),
         (
             &text,
             ErrorCode::ConfigInvalid,

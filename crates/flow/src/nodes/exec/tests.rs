@@ -130,6 +130,36 @@ async fn a_program_that_is_cancelled_can_print_while_it_cleans_up() {
 }
 
 #[tokio::test]
+async fn a_script_that_nothing_can_run_says_so_and_a_path_is_sought_on_no_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().display().to_string();
+    inspan_testkit::write_program(&folder.path().join("build.sh"), "#!/bin/sh\r\necho hi\r\n").unwrap();
+    let windows = "`build.sh` cannot be started: its first line names `/bin/sh\\r`, which is not there: the file has Windows line \
+                   ends (`\\r\\n`), and needs `\\n`";
+    let rows = [
+        (
+            json!({ "argv": ["build.sh"], "env": { "PATH": here } }),
+            ErrorCode::ConfigInvalid,
+            windows.to_owned(),
+        ),
+        (
+            json!({ "argv": ["./build.sh"], "cwd": here }),
+            ErrorCode::ConfigInvalid,
+            windows.replace("build.sh", "./build.sh"),
+        ),
+        (
+            json!({ "argv": ["./gone.sh"], "cwd": here }),
+            ErrorCode::ConfigMissing,
+            format!("there is no program `./gone.sh` in {here}"),
+        ),
+    ];
+    for (input, code, message) in rows {
+        let error = exec(input, &json!({})).await.0.unwrap_err();
+        assert_eq!((error.code, error.message), (code, message));
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_started_says_why() {
     let rows = [
         (
