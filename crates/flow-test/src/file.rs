@@ -80,100 +80,159 @@ pub(crate) struct TestFile {
     pub(crate) empty: Vec<String>,
 }
 
-/// The places of what is expected, read apart from what is there.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Positions {
-    defaults: CasePositions,
-    cases: Vec<CasePositions>,
+/// A value with the places of all that is in it, read apart from what is there.
+#[derive(Default)]
+enum Tree {
+    Map(Vec<(String, Spanned<Self>)>),
+    List(Vec<Spanned<Self>>),
+    Text(String),
+    Null,
+    #[default]
+    Other,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct CasePositions {
-    expect: BTreeMap<String, Spanned<Entries>>,
-}
+impl Tree {
+    fn of(text: &str) -> Self {
+        let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+        serde_saphyr::from_str_with_options(text, options).unwrap_or_default()
+    }
 
-impl Positions {
-    /// By their keys; and the keys that have nothing in them.
-    fn by_key(self) -> (BTreeMap<String, Location>, Vec<String>) {
-        let cases = self.cases.into_iter().enumerate().map(|(at, case)| (format!("cases[{at}]"), case));
-        let all = cases.chain([("defaults".to_owned(), self.defaults)]);
+    fn get(&self, key: &str) -> Option<&Self> {
+        let Self::Map(entries) = self else { return None };
+        entries.iter().find(|(name, _)| name == key).map(|(_, value)| &value.value)
+    }
+
+    /// Where what is expected is, by its keys; and the keys that have nothing in them. A list without any is a value.
+    fn expectations(&self) -> (BTreeMap<String, Location>, Vec<String>) {
+        let cases = match self.get("cases") {
+            Some(Self::List(cases)) => &cases[..],
+            _ => &[],
+        };
+        let cases = cases.iter().enumerate().map(|(at, case)| (format!("cases[{at}]"), &case.value));
+        let all = cases.chain(self.get("defaults").map(|base| ("defaults".to_owned(), base)));
         let (mut found, mut empty) = (BTreeMap::new(), Vec::new());
-        for (case, positions) in all {
-            for (of, at) in positions.expect {
+        for (case, tree) in all {
+            let Some(Self::Map(expected)) = tree.get("expect") else { continue };
+            for (of, at) in expected {
                 let of = format!("{case}.expect.{of}");
                 found.insert(of.clone(), at.referenced);
-                let Entries { places, is_empty } = at.value;
-                found.extend(places.into_iter().map(|(key, at)| (format!("{of}.{key}"), at)));
-                empty.extend(is_empty.then_some(of));
+                match &at.value {
+                    Self::Map(entries) => {
+                        found.extend(entries.iter().map(|(key, at)| (format!("{of}.{key}"), at.referenced)));
+                    }
+                    Self::List(items) => found.extend(items.iter().filter_map(|item| match &item.value {
+                        Self::Text(word) => Some((format!("{of}.{word}"), item.referenced)),
+                        _ => None,
+                    })),
+                    _ => {}
+                }
+                let is_empty = matches!(&at.value, Self::Map(entries) if entries.is_empty());
+                empty.extend((is_empty || matches!(at.value, Self::Null)).then_some(of));
             }
         }
         (found, empty)
     }
-}
 
-/// Where the entries of a mapping are, or the words of a list; of anything else there are none.
-#[derive(Default)]
-struct Entries {
-    places: BTreeMap<String, Location>,
-    /// Whether it is a mapping without entries, or nothing at all. A list without any is a value.
-    is_empty: bool,
-}
-
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Self::default())
+    /// The key of the innermost value at a place.
+    fn key_at(&self, at: Location, key: &str) -> Option<String> {
+        let inner = |value: &Spanned<Self>, key: String| {
+            let is_here = (value.referenced.line(), value.referenced.column()) == (at.line(), at.column());
+            value.value.key_at(at, &key).or(is_here.then_some(key))
+        };
+        match self {
+            Self::Map(entries) => entries.iter().find_map(|(name, value)| {
+                inner(value, if key.is_empty() { name.clone() } else { format!("{key}.{name}") })
+            }),
+            Self::List(items) => {
+                items.iter().enumerate().find_map(|(at, item)| inner(item, format!("{key}[{at}]")))
+            }
+            _ => None,
+        }
     }
 }
 
-impl<'de> de::Visitor<'de> for Entries {
-    type Value = Self;
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> de::Visitor<'de> for TreeVisitor {
+    type Value = Tree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("anything")
     }
 
-    fn visit_map<A: de::MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
-        while let Some((key, value)) = map.next_entry::<String, Spanned<Value>>()? {
-            self.places.insert(key, value.referenced);
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
         }
-        self.is_empty = self.places.is_empty();
-        Ok(self)
+        Ok(Tree::Map(entries))
     }
 
-    fn visit_seq<A: de::SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
-        while let Some(item) = list.next_element::<Spanned<Value>>()? {
-            if let Value::String(word) = item.value {
-                self.places.insert(word, item.referenced);
-            }
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
         }
-        Ok(self)
+        Ok(Tree::List(items))
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
-        Ok(self)
+    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
+        Ok(Tree::Text(text.to_owned()))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
-        Ok(self)
+    fn visit_bool<E>(self, _: bool) -> Result<Tree, E> {
+        Ok(Tree::Other)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_i64<E>(self, _: i64) -> Result<Tree, E> {
+        Ok(Tree::Other)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_u64<E>(self, _: u64) -> Result<Tree, E> {
+        Ok(Tree::Other)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_f64<E>(self, _: f64) -> Result<Tree, E> {
+        Ok(Tree::Other)
     }
 
-    fn visit_unit<E>(self) -> Result<Self, E> {
-        Ok(Self { is_empty: true, ..self })
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Null)
     }
+}
+
+/// What is expected at a key, where there is more to say than of which kind it is.
+fn expected(key: &str) -> Option<&'static str> {
+    let parts: Vec<&str> = key.split('.').collect();
+    Some(match parts[..] {
+        ["cases"] => "a list of cases",
+        [_] => "a mapping, such as `{ name: it passes, answers: { review: PASS } }`",
+        [_, "answers"] => "a mapping from nodes to what they answer",
+        [_, "replies"] => "a mapping from nodes to what people reply",
+        [_, "messages"] => "a mapping from nodes to lists of messages",
+        [_, "messages", _] => "a list of texts, one for each turn",
+        [_, "faults"] => "a list, such as `[{ node: review, error: timeout }]`",
+        [_, fault] if fault.starts_with("faults[") => "a mapping, such as `{ node: review, error: timeout }`",
+        [_, _, "crashAfter"] => "a node, or `each`",
+        [_, "expect", "outcome"] => "one word, such as `failed`",
+        [_, "expect", "path"] => {
+            "a list of nodes, or a mapping with lists of nodes under `includes`, `anyOrder` or `excludes`"
+        }
+        [_, "expect", "statuses"] => "a mapping from nodes to their states, such as `{ review: complete }`",
+        [_, "expect", "statuses", _] => "one word, such as `complete`",
+        [_, "expect", "outputs" | "questions"] => "a mapping from nodes to what they give or ask",
+        [_, "expect", "attempts"] => "a mapping from nodes to numbers, such as `{ review: 2 }`",
+        [_, "expect", "attempts", _] => "a whole number",
+        [_, "expect", "costUsd"] => "a number, or a mapping with `min` or `max`",
+        [_, "expect", "duration"] => "a mapping with `min` or `max`, such as `{ max: 10m }`",
+        _ => return None,
+    })
 }
 
 /// One case.
@@ -314,41 +373,46 @@ pub(crate) struct FaultSpec {
 
 /// Reads a test file.
 pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
+    use serde_saphyr::Error;
+
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    let read: Result<TestFile, _> = serde_saphyr::from_str_with_options(text, options.clone());
-    let positions = || serde_saphyr::from_str_with_options::<Positions>(text, options).unwrap_or_default();
-    let with_positions = |file| {
-        let (positions, empty) = positions().by_key();
-        TestFile { positions, empty, ..file }
-    };
-    read.map(with_positions).map_err(|error| {
-        use serde_saphyr::Error;
-        let at = error.location();
-        let message = match error.without_snippet() {
-            Error::SerdeUnknownField { field, expected, .. } => unknown("unknown key", field, expected),
-            Error::SerdeUnknownVariant { variant, expected, .. } => {
-                unknown("unknown word", variant, expected)
-            }
-            Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{key}` is there twice"),
-            other => {
-                // The place is in separate fields.
-                let message = other.to_string();
-                let message = message.split(" at line ").next().unwrap_or_default();
-                let message =
-                    message.replace("externally tagged enum expected scalar or mapping", "expected one word");
-                match is_empty(text) {
-                    true => "the file is empty: a test file has `cases`".to_owned(),
-                    false => plain_words(message.trim_end_matches(':')),
-                }
-            }
-        };
-        FileProblem {
-            file: path.to_owned(),
-            line: at.map(|at| at.line()),
-            column: at.map(|at| at.column()),
-            key: None,
-            message,
+    let error = match serde_saphyr::from_str_with_options::<TestFile>(text, options) {
+        Ok(file) => {
+            let (positions, empty) = Tree::of(text).expectations();
+            return Ok(TestFile { positions, empty, ..file });
         }
+        Err(error) => error,
+    };
+    let at = error.location();
+    let mut key = at.and_then(|at| Tree::of(text).key_at(at, ""));
+    let message = match error.without_snippet() {
+        Error::SerdeUnknownField { field, expected, .. } => {
+            // The place is that of the key, which the message names.
+            key = None;
+            unknown("unknown key", field, expected)
+        }
+        Error::SerdeUnknownVariant { variant, expected, .. } => unknown("unknown word", variant, expected),
+        Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{key}` is there twice"),
+        _ if is_empty(text) => "the file is empty: a test file has `cases`".to_owned(),
+        other => {
+            // The place is in separate fields.
+            let message = other.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default();
+            let message =
+                message.replace("externally tagged enum expected scalar or mapping", "expected one word");
+            let is_of_kind = ["expected ", "invalid "].iter().any(|begin| message.starts_with(begin));
+            match key.as_deref().filter(|_| is_of_kind).and_then(expected) {
+                Some(expected) => format!("expected {expected}"),
+                None => plain_words(message.trim_end_matches(':')),
+            }
+        }
+    };
+    Err(FileProblem {
+        file: path.to_owned(),
+        line: at.map(|at| at.line()),
+        column: at.map(|at| at.column()),
+        key,
+        message,
     })
 }
 

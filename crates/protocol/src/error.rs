@@ -407,6 +407,8 @@ const WORDS: &[(&str, &str)] = &[
     ("expected f64", "expected a number"),
     ("expected u64", "expected a whole number"),
     ("expected u32", "expected a whole number"),
+    ("expected i32", "expected a whole number"),
+    ("expected string scalar", "expected a text"),
     ("expected usize", "expected a whole number"),
     ("Other(OtherError(CaUsedAsEndEntity))", "it belongs to an authority, and not to a server"),
     ("OtherError(CaUsedAsEndEntity)", "it belongs to an authority, and not to a server"),
@@ -415,7 +417,15 @@ const WORDS: &[(&str, &str)] = &[
 
 /// A message in which the words of libraries are replaced.
 pub fn plain_words(message: &str) -> String {
-    WORDS.iter().fold(message.to_owned(), |message, (theirs, ours)| {
+    // The name of a type of ours says nothing to others.
+    let message = match message.split_once("expected struct ") {
+        Some((before, named)) => {
+            let after = named.trim_start_matches(char::is_alphanumeric);
+            format!("{before}expected a mapping{after}")
+        }
+        None => message.to_owned(),
+    };
+    WORDS.iter().fold(message, |message, (theirs, ours)| {
         let ends = |at: usize| !message[at + theirs.len()..].starts_with(char::is_alphanumeric);
         match message.find(theirs).filter(|at| ends(*at)) {
             Some(at) => format!("{}{ours}{}", &message[..at], &message[at + theirs.len()..]),
@@ -519,6 +529,10 @@ mod tests {
             ("limit: invalid digit found in string", "limit: not a whole number"),
             ("invalid type: string \"x\", expected f64", "invalid type: string \"x\", expected a number"),
             ("invalid type: a map, expected a mapping", "invalid type: a mapping, expected a mapping"),
+            (
+                "invalid type: integer `5`, expected struct Budget",
+                "invalid type: integer `5`, expected a mapping",
+            ),
             ("no such file", "no such file"),
         ];
         for (theirs, ours) in rows {

@@ -202,7 +202,8 @@ cases:
   - name: a
     expect: { costUsd: {} }
 ";
-    let expected = ["f.test.yaml:4:24: nothing is expected: use a number, or `min` or `max`"];
+    let expected =
+        ["f.test.yaml:4:24: `cases[0].expect.costUsd`: nothing is expected: use a number, or `min` or `max`"];
     assert_eq!(failures(REVIEW, cases), expected);
     let (in_path, empty) =
         ("name nodes in `includes`, `anyOrder` or `excludes`", "say what, or leave the key out");
@@ -368,7 +369,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         ),
         (
             "cases:\n  - name: a\n    expect:\n      statuses: { check: [complete] }\n",
-            "f.test.yaml:4:26: expected one word",
+            "f.test.yaml:4:26: `cases[0].expect.statuses.check`: expected one word, such as `complete`",
         ),
         (
             "flow: none.yaml\ncases: [{ name: a }]\n",
@@ -385,6 +386,50 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         let found = failures(REVIEW, cases);
         assert!(found.len() == 1 && found[0].starts_with(expected), "{cases}{found:#?}");
         assert!(expected.ends_with(": ") || found[0] == expected, "{cases}{found:#?}");
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_is_named_with_what_is_expected() {
+    let rows = [
+        (
+            "expect: { path: write }",
+            21,
+            "expect.path",
+            "a list of nodes, or a mapping with lists of nodes under `includes`, `anyOrder` or `excludes`",
+        ),
+        (
+            "expect: { path: { includes: write } }",
+            21,
+            "expect.path",
+            "a list of nodes, or a mapping with lists of nodes under `includes`, `anyOrder` or `excludes`",
+        ),
+        ("expect: { attempts: { write: two } }", 34, "expect.attempts.write", "a whole number"),
+        ("expect: { attempts: { write: -1 } }", 34, "expect.attempts.write", "a whole number"),
+        ("expect: { costUsd: '1' }", 24, "expect.costUsd", "a number, or a mapping with `min` or `max`"),
+        (
+            "expect: { duration: 8h }",
+            25,
+            "expect.duration",
+            "a mapping with `min` or `max`, such as `{ max: 10m }`",
+        ),
+        ("expect: { outcome: [success] }", 24, "expect.outcome", "one word, such as `failed`"),
+        (
+            "expect: { statuses: complete }",
+            25,
+            "expect.statuses",
+            "a mapping from nodes to their states, such as `{ review: complete }`",
+        ),
+        ("expect: { outputs: hello }", 24, "expect.outputs", "a mapping from nodes to what they give or ask"),
+        ("messages: { write: hi }", 24, "messages.write", "a list of texts, one for each turn"),
+        ("answers: x", 14, "answers", "a mapping from nodes to what they answer"),
+        ("faults: [boom]", 14, "faults[0]", "a mapping, such as `{ node: review, error: timeout }`"),
+        ("faults: [{ crashAfter: [a] }]", 28, "faults[0].crashAfter", "a node, or `each`"),
+    ];
+    for (written, column, key, expected) in rows {
+        let found = failures(REVIEW, &format!("cases:\n  - name: a\n    {written}\n"));
+        let place = format!("f.test.yaml:3:{column}: `cases[0].{key}`");
+        assert_eq!(found, [format!("{place}: expected {expected}")]);
     }
 }
 
