@@ -16,6 +16,7 @@ use crate::{
     expect::FailedExpectation,
     file::Replies,
     pattern::{Pattern, best, in_pass, without_pass},
+    script::{count, unused},
 };
 
 /// The people of one session.
@@ -34,8 +35,10 @@ struct PeopleState {
     /// The number of each question, of both counts.
     numbers: BTreeMap<PromptId, (usize, usize)>,
     replied: BTreeSet<PromptId>,
-    /// The replies that some question asked for.
-    used: BTreeSet<usize>,
+    /// The replies that some question asked for, and how many of a list.
+    used: BTreeMap<usize, usize>,
+    /// How many of them are on their way, or come after the end of their question.
+    late: BTreeMap<usize, usize>,
     runs: BTreeMap<RunId, (NodePath, MultiTurn)>,
     /// How many messages each place was sent.
     sent: BTreeMap<String, usize>,
@@ -52,11 +55,22 @@ impl People {
         }
     }
 
-    /// The keys of the case's own replies that no question has asked for.
+    /// What is said of the case's own replies that no question has taken.
     pub(crate) fn unused(&self) -> Vec<String> {
         let state = self.state();
         let own = self.replies.iter().take(self.own).enumerate();
-        own.filter(|(at, _)| !state.used.contains(at)).map(|(_, (key, _))| key.to_string()).collect()
+        let said = own.filter_map(|(at, (key, replies))| {
+            let used = state.used.get(&at).copied().unwrap_or_default();
+            let all = match replies {
+                Replies::Every(_) => 1,
+                Replies::Each(replies) => replies.len(),
+            };
+            let late = state.late.get(&at).is_some_and(|late| *late > 0);
+            unused(&format!("replies.{key}"), used, all).or_else(|| {
+                late.then(|| format!("`replies.{key}`: a reply comes after the end of its question"))
+            })
+        });
+        said.collect()
     }
 
     /// Whether some reply comes only after a while.
@@ -109,9 +123,9 @@ impl People {
     fn answer(self: &Arc<Self>, path: &NodePath, prompt: &Prompt, hub: &Hub) {
         let (in_pass, in_all) = self.state().number(path, prompt);
         let reply = best(&self.replies, path).and_then(|(at, (key, replies))| {
-            self.state().used.insert(at);
             let number = if key.has_pass() { in_pass } else { in_all };
-            Some((key, replies.get(number)?))
+            count(&mut self.state().used, at, number);
+            Some((at, key, replies.get(number)?))
         });
         let id = prompt.prompt_id.clone();
         let reply_with =
@@ -122,10 +136,11 @@ impl People {
                 let _answered = hub.command(reply_with(prompt.default.as_deref().unwrap_or("deny")));
             }
             None => {}
-            Some((key, reply)) if reply.after().0.is_zero() => {
+            Some((_, key, reply)) if reply.after().0.is_zero() => {
                 self.check(format!("replies.{key}"), hub.command(reply_with(reply.text())));
             }
-            Some((key, reply)) => {
+            Some((at, key, reply)) => {
+                *self.state().late.entry(at).or_default() += 1;
                 let (this, hub, command) = (self.clone(), hub.clone(), reply_with(reply.text()));
                 let (key, after) = (format!("replies.{key}"), reply.after().0);
                 tokio::spawn(async move {
@@ -137,7 +152,10 @@ impl People {
                             | Rejection::NotActive
                             | Rejection::UnknownPrompt(_),
                         ) => {}
-                        answered => this.check(key, answered),
+                        answered => {
+                            *this.state().late.entry(at).or_default() -= 1;
+                            this.check(key, answered);
+                        }
                     }
                 });
             }

@@ -82,11 +82,10 @@ pub(crate) async fn run(
         failures = case.expect.check(&trace, &prompts);
         failures.extend(script.unmet());
         failures.extend(crashes(&session, &script, &log, &trace).await);
-        warnings.extend(unused.into_iter().map(|key| format!("`answers.{key}` is not used")));
+        warnings.extend(unused);
         // What was cut short is asked about only after a crash.
         if !case.faults.iter().any(|fault| matches!(fault, Fault::Crash(_))) {
-            let unused = session.people.unused().into_iter();
-            warnings.extend(unused.map(|key| format!("`replies.{key}` is not used")));
+            warnings.extend(session.people.unused());
         }
     }
     CaseRun { trace, sent, failures, warnings, unused_defaults: unused_defaults.into_iter().collect() }

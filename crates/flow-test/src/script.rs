@@ -46,7 +46,8 @@ struct ScriptState {
     /// The recordings that were played, by the place and the number of the attempt.
     played: BTreeMap<(String, u32), Vec<RecordedCall>>,
     missing: Vec<FailedExpectation>,
-    used: BTreeSet<usize>,
+    /// The answers that some attempt asked for, and how many of a list.
+    used: BTreeMap<usize, usize>,
     /// The faults that an attempt met.
     met: BTreeSet<usize>,
 }
@@ -149,14 +150,16 @@ impl CaseScript {
         self.state().missing.clone()
     }
 
-    /// The keys of answers that no attempt has asked for: those of the case, and those of `defaults`.
+    /// What is said of the case's answers that no attempt has asked for; and the keys of such of `defaults`.
     pub(crate) fn unused(&self) -> (Vec<String>, Vec<String>) {
         let state = self.state();
-        let unused = |at: &usize| !state.used.contains(at);
-        let keys = |at: std::ops::Range<usize>| {
-            at.filter(unused).filter_map(|at| Some(self.answers.get(at)?.0.to_string())).collect()
-        };
-        (keys(0..self.own), keys(self.own..self.answers.len()))
+        let used = |at: usize| state.used.get(&at).copied().unwrap_or_default();
+        let (own, defaults) = self.answers.split_at(self.own);
+        let own = own.iter().enumerate().filter_map(|(at, (key, value))| {
+            unused(&format!("answers.{key}"), used(at), value.as_array().map_or(1, Vec::len))
+        });
+        let defaults = defaults.iter().enumerate().filter(|(at, _)| used(self.own + at) == 0);
+        (own.collect(), defaults.map(|(_, (key, _))| key.to_string()).collect())
     }
 
     /// The faults that no attempt met; a crash is no fault of an attempt.
@@ -228,23 +231,21 @@ impl Attempt {
             return Some(Ok(AttemptAnswer::Error(error.clone())));
         }
         let (at, (key, value)) = best(&self.script.answers, &self.path)?;
-        self.script.state().used.insert(at);
+        let index = (self.number(key) - 1).saturating_sub(self.faults_before(key)) as usize;
+        count(&mut self.script.state().used, at, index);
         let item = match value {
-            Value::Array(items) => {
-                let index = (self.number(key) - 1 - self.faults_before(key)) as usize;
-                match items.get(index) {
-                    Some(item) => item,
-                    None => {
-                        let message = format!(
-                            "`{}` asks for answer {} and the list has {}: add one, or write a single answer for all",
-                            self.path,
-                            index + 1,
-                            items.len()
-                        );
-                        return Some(Err(self.script.miss(format!("answers.{key}"), message)));
-                    }
+            Value::Array(items) => match items.get(index) {
+                Some(item) => item,
+                None => {
+                    let message = format!(
+                        "`{}` asks for answer {} and the list has {}: add one, or write a single answer for all",
+                        self.path,
+                        index + 1,
+                        items.len()
+                    );
+                    return Some(Err(self.script.miss(format!("answers.{key}"), message)));
                 }
-            }
+            },
             single => single,
         };
         Some(AttemptAnswer::parse(item, kind).map_err(|why| self.script.miss(format!("answers.{key}"), why)))
@@ -365,6 +366,21 @@ impl Attempt {
     /// A call that no recording fits.
     pub(crate) fn no_recording(&self, why: &str) -> AgentError {
         self.script.miss(format!("answers.{}", self.path), format!("`{}`: {why}", self.path))
+    }
+}
+
+/// Notes that what has this number, counting from 0, was asked for of an entry.
+pub(crate) fn count(used: &mut BTreeMap<usize, usize>, entry: usize, number: usize) {
+    let most = used.entry(entry).or_default();
+    *most = (*most).max(number + 1);
+}
+
+/// What is said of an entry of which not all was asked for.
+pub(crate) fn unused(key: &str, used: usize, all: usize) -> Option<String> {
+    match used {
+        0 => Some(format!("`{key}` is not used")),
+        used if used < all => Some(format!("`{key}` is used only up to entry {used} of {all}")),
+        _ => None,
     }
 }
 

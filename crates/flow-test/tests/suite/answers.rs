@@ -61,6 +61,34 @@ cases:
 }
 
 #[test]
+fn what_is_left_of_a_list_and_a_reply_that_comes_too_late_are_warned_of() {
+    let flow = "
+name: publish
+nodes:
+  - { id: ok, type: human.input, input: { prompt: Publish?, choices: [\"yes\", \"no\"], timeout: 8h, default: \"no\" } }
+  - { id: write, type: claude.agent, when: ok.choice == 'yes', dependsOn: [ok], input: { prompt: hi } }
+";
+    let cases = "
+cases:
+  - { name: late, replies: { ok: { reply: \"yes\", after: 9h } } }
+  - { name: in time, replies: { ok: { reply: \"no\", after: 7h } } }
+  - { name: two replies, replies: { ok: [\"no\", \"yes\"] } }
+  - { name: two answers, replies: { ok: [\"yes\"] }, answers: { write: [a, b, c] } }
+";
+    let folder = folder(&[("f.yaml", flow), ("f.test.yaml", cases)]);
+    let report = run_in(folder.path(), &Options::default());
+    assert_eq!(failed(&report, folder.path()), [""; 0]);
+    let warnings: Vec<_> = report.cases().map(|case| case.warnings.join("; ")).collect();
+    let expected = [
+        "`replies.ok`: a reply comes after the end of its question",
+        "",
+        "`replies.ok` is used only up to entry 1 of 2",
+        "`answers.write` is used only up to entry 1 of 3",
+    ];
+    assert_eq!(warnings, expected);
+}
+
+#[test]
 fn a_missing_answer_fails_the_case_and_runs_nothing() {
     let flow = "
 name: live
