@@ -132,16 +132,16 @@ fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocat
             Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
         );
     }
-    let is_asked_for = |node: &&Node| {
-        let asked = |place: &NodePath| place.parts().next().is_some_and(|part| part.node == node.id.as_str());
+    let is_asked_for = |place: &&NodePath| {
+        let asked = |only: &NodePath| place.is_within(only) || only.is_within(place);
         graph.only.is_empty() || graph.only.iter().any(asked)
     };
+    // Those in bodies too: what is missing there would be found after what is before it was paid.
     graph
-        .flow()
-        .nodes
+        .places()
         .iter()
         .filter(is_asked_for)
-        .try_for_each(|node| check_node(node, providers, &invocation.env))
+        .try_for_each(|place| check_node(graph, place, providers, &invocation.env))
 }
 
 /// Whose `secrets` name a variable: those of the flow, of a flow that it runs, or of a pack.
@@ -160,14 +160,20 @@ fn names_secret(graph: &Graph, name: &str) -> String {
     of_flow.into_iter().chain(owners).next().unwrap_or("the flow".to_owned())
 }
 
-fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environment) -> Result<(), Failure> {
+fn check_node(
+    graph: &Graph,
+    place: &NodePath,
+    providers: &ProviderRegistry,
+    environment: &Environment,
+) -> Result<(), Failure> {
+    let Ok(node) = graph.find_place(place) else { return Ok(()) };
     let Some(provider) = provider(node).and_then(|provider| providers.get(provider)) else { return Ok(()) };
     // A node may name its own program, even by a binding, which only its run can check.
     let names_its_own = |option| node.input.part(&["options", option]) != StaticValue::Absent;
     if provider.setup().program_option().is_some_and(names_its_own) {
         return Ok(());
     }
-    provider.check_setup(environment).map_err(|error| setup_failure(&node.id, &error))
+    provider.check_setup(environment).map_err(|error| setup_failure(place, &error))
 }
 
 /// The provider of an agent node, unless it is only known when the node runs.

@@ -275,6 +275,30 @@ fn bad_input_starts_nothing() {
     check("bad-program-json", &[("flow.yaml", CLAUDE)], &["run", "flow.yaml", "--json"]);
 }
 
+/// What is missing in a body would be found after what is before it was paid.
+#[test]
+fn an_agent_in_a_body_that_cannot_start_is_found_before_anything_starts() {
+    let before =
+        "flow: { name: real }\nnodes:\n  - { id: before, type: exec, input: { argv: [touch, started] } }\n";
+    let agent = "{ nodes: [{ id: a, type: claude.agent, input: { prompt: hi } }] }";
+    let each = format!(
+        "  - {{ id: each, type: control.foreach, dependsOn: [before], input: {{ items: [1] }}, body: {agent} }}\n"
+    );
+    let outer =
+        each.replace(agent, "{ nodes: [{ id: in, type: control.subflow, input: { file: sub.yaml } }] }");
+    let sub = format!("flow: {{ name: sub }}\n{}\n", &agent[2..agent.len() - 2]);
+    let rows = [(format!("{before}{each}"), "each/a"), (format!("{before}{outer}"), "each/in/a")];
+    for (flow, place) in rows {
+        let folder = folder_with(&[("flow.yaml", &flow), ("sub.yaml", &sub)]);
+        let ran = inspan(folder.path(), &["run", "flow.yaml"]);
+        let message = format!("node `{place}` cannot run: the program `claude` is not on the PATH");
+        assert!(ran.code == Some(4) && ran.stderr.contains(&message), "{:?} {}", ran.code, ran.stderr);
+        assert!(!folder.path().join("started").exists());
+        // What is not asked for needs no program.
+        inspan(folder.path(), &["run", "flow.yaml", "--only", "before"]).expect(0);
+    }
+}
+
 #[test]
 fn a_flow_that_is_too_large_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
