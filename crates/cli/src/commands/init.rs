@@ -57,6 +57,9 @@ templates! {
         "flow.yaml" "flow.test.yaml" "inspan.toml" "prompts/explain.md";
 }
 
+/// Keeps the line ends of a checkout on Windows: a script with others does not run.
+const ATTRIBUTES: (&str, &str) = (".gitattributes", "* text=auto eol=lf\n");
+
 pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if args.list_templates {
         list(invocation);
@@ -67,7 +70,10 @@ pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Fail
         return Err(failure.with_hint("name a folder: `inspan init DIR`"));
     }
     let template = TEMPLATES.iter().find(|template| template.name == args.template).unwrap_or(&TEMPLATES[0]);
-    let paths: Vec<_> = template.files.iter().map(|(path, text)| (args.dir.join(path), *text)).collect();
+    // It holds for the whole folder, so a folder with files of the user's gets none.
+    let is_new = fs::read_dir(&args.dir).map_or(true, |mut files| files.next().is_none());
+    let files = template.files.iter().chain(is_new.then_some(&ATTRIBUTES));
+    let paths: Vec<_> = files.map(|(path, text)| (args.dir.join(path), *text)).collect();
     if let Some((there, _)) = paths.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
         let failure = Failure::usage(format!("{} already exists; nothing was written", there.display()));
         return Err(failure.with_hint("name another folder: `inspan init DIR`"));

@@ -395,6 +395,22 @@ fn the_hash_follows_every_text() {
 }
 
 #[test]
+fn included_files_of_windows_are_as_those_of_others() {
+    let text = "flow: { name: x, inputSchemaFile: s.json }\nnodes:\n  - { id: a, type: claude.agent, promptFile: p.md }\n";
+    let graph = |prompt: &str, schema: &str| {
+        let files =
+            [("p.md", prompt), ("s.json", schema)].map(|(name, text)| (name.to_owned(), text.to_owned()));
+        compile(&Loaded::from_text("flow.yaml", text, BTreeMap::from(files)), &registry()).unwrap().graph
+    };
+    let plain = graph("One\n\nTwo\n", "{ \"type\":\n\"object\" }");
+    let windows = graph("\u{feff}One\r\n\r\nTwo\r\n", "\u{feff}{ \"type\":\r\n\"object\" }");
+    let prompt = |graph: &Graph| format!("{:?}", graph.flow().nodes[0].input.part(&["prompt"]));
+    assert!(prompt(&plain).contains("One\\n\\nTwo"), "{}", prompt(&plain));
+    assert_eq!(prompt(&windows), prompt(&plain));
+    assert_eq!(windows.input_schema, plain.input_schema);
+}
+
+#[test]
 fn given_input_is_merged_and_checked() {
     let graph = |header: &str| {
         compiled(&format!(

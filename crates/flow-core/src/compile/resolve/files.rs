@@ -130,9 +130,10 @@ impl Includes<'_, '_> {
         }
         let value = match text(file, self.files, finish, self.sink) {
             Some(text) => {
+                // As in a block of YAML, so that the prompt is the same in a checkout with other line ends.
+                let text = text.replace("\r\n", "\n");
                 // Editors end a file with a line end that is not part of the prompt.
-                let text =
-                    text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
+                let text = text.strip_suffix('\n').unwrap_or(&text);
                 let span = SourceSpan::at(self.sink.source(&self.files.path(file.0)), 1, 1);
                 Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
             }
@@ -171,7 +172,7 @@ impl Includes<'_, '_> {
     }
 }
 
-/// The text of a file, or a problem at the place that names it.
+/// The text of a file without a byte order mark, or a problem at the place that names it.
 fn text<'l>(
     (path, span): Text<'_>,
     files: &'l Files<'_>,
@@ -183,7 +184,7 @@ fn text<'l>(
         sink.push(finish(problem));
         return None;
     }
-    files.loaded.file(&full)
+    files.loaded.file(&full).map(|text| text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 /// The JSON Schema in a file.
