@@ -1,7 +1,7 @@
 //! `inspan test [FILE…]`: the cases of test files, run without agents, programs or a network; and `--from`, which makes a
 //! case of a session.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use inspan_flow::{Graph, Select, builtin_nodes};
 use inspan_flow_test::{
@@ -243,6 +243,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         [file] => file.clone(),
         _ => return Err(Failure::usage("`--from` adds the case to one file, and several are given")),
     };
+    let before = fs::read_to_string(&file).ok().filter(|text| !text.trim().is_empty());
     let name = add_case(&file, &case).map_err(|error| {
         let exit = if matches!(error, AddError::Io { .. }) { Exit::Failed } else { Exit::Invalid };
         let hint = match error {
@@ -256,6 +257,14 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     let suite = Suite::new(&all_providers(), builtin_nodes);
     let report =
         suite.run(std::slice::from_ref(&file), &Options { only: Some(name.clone()), ..Options::default() });
+    // With it, no other case of the file would run.
+    if let (Some(before), Some(problem)) = (before, report.problems.first()) {
+        let written = |error| Failure::new(Exit::Failed, format!("{}: {error}", file.display()));
+        fs::write(&file, before).map_err(written)?;
+        let message = format!("the case is not added, as it does not fit the flow of the file: {problem}");
+        let hint = format!("the session ran {}: name a test file of that flow", case.flow.display());
+        return Err(Failure::new(Exit::Invalid, message).with_hint(hint));
+    }
     let failure = failure(&report, None);
     let exit = exit(failure.as_ref());
     if invocation.form == OutputForm::Json {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::commands;
 use crate::processes::{signal, until};
-use crate::program::{flow_folder, inspan, paths_below, program, ran, snapshot};
+use crate::program::{flow_folder, folder_with, inspan, paths_below, program, ran, snapshot};
 
 const FLOW: &str = "
 name: greet
@@ -77,6 +77,27 @@ nodes:
     };
     assert_eq!([same("again"), same("two")], [true, false].map(Value::from));
     inspan(folder.path(), &["compare", "one", "three"]).expect(2);
+}
+
+#[test]
+fn a_case_of_another_flow_leaves_the_file_as_it_is() {
+    let node = |name: &str, id: &str| {
+        format!(
+            "flow: {{ name: {name} }}\nnodes:\n  - {{ id: {id}, type: echo.agent, input: {{ prompt: hi }} }}\n"
+        )
+    };
+    let cases = "cases:\n  - { name: fine, answers: { a: x } }\n";
+    let (one, two) = (node("one", "a"), node("two", "b"));
+    let folder = folder_with(&[("one.yaml", &one), ("one.test.yaml", cases), ("two.yaml", &two)]);
+    inspan(folder.path(), &["run", "two.yaml", "--session-id", "s"]).expect(0);
+    let refused = inspan(folder.path(), &["test", "--from", "s", "one.test.yaml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("the flow has no node `b`") && refused.stderr.contains("two.yaml"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(std::fs::read_to_string(folder.path().join("one.test.yaml")).unwrap(), cases);
 }
 
 #[test]
