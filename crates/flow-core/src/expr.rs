@@ -6,6 +6,7 @@ mod eval;
 mod filters;
 mod limits;
 mod names;
+mod order;
 mod path;
 mod program;
 mod segment;

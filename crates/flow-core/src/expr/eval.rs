@@ -2,7 +2,7 @@
 
 mod statement;
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use minijinja::{
     State, Value,
@@ -15,6 +15,7 @@ use super::{
     Scope, filters,
     limits::{ITEM, Limits},
     names::{Locals, Namespace},
+    order::{order, wanted},
     path::Path,
     program::{Strictness, spell, to_json},
     tree::{Args, Expr, For, Function},
@@ -177,7 +178,7 @@ impl<'t, 's> Evaluator<'t, 's> {
     }
 
     fn test(&mut self, name: &'t str, subject: &'t Expr, args: &'t Args) -> EvalResult {
-        let subject = self.eval(subject)?;
+        let subject = if wanted(name).is_some() { self.value(subject)? } else { self.eval(subject)? };
         let (mut values, _) = self.args(args)?;
         values.insert(0, subject);
         filters::test(self, name, &values).map(Value::from)
@@ -380,10 +381,10 @@ impl<'t, 's> Evaluator<'t, 's> {
             let holds = match how {
                 CompareOpKind::Eq => left == right,
                 CompareOpKind::Ne => left != right,
-                CompareOpKind::Lt => left.cmp(&right) == Ordering::Less,
-                CompareOpKind::Lte => left.cmp(&right) != Ordering::Greater,
-                CompareOpKind::Gt => left.cmp(&right) == Ordering::Greater,
-                CompareOpKind::Gte => left.cmp(&right) != Ordering::Less,
+                CompareOpKind::Lt => order(&left, &right)?.is_lt(),
+                CompareOpKind::Lte => order(&left, &right)?.is_le(),
+                CompareOpKind::Gt => order(&left, &right)?.is_gt(),
+                CompareOpKind::Gte => order(&left, &right)?.is_ge(),
                 CompareOpKind::In => contains(&right, &left)?,
                 CompareOpKind::NotIn => !contains(&right, &left)?,
             };
@@ -536,7 +537,7 @@ fn lifted(value: &Json) -> Value {
     }
 }
 
-fn is_list(value: &Value) -> bool {
+pub(super) fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 

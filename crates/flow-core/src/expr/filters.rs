@@ -9,8 +9,9 @@ use minijinja::{
 };
 
 use super::{
-    eval::{EvalResult, Evaluator, OPERATION, named_args},
+    eval::{EvalResult, Evaluator, OPERATION, is_list, named_args},
     limits::{ITEM, Size},
+    order,
 };
 
 static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
@@ -84,6 +85,9 @@ pub(super) fn test(evaluator: &mut Evaluator<'_, '_>, name: &str, values: &[Valu
     for value in values {
         evaluator.limits.look(value)?;
     }
+    if let (Some(wanted), [left, right]) = (order::wanted(name), values) {
+        return order::order(left, right).map(wanted);
+    }
     evaluator.state.perform_test(name, values).map_err(reason)
 }
 
@@ -106,6 +110,9 @@ pub(super) fn filter(
         "length" | "count" if input.as_str().is_none() => {}
         "first" | "attr" | "default" | "d" => {}
         _ => pay(evaluator, name, &input, &places, names)?,
+    }
+    if matches!(name, "sort" | "min" | "max" | "dictsort") {
+        check_order(evaluator, name, &input, names)?;
     }
     // What a program prints ends with a newline.
     let input = match (name, input.as_str()) {
@@ -179,6 +186,44 @@ fn pay(
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses to put values in an order that have none; those that are undefined are passed over.
+fn check_order(
+    evaluator: &Evaluator<'_, '_>,
+    name: &str,
+    input: &Value,
+    names: &[(String, Value)],
+) -> Result<(), String> {
+    let word = |key: &str| names.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.as_str());
+    let items = evaluator.items(input)?;
+    let attributes: Vec<Option<Value>> = match word("attribute") {
+        Some(all) if name == "sort" => all.split(',').map(|one| Some(Value::from(one.trim()))).collect(),
+        one => vec![one.map(Value::from)],
+    };
+    for attribute in attributes {
+        let mut first: Option<Value> = None;
+        for item in &items {
+            evaluator.limits.step(1)?;
+            let key = match &attribute {
+                Some(attribute) => part(evaluator, item, attribute)?,
+                None if word("by") == Some("value") => input.get_item(item).unwrap_or_default(),
+                None => item.clone(),
+            };
+            match &first {
+                _ if key.is_undefined() => {}
+                None => first = Some(key),
+                Some(first) => {
+                    order::order(first, &key)?;
+                    // minijinja puts true and false before all numbers.
+                    if first.kind() != key.kind() && !is_list(&key) {
+                        return Err(format!("`{name}` has no order for true or false among numbers"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A count; true and false are not counts.

@@ -400,6 +400,40 @@ fn a_structure_compares_values_and_takes_the_undefined_for_null() {
     assert_eq!(said, expected.map(Ok));
 }
 
+/// As in Jinja: a text never decides where a number is meant.
+#[test]
+fn values_of_different_kinds_have_no_order() {
+    let values = Values::new();
+    let holds =
+        ["'a' < 'b'", "1 <= 1.0", "true > 0.5", "false < true", "[1, none, 2] < [1, none, 3]", "[] < [1]"];
+    assert_eq!(holds.map(|test| values.holds(test)), holds.map(|_| Ok(true)));
+    assert_eq!(values.holds("'a' != 1 and 'a' not in [1] and plan.none == none"), Ok(true));
+
+    let text = "a text and a number have no order: `| float` makes a number of a text";
+    let rows = [
+        ("plan.title >= 0.7", text),
+        ("plan.title < 1", text),
+        ("plan.title is gt(1)", text),
+        ("[['a']] > [[1]]", text),
+        ("['a', 1] | sort | first == 1", text),
+        ("['a', 1] | max == 'a'", text),
+        ("[{'n': 'a'}, {'n': 1}] | min(attribute='n')", text),
+        ("[{'m': 1, 'n': 'a'}, {'m': 1, 'n': 1}] | sort(attribute='m, n')", text),
+        ("{'a': 'a', 'b': 1} | dictsort(by='value')", text),
+        ("['a', 1] | select('gt', 0) | list", text),
+        ("[{'n': 'a'}] | selectattr('n', 'lt', 1) | list", text),
+        ("plan.none < plan.none", "null and null have no order"),
+        ("plan <= plan", "a mapping and a mapping have no order"),
+        ("plan.items > 'a'", "a list and a text have no order"),
+        ("[true, 2] | sort", "`sort` has no order for true or false among numbers"),
+        ("review.score is lt(1)", "`review` has no output: the node has not completed"),
+    ];
+    let said = rows.map(|(test, _)| values.holds(test));
+    assert_eq!(said, rows.map(|(test, why)| Err(format!("node `x`, key `when`: `{test}`: {why}"))));
+    let template = "{% if plan.title > 1 %}yes{% endif %}";
+    assert!(values.resolve(template).unwrap_err().contains(text), "{:?}", values.resolve(template));
+}
+
 #[test]
 fn uses_tell_where_a_name_stands_and_whether_it_must_be_there() {
     let uses = |text: &str| -> Vec<(String, usize, bool)> {

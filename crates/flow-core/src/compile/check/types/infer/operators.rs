@@ -18,6 +18,8 @@ use crate::{
 };
 
 const TO_NUMBER: &str = "`| int` or `| float` makes a number of a text";
+/// True counts as 1.
+const COUNTS: Kinds = Kinds::NUMBER.or(Kinds::BOOL);
 
 /// Whether a comparison asks for what is the same, or for what is not.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,22 +54,20 @@ impl Inference<'_> {
         if matches!(op, BinOpKind::Concat) {
             return Shape::of(Kinds::STRING);
         }
-        // True counts as 1.
-        let counts = Kinds::NUMBER.or(Kinds::BOOL);
         let only = |kinds: Kinds| left.kinds.within(kinds) && right.kinds.within(kinds);
         match op {
             BinOpKind::Add if only(Kinds::STRING) => return Shape::of(Kinds::STRING),
             BinOpKind::Add if only(Kinds::LIST) => {
                 return Shape { values: None, ..left.union(&right) };
             }
-            _ if only(counts) => return Shape::of(Kinds::NUMBER),
+            _ if only(COUNTS) => return Shape::of(Kinds::NUMBER),
             _ => {}
         }
         let both_meet = |kinds: Kinds| left.kinds.meets(kinds) && right.kinds.meets(kinds);
         let fails = match op {
-            BinOpKind::Add => ![counts, Kinds::STRING, Kinds::LIST].into_iter().any(both_meet),
+            BinOpKind::Add => ![COUNTS, Kinds::STRING, Kinds::LIST].into_iter().any(both_meet),
             BinOpKind::Sub | BinOpKind::Div | BinOpKind::FloorDiv | BinOpKind::Rem | BinOpKind::Pow => {
-                !both_meet(counts)
+                !both_meet(COUNTS)
             }
             _ => false,
         };
@@ -122,20 +122,29 @@ impl Inference<'_> {
                     (format!("{sides} {verb}: {kinds}"), None)
                 }
             },
-            _ if a.kinds.meets(b.kinds) || numbers(a, b) => return None,
             _ => {
-                let sides = format!("{} is {}, and", named(left.0), a.kinds.words());
-                let text = a.kinds == Kinds::STRING || b.kinds == Kinds::STRING;
-                let help = text.then(|| "`| int` or `| float` makes a number of a text".to_owned());
-                (
-                    format!("{sides} {} is {}: the order of kinds decides", named(right.0), b.kinds.words()),
-                    help,
-                )
+                self.order(left, right);
+                return None;
             }
         };
         let range = left.0.range().or_else(|| right.0.range()).unwrap_or((0, 0));
         self.report(Code::ConstantCondition, Severity::Warning, range, message, help);
         Some(matches!(op, CompareOpKind::Ne | CompareOpKind::NotIn))
+    }
+
+    /// Refuses `<`, `<=`, `>` and `>=` between kinds that have no order.
+    fn order(&mut self, left: &(&Expr, Shape), right: &(&Expr, Shape)) {
+        let (a, b) = (left.1.kinds, right.1.kinds);
+        let both_meet = |kinds: Kinds| a.meets(kinds) && b.meets(kinds);
+        let is_unknown = a == Kinds::NONE || b == Kinds::NONE;
+        if is_unknown || [COUNTS, Kinds::STRING, Kinds::LIST].into_iter().any(both_meet) {
+            return;
+        }
+        let range = left.0.range().or_else(|| right.0.range()).unwrap_or((0, 0));
+        let (left, right) = (named(left.0), named(right.0));
+        let message = format!("{left} and {right} have no order: {} and {}", a.words(), b.words());
+        let help = (a == Kinds::STRING || b == Kinds::STRING).then(|| TO_NUMBER.to_owned());
+        self.report(Code::WrongType, Severity::Error, range, message, help);
     }
 }
 
