@@ -14,6 +14,7 @@ mod exit;
 mod failure;
 mod invocation;
 mod launcher;
+mod output;
 mod settings;
 mod store;
 mod terminal;

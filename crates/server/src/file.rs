@@ -37,6 +37,10 @@ const PREFIX: &str = "inspan";
 const POLICY: &str =
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:";
 
+/// How the page of a session as a file begins.
+pub const SESSION_FILE: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+    <meta http-equiv=\"Content-Security-Policy\" content=\"";
+
 /// The page of a session as an HTML document. Such a file is passed on, so what is in the log as it was given, such as an
 /// input, is redacted here.
 ///
@@ -56,8 +60,7 @@ pub async fn session_file(
     let style: String = stylesheets().collect();
     let title = escaped(id.as_str());
     Ok(format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta http-equiv=\
-         \"Content-Security-Policy\" content=\"{POLICY}\">\n<meta name=\"viewport\" content=\"width=device-width, \
+        "{SESSION_FILE}{POLICY}\">\n<meta name=\"viewport\" content=\"width=device-width, \
          initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
          <style>\n{style}</style>\n<script type=\"importmap\">{modules}</script>\n</head>\n<body>\n<div id=\"app\"></div>\n<noscript>This file \
          needs JavaScript to show the session.</noscript>\n\

@@ -31,7 +31,7 @@ use inspan_sessions::Sessions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-pub use file::session_file;
+pub use file::{SESSION_FILE, session_file};
 pub use guard::{Host, InvalidHost};
 pub use inspan_view::Commands;
 pub use listen::serve;

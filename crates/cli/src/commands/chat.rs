@@ -21,6 +21,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
+    output::check_replaces,
     terminal,
 };
 
@@ -40,6 +41,9 @@ pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Fail
     }
     .map_err(|error| agent::refused(&error))?;
     // A file that cannot be written is reported before the conversation starts.
+    if let Some(file) = &args.export {
+        check_replaces(file, "conversation", |file| read(file).is_ok())?;
+    }
     export(&session, args.export.as_deref())?;
     let runtime = session::runtime()?;
     let ended = runtime.block_on(async {

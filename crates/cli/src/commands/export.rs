@@ -6,7 +6,7 @@ use inspan_engine::write_private;
 use inspan_flow::{Parent, ParentKind};
 use inspan_otel::{Content, ExportSettings, Exporter, Patience, Trace, TraceSettings, Vendor};
 use inspan_protocol::{Environment, Setup};
-use inspan_server::session_file;
+use inspan_server::{SESSION_FILE, session_file};
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,9 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
-    launcher, store, terminal,
+    launcher,
+    output::{begins_with, check_replaces},
+    store, terminal,
 };
 
 /// How many events are read at once.
@@ -91,6 +93,9 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
 
 /// Writes the page of a session as one file.
 fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
+    if file != "-" {
+        check_replaces(file, "page of a session", |file| begins_with(file, SESSION_FILE))?;
+    }
     let (id, text) = store::block_on(async {
         let sessions = launcher::reader(invocation)?;
         let id = store::find(&**sessions.store(), session).await?.session;

@@ -20,6 +20,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
+use crate::output::{begins_with, check_replaces};
 use crate::terminal;
 use inspan_view::safe::harmless;
 
@@ -76,6 +77,7 @@ fn farewell(state: ServerState) -> String {
 
 /// Writes each request on its own line as it ends, on a thread that ends with the server.
 fn keep(path: &Path, requests: Receiver<RecordedRequest>) -> Result<JoinHandle<io::Result<()>>, Failure> {
+    check_replaces(path, "file of requests", |file| begins_with(file, "{\"number\":"))?;
     let cannot = |error: io::Error| Failure::usage(format!("{} cannot be written: {error}", path.display()));
     let mut file = create_private(path).map_err(cannot)?;
     let write = move || -> io::Result<()> {

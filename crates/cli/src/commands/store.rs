@@ -18,6 +18,7 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
+    output::{begins_with, check_replaces},
     store, terminal,
 };
 
@@ -91,6 +92,9 @@ async fn export(
     output: Option<&Path>,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
+    if let Some(file) = output {
+        check_replaces(file, "exported session", |file| begins_with(file, "{\"format\":"))?;
+    }
     let store = SqliteStore::open_reader(path)?;
     let id = store::find(&store, prefix).await?.session;
     let to: Box<dyn Write + Send> = match output {

@@ -64,6 +64,36 @@ fn a_line_of_an_agents_text_has_the_number_of_its_event() {
 }
 
 #[test]
+fn a_file_that_holds_something_else_is_not_replaced() {
+    let folder = flow_folder(SCRIPTED);
+    let files = ["s.jsonl", "s.html", "s-events.jsonl", "talk.json"];
+    let calls = |[session, page, events, talk]: [&'static str; 4]| {
+        [
+            vec!["run", "flow.yaml", "--events", events],
+            vec!["store", "export", "s", "-o", session],
+            vec!["export", "s", "--html", page],
+            vec!["chat", "-p", "echo", "--export", talk],
+        ]
+    };
+    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    // The second time each file is one of the same kind.
+    for call in [calls(files), calls(files)].concat() {
+        inspan(folder.path(), &call).expect(0);
+    }
+    for (call, kind) in calls(["flow.yaml"; 4]).iter().zip([
+        "file of events",
+        "exported session",
+        "page of a session",
+        "conversation",
+    ]) {
+        let refused = inspan(folder.path(), call).expect(2).stderr;
+        let says = format!("flow.yaml is not replaced: it exists, and is no {kind}");
+        assert!(refused.contains(&says), "{refused}");
+        assert_eq!(fs::read_to_string(folder.path().join("flow.yaml")).unwrap(), SCRIPTED);
+    }
+}
+
+#[test]
 fn events_on_stdout_are_those_of_the_file() {
     let folder = flow_folder(SCRIPTED);
     let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s-1", "--events", "-"]);

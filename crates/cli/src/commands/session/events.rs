@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::output::{begins_with, check_replaces};
 use crate::terminal;
 use inspan_view::safe;
 
@@ -33,6 +34,7 @@ impl Events {
         if path == Path::new("-") {
             return Ok(Self { name: "stdout".to_owned(), target: EventTarget::Stdout });
         }
+        check_replaces(path, "file of events", |file| begins_with(file, "{\"v\":"))?;
         let name = path.display().to_string();
         let file = create_private(path)
             .map_err(|error| Failure::usage(format!("events file {name} cannot be written: {error}")))?;
