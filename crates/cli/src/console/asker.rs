@@ -11,6 +11,7 @@ use std::{
 };
 
 use inspan_protocol::{Prompt, PromptId, Reply};
+use tokio::time::Instant;
 
 use super::editor::Editor;
 use super::editor::KeyEffect;
@@ -25,6 +26,9 @@ use inspan_view::{Line, Tone, safe::clean};
 const TYPED: usize = 64;
 /// The longest wait for anything to happen before the deadlines are checked again.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A line that ends so soon after a question came was typed before its author could read it.
+pub(crate) const UNREAD: Duration = Duration::from_millis(500);
 
 /// Opens what a person types into.
 pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
@@ -58,12 +62,20 @@ struct AskerState {
     /// Answers that came, from here or elsewhere.
     replies: VecDeque<(PromptId, String)>,
     editor: Editor,
-    /// Lines that were typed, each with the question that was shown then.
-    typed: VecDeque<(Option<PromptId>, String)>,
-    /// The question that is shown.
-    shown: Option<PromptId>,
+    typed: VecDeque<TypedLine>,
+    /// The question that is shown, and since when.
+    shown: Option<(PromptId, Instant)>,
     typing: Typing,
     is_over: bool,
+}
+
+/// A line that was typed.
+struct TypedLine {
+    text: String,
+    /// The question that was shown then.
+    shown: Option<PromptId>,
+    /// Whether that had just come.
+    is_unread: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -165,9 +177,7 @@ impl PromptLoop {
             if let Some(open) = open {
                 self.open = open;
             }
-            for (shown, line) in typed {
-                self.take(shown.as_ref(), &line);
-            }
+            typed.iter().for_each(|line| self.take(line));
             if typing == Typing::Ended {
                 self.nobody();
                 return;
@@ -210,16 +220,19 @@ impl PromptLoop {
     /// Notes which question is shown; gives the text that was typed meanwhile.
     fn shows(&self, question: Option<&Prompt>) -> String {
         let mut state = self.queue.lock();
-        state.shown = question.map(|question| question.prompt_id.clone());
+        state.shown = question.map(|question| (question.prompt_id.clone(), Instant::now()));
         state.editor.take()
     }
 
-    /// A line was ended while this question was shown.
-    fn take(&mut self, shown: Option<&PromptId>, typed: &str) {
+    fn take(&mut self, TypedLine { text: typed, shown, is_unread }: &TypedLine) {
         let Some(shown) = shown else { return self.message(typed) };
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.question.prompt_id == *shown) else {
             return self.shared.say(note("the question was answered meanwhile"));
         };
+        if *is_unread {
+            let why = "what was typed before the question could be read is not its answer";
+            return self.shared.say(note(why));
+        }
         let answer = match &mut asked.form {
             Some(form) => form.take(typed),
             None => inspan_sessions::read_answer(&asked.question, typed).map(Some),
@@ -323,9 +336,10 @@ fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &PainterShare
         queue.update(|state| {
             for byte in bytes {
                 match state.editor.byte(byte) {
-                    Some(KeyEffect::Line(line)) if state.typed.len() < TYPED => {
-                        let shown = state.shown.clone();
-                        state.typed.push_back((shown, line));
+                    Some(KeyEffect::Line(text)) if state.typed.len() < TYPED => {
+                        let (shown, since) = state.shown.clone().unzip();
+                        let is_unread = since.is_some_and(|since| Instant::now() < since + shared.unread);
+                        state.typed.push_back(TypedLine { text, shown, is_unread });
                     }
                     Some(KeyEffect::End) => is_end = true,
                     Some(KeyEffect::Line(_)) | None => {}

@@ -43,6 +43,8 @@ pub(crate) struct Setting {
     pub(crate) stdin: Stdin,
     /// The time of day.
     pub(crate) now: fn() -> Timestamp,
+    /// How long a question must have been shown before a line is its answer.
+    pub(crate) unread: Duration,
 }
 
 /// The console of one session.
@@ -60,6 +62,7 @@ pub(super) struct PainterShared {
     /// Whether what is typed is drawn here, and not by the terminal.
     takes_keys: bool,
     pub(super) now: fn() -> Timestamp,
+    pub(super) unread: Duration,
     screen: Mutex<Screen>,
     inner: Mutex<PainterState>,
     changed: Condvar,
@@ -104,7 +107,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Painter {
     /// `state` is what happened before.
     pub(crate) fn new(state: SessionView, setting: Setting) -> Self {
-        let Setting { terminal, device, stdin, now } = setting;
+        let Setting { terminal, device, stdin, now, unread } = setting;
         let takes_keys = device.input == KeyInput::Keys
             && (terminal.progress, terminal.interactivity)
                 == (ProgressStyle::Live, Interactivity::Interactive);
@@ -123,6 +126,7 @@ impl Painter {
             size: device.size,
             takes_keys,
             now,
+            unread,
             screen: Mutex::new(Screen::new(device, terminal.stderr, terminal.progress)),
             inner: Mutex::new(inner),
             changed: Condvar::new(),

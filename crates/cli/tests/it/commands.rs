@@ -285,9 +285,9 @@ fn an_agent_in_a_body_that_cannot_start_is_found_before_anything_starts() {
         "  - {{ id: each, type: control.foreach, dependsOn: [before], input: {{ items: [1] }}, body: {agent} }}\n"
     );
     let outer =
-        each.replace(agent, "{ nodes: [{ id: in, type: control.subflow, input: { file: sub.yaml } }] }");
+        each.replace(agent, "{ nodes: [{ id: inner, type: control.subflow, input: { file: sub.yaml } }] }");
     let sub = format!("flow: {{ name: sub }}\n{}\n", &agent[2..agent.len() - 2]);
-    let rows = [(format!("{before}{each}"), "each/a"), (format!("{before}{outer}"), "each/in/a")];
+    let rows = [(format!("{before}{each}"), "each/a"), (format!("{before}{outer}"), "each/inner/a")];
     for (flow, place) in rows {
         let folder = folder_with(&[("flow.yaml", &flow), ("sub.yaml", &sub)]);
         let ran = inspan(folder.path(), &["run", "flow.yaml"]);

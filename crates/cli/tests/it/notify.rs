@@ -590,7 +590,7 @@ fn a_signal_ends_a_run_in_the_background_that_tries_again_what_failed() {
         let started = run(folder.path(), &["run", "flow.yaml", "--detach", "--session-id", "s", "--json"]);
         let process = started.expect(0).json()["pid"].to_string();
         until("it is tried", || folder.path().join("tried").exists());
-        let status = || run(folder.path(), &["show", "s", "--json"]).json()["status"].clone();
+        let status = || run(folder.path(), &["ps", "--all", "--json"]).json()[0]["state"].clone();
         until("it rests", || rests == "paused" || status() == rests);
         let began = tokio::time::Instant::now();
         let signalled = Command::new("kill").args(["-TERM", &process]).status().unwrap();

@@ -5,6 +5,7 @@ use std::{
     path::Path,
     process::Child,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use pty_process::{
@@ -70,6 +71,13 @@ impl Terminal {
         (&*self.pty).write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Types as a person does who has read the question.
+    fn answers(&self, keys: &str) {
+        let shown = tokio::time::Instant::now();
+        until("the question can be read", || shown.elapsed() > Duration::from_millis(600));
+        self.types(keys);
+    }
+
     fn resize(&self, rows: u16, columns: u16) {
         self.screen().screen_mut().set_size(rows, columns);
         self.pty.resize(Size::new(rows, columns)).unwrap();
@@ -112,7 +120,7 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     assert_eq!(text.matches("slow").count(), 1, "{text}");
 
     terminal.resize(24, 100);
-    terminal.types("p\r");
+    terminal.answers("p\r");
     terminal.shows("? ok: Ship it? ship");
     terminal.shows("under way");
     assert!(!terminal.text().contains("type a number"), "{}", terminal.text());
@@ -136,7 +144,7 @@ fn a_question_that_was_open_before_is_asked_again_by_resume() {
     inspan(folder.path(), &["run", "--session-id", "s", "--no-input"]).expect(3);
     let mut terminal = Terminal::run(folder.path(), &["resume", "s"], (24, 80));
     terminal.shows("type a number or a word");
-    terminal.types("ship\r");
+    terminal.answers("ship\r");
     terminal.shows("? ok: Ship it? ship");
     terminal.types("\u{3}");
     until("the program ends", || terminal.child.try_wait().unwrap().is_some());
@@ -171,7 +179,7 @@ fn frames_are_live_branches_and_a_question_in_one_of_them_is_answered() {
     assert!(text.lines().count() <= 20, "{text}");
 
     terminal.resize(12, 40);
-    terminal.types("ship\r");
+    terminal.answers("ship\r");
     terminal.shows("under way");
     terminal.resize(20, 100);
     terminal.shows("slow");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use inspan_model_server::{Block, Turn};
-use inspan_testkit::MCP_SERVER;
+use inspan_testkit::{MCP_SERVER, write_program};
 use serde_json::{Value, json};
 
 use crate::api_agents::server;
@@ -519,4 +519,21 @@ nodes:
     let leaks: Vec<_> =
         seen.iter().filter(|ran| ran.stdout.contains(token) || ran.stderr.contains(token)).collect();
     assert!(leaks.is_empty(), "{}", leaks[0].stdout);
+}
+
+#[test]
+fn doctor_gives_no_agent_the_key_of_a_cluster() {
+    let folder = flow_folder("name: none\nnodes: []\n");
+    let seen = folder.path().join("seen");
+    for name in ["claude", "codex", "opencode"] {
+        let script = format!("#!/bin/sh\n/usr/bin/env >> '{}'\nexit 1\n", seen.display());
+        write_program(&folder.path().join(name), &script).unwrap();
+    }
+    for arguments in [&["doctor"][..], &["doctor", "--offline"]] {
+        let mut doctor = program(folder.path(), arguments);
+        doctor.env("PATH", folder.path()).env("TEMPORAL_API_KEY", "cluster-key-123");
+        ran(folder.path(), &mut doctor);
+    }
+    let seen = fs::read_to_string(&seen).unwrap();
+    assert!(seen.contains("HOME=") && !seen.contains("cluster-key-123"), "{seen}");
 }

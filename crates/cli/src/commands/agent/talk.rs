@@ -6,10 +6,11 @@ use std::io::{BufRead, Read};
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
 use tokio::sync::mpsc;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
 use super::writer::AgentWriter;
 use crate::commands::session::Signals;
+use crate::console::UNREAD;
 use crate::exit::Exit;
 use crate::invocation::Invocation;
 use crate::terminal;
@@ -21,9 +22,6 @@ use inspan_view::Tone;
 const TYPED: usize = 64;
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-
-/// A line that ends so soon after a question came was typed before its author could read it.
-const UNREAD: Duration = Duration::from_millis(500);
 
 /// A conversation at this terminal.
 pub(in crate::commands) struct TerminalConversation<'a> {

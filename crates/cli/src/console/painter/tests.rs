@@ -130,6 +130,11 @@ struct Scene {
 
 impl Scene {
     fn new(progress: ProgressStyle, interactivity: Interactivity) -> Self {
+        Self::with(progress, interactivity, Duration::ZERO)
+    }
+
+    /// A question must have been shown for so long before it is answered.
+    fn with(progress: ProgressStyle, interactivity: Interactivity, unread: Duration) -> Self {
         let tube = Tube::default();
         let (reader, writer) = io::pipe().unwrap();
         let setting = Setting {
@@ -137,6 +142,7 @@ impl Scene {
             device: Device { out: Box::new(tube.clone()), size: || (60, 20), input: KeyInput::Given },
             stdin: Box::new(|| Box::new(BufReader::new(reader))),
             now: || Timestamp::from_millis(NOON + 5_000),
+            unread,
         };
         let painter = Painter::new(SessionView::new(&graph(FLOW)), setting);
         let sent = Arc::new(Sent::default());
@@ -318,6 +324,19 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
     let sent = Arc::clone(&scene.sent);
     let waited = sent.arrived.wait_timeout_while(lock(&sent.messages), Duration::from_secs(20), none);
     assert_eq!(*waited.unwrap().0, ["not now"]);
+    ends(&mut scene);
+}
+
+/// Who presses Enter twice answers one question.
+#[test]
+fn what_was_typed_before_a_question_could_be_read_is_no_answer() {
+    let mut scene = Scene::with(ProgressStyle::Live, Interactivity::Interactive, Duration::from_secs(600));
+    scene.event(None, json!({ "type": "harness:start", "name": "talk" }));
+    scene.asks("ask", "Shall it go on?", None);
+    scene.tube.showing("›");
+    scene.types("yes\n");
+    scene.tube.showing("what was typed before the question could be read is not its answer");
+    assert!(lock(&scene.sent.answers).is_empty());
     ends(&mut scene);
 }
 

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command},
@@ -11,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_tungstenite::tungstenite::{Message, WebSocket, accept};
+use tokio_tungstenite::tungstenite::{Error, Message, WebSocket, accept};
 
 use super::{
     call, folder,
@@ -94,8 +95,12 @@ impl Connection {
     /// What the other side sends next.
     fn next(&mut self) -> Value {
         loop {
-            if let Message::Text(text) = self.0.read().unwrap() {
-                return serde_json::from_str(&text).unwrap();
+            match self.0.read() {
+                Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
+                Ok(_) => {}
+                // A busy machine interrupts what waits with a limit.
+                Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("{error}"),
             }
         }
     }
