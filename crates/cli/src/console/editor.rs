@@ -4,6 +4,9 @@
 /// The longest line, in bytes; more is not taken.
 const LONGEST: usize = 1 << 20;
 
+/// The digits of a mark around what is pasted.
+const LONGEST_MARK: usize = 3;
+
 /// The line so far.
 #[derive(Debug, Default)]
 pub(super) struct Editor {
@@ -11,6 +14,11 @@ pub(super) struct Editor {
     /// The bytes of a letter that is not whole.
     letter: Vec<u8>,
     keys: Keys,
+    /// The beginning of a sequence, without its last letter.
+    sequence: Vec<u8>,
+    /// Between the marks that a terminal puts around what is pasted. There a line end is a part of the text, so that a
+    /// paste is one answer and ends none.
+    is_pasted: bool,
 }
 
 /// What the next byte belongs to.
@@ -51,10 +59,26 @@ impl Editor {
 
     pub(super) fn byte(&mut self, byte: u8) -> Option<KeyEffect> {
         match (self.keys, byte) {
-            (Keys::Escape, b'[' | b'O') => self.keys = Keys::Sequence,
-            (Keys::Sequence, b'@'..=b'~') | (Keys::Escape, _) => self.keys = Keys::Letters,
+            (Keys::Escape, b'[' | b'O') => {
+                self.keys = Keys::Sequence;
+                self.sequence.clear();
+            }
+            (Keys::Sequence, b'@'..=b'~') => {
+                self.keys = Keys::Letters;
+                match (self.sequence.as_slice(), byte) {
+                    (b"200", b'~') => self.is_pasted = true,
+                    (b"201", b'~') => self.is_pasted = false,
+                    _ => {}
+                }
+            }
+            (Keys::Escape, _) => self.keys = Keys::Letters,
+            // One byte too many shows that it is none of the marks.
+            (Keys::Sequence, _) if self.sequence.len() <= LONGEST_MARK => self.sequence.push(byte),
             (Keys::Sequence, _) => {}
             (Keys::Letters, 0x1b) => self.keys = Keys::Escape,
+            (Keys::Letters, b'\n' | b'\r') if self.is_pasted => self.letter(b'\n'),
+            (Keys::Letters, b'\t') if self.is_pasted => self.letter(b'\t'),
+            (Keys::Letters, 0..0x20 | 0x7f) if self.is_pasted => {}
             (Keys::Letters, b'\n' | b'\r') => return Some(KeyEffect::Line(self.take())),
             // Ctrl-D.
             (Keys::Letters, 0x04) if self.text.is_empty() => return Some(KeyEffect::End),
@@ -111,6 +135,8 @@ mod tests {
             typed("a\u{1b}[Ab\u{1b}[1;5Cc\u{1b}OPd"),
             typed("\u{4}"),
             typed("a\u{4}\u{1}\u{0}\tb"),
+            typed("x \u{1b}[200~a\r\tb\u{7f}\u{4}\u{15}\u{1b}[A\nc\u{1b}[201~ y\rz"),
+            typed("\u{1b}[12200~a\u{1b}[1;200~b\rc"),
         ];
         let expected = [
             (vec![line("yes")], "no"),
@@ -120,6 +146,8 @@ mod tests {
             (vec![], "abcd"),
             (vec![KeyEffect::End], ""),
             (vec![], "a b"),
+            (vec![line("x a\n\tb\nc y")], "z"),
+            (vec![line("ab")], "c"),
         ];
         assert_eq!(rows, expected.map(|(typed, text)| (typed, text.to_owned())));
     }

@@ -381,7 +381,7 @@ impl PainterState {
             lines.push(
                 Line::new()
                     .with(Tone::Accent, "› ")
-                    .with(Tone::Plain, &tail(&harmless(text), columns.saturating_sub(3)))
+                    .with(Tone::Plain, &tail(&harmless(&text.replace('\n', "↵")), columns.saturating_sub(3)))
                     .with(Tone::Accent, "▏"),
             );
         }

@@ -26,20 +26,32 @@ static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 const HIDE: &str = "\x1b[?25l";
 const SHOW: &str = "\x1b[?25h";
 
+/// Whether the terminal puts marks around what is pasted.
+#[cfg(unix)]
+static MARKS_PASTES: AtomicBool = AtomicBool::new(false);
+
+#[cfg(unix)]
+const MARK_PASTES: &str = "\x1b[?2004h";
+#[cfg(unix)]
+const MARK_NO_PASTES: &str = "\x1b[?2004l";
+
 /// Leaves the terminal as it was: the cursor shows again, and so does what is typed. May be called from anywhere,
 /// also from a panic.
 pub(crate) fn restore() {
     give_back_keys();
     if HIDDEN.swap(false, Ordering::SeqCst) {
-        let mut stderr = std::io::stderr();
-        // If this fails, it cannot be reported.
-        let _ = stderr.write_all(SHOW.as_bytes()).and_then(|()| stderr.flush());
+        tell(SHOW);
     }
 }
 
-/// Takes letters at once, and the terminal itself shows none, if this process has the terminal. Ctrl-C and Ctrl-Z stay
-/// signals. Done again and again: a shell that had the terminal
-/// meanwhile may have changed it.
+/// Writes to the terminal. If this fails, it cannot be reported.
+fn tell(code: &str) {
+    let mut stderr = std::io::stderr();
+    let _ = stderr.write_all(code.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// Takes letters at once, and the terminal itself shows none but marks what is pasted, if this process has the terminal.
+/// Ctrl-C and Ctrl-Z stay signals. Done again and again: a shell that had the terminal meanwhile may have changed it.
 #[cfg(unix)]
 pub(super) fn take_keys() {
     let stdin = std::io::stdin();
@@ -58,11 +70,16 @@ pub(super) fn take_keys() {
     modes.special_codes[SpecialCodeIndex::VTIME] = 0;
     // Without it the terminal shows what is typed, which is only less pretty.
     let _ = tcsetattr(&stdin, OptionalActions::Now, &modes);
+    MARKS_PASTES.store(true, Ordering::SeqCst);
+    tell(MARK_PASTES);
 }
 
 /// Lets the terminal show what is typed again, as before.
 #[cfg(unix)]
 fn give_back_keys() {
+    if MARKS_PASTES.swap(false, Ordering::SeqCst) {
+        tell(MARK_NO_PASTES);
+    }
     if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
         // If this fails, it cannot be reported.
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);

@@ -138,6 +138,35 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     assert!(shown.contains("\"state\": \"paused\""), "{shown}");
 }
 
+/// Two questions; nobody may answer the second by what is pasted for the first.
+const TWO: &str = r#"
+flow: { name: two, outputs: { told: "{{ what.content }}" } }
+nodes:
+  - { id: what, type: human.input, input: { prompt: "What is wrong?" } }
+  - { id: drop, type: human.input, dependsOn: [what], input: { prompt: "Drop it?", choices: ["yes", "no"], default: "yes" } }
+"#;
+
+#[test]
+fn a_paste_of_several_lines_is_one_answer() {
+    let folder = flow_folder(TWO);
+    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
+    terminal.shows("What is wrong?");
+    until("the terminal marks pastes", || terminal.screen().screen().bracketed_paste());
+    terminal.types("\u{1b}[200~error[E0382]: moved\r  --> src/main.rs\r");
+    terminal.shows("› error[E0382]: moved↵  --> src/main.rs↵▏");
+    // The rest of a long paste comes later.
+    terminal.types("yes\ryes\u{1b}[201~");
+    terminal.shows("↵yes↵yes▏");
+    assert!(!terminal.text().contains("Drop it?"), "{}", terminal.text());
+    terminal.answers("\r");
+    terminal.shows("Drop it?");
+    terminal.answers("no\r");
+    until("the program ends", || terminal.child.try_wait().unwrap().is_some());
+    until("pastes are not marked any more", || !terminal.screen().screen().bracketed_paste());
+    let shown = inspan(folder.path(), &["show", "s", "what", "--json"]).stdout;
+    assert!(shown.contains(r"error[E0382]: moved\n  --> src/main.rs\nyes\nyes"), "{shown}");
+}
+
 #[test]
 fn a_question_that_was_open_before_is_asked_again_by_resume() {
     let folder = flow_folder(FLOW);
