@@ -137,7 +137,7 @@ impl ReusableTask {
             task.worked = before.worked && cut;
             task.answered_by_person = before.answered_by_person && cut;
             task.fallbacks = before.fallbacks;
-            task.older = before.older;
+            task.older = if cut { before.older } else { Vec::new() };
         }
         if let Some((known, (earlier, path))) = known.zip(run.before(at)) {
             // It may fail before it has said anything itself, and must not begin anew then.
@@ -170,11 +170,16 @@ impl ReusableTask {
             }
             Event::TaskAgent { .. } => {
                 self.conversation = None;
+                self.older.clear();
                 self.fallbacks.push(event.clone());
             }
             Event::AgentSession { session_id, .. } => {
                 if self.conversation.as_ref() != Some(session_id) {
                     self.turn_id = None;
+                }
+                if self.conversation.as_ref().is_some_and(|known| known != session_id) {
+                    // It has begun anew.
+                    self.older.clear();
                 }
                 self.conversation = Some(session_id.clone());
             }

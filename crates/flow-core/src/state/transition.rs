@@ -111,10 +111,14 @@ impl Facts {
         if !continues {
             node.since = Some(at);
         }
+        if goes_on {
+            // In the session before: it is tried again in that conversation, whenever it fails here.
+            node.more().worked = true;
+        }
         if let Some(more) = &mut node.more {
             more.named &= continues;
             more.taken.append(&mut more.waiting);
-            more.worked &= more.resume.is_some();
+            more.worked &= goes_on || more.resume.is_some();
             match more.resume.take() {
                 // Its message counts as undelivered until a turn has answered it.
                 Some(message) if message != CONTINUE => more.taken.insert(0, message),

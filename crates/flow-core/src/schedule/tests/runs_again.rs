@@ -72,6 +72,18 @@ fn an_agent_goes_on_in_its_conversation_over_two_sessions() {
     assert_eq!(third.starts("a"), goes_on);
     let cut = third.started[0].interrupted.as_ref().unwrap();
     assert_eq!((cut.before.is_some(), cut.older.len()), (true, 1));
+    // Its own retries go on there too.
+    let retries = ", policy: { retry: { maxAttempts: 2, on: any } }";
+    let node = format!("  - {{ id: a, type: talk.agent, input: {{ prompt: go }}{retries} }}\n");
+    let graph = crate::testing::graph(&format!("flow: {{ name: f }}\nnodes:\n{node}"));
+    let left = reusable(&Sim::new(&graph, &[]).driven(works), usize::MAX);
+    let named_and_gone = |start: &StartNode, run: &Run| {
+        talk(start, run).into_iter().take(2).chain([AttemptStep::Complete, gone()]).collect()
+    };
+    let second = Sim::reusing(&graph, left).driven(named_and_gone);
+    let starts = second.starts("a");
+    assert_eq!(starts.len(), 2, "{starts:?}");
+    assert!(starts.iter().all(|start| start.ends_with("c-a: continue")), "{starts:?}");
 }
 
 #[test]

@@ -128,6 +128,7 @@ impl ClaudeDecoder {
         // The program calls it a success where the stream ends between two blocks or in the call of a tool. It does not wait for
         // the end of a message that gives the structured output.
         end.broke_off = !end.is_error
+            && end.subtype == "success"
             && end.structured_output.is_none()
             && turn.message_usage != Usage::default()
             && turn.streamed.is_some_and(|streamed| !streamed.stopped);

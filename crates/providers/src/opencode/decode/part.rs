@@ -193,7 +193,7 @@ impl OpenCodeDecoder {
             return;
         }
         let usage = part.tokens.map_or(Usage::default(), Usage::from);
-        if usage == Usage::default() && matches!(part.reason.as_deref(), Some("unknown" | "other")) {
+        if usage == Usage::default() && part.reason.as_deref() == Some("unknown") {
             // The program takes an answer that broke off for a whole one, and asks again at once, without end.
             let message = "the connection broke off before the model's answer was complete";
             return out.push(OpenCodeDecoded::Hopeless(AgentError::new(ErrorCode::Network, message)));
