@@ -132,16 +132,27 @@ fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocat
             Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
         );
     }
-    let is_asked_for = |place: &&NodePath| {
+    let is_asked_for = |place: &NodePath| {
         let asked = |only: &NodePath| place.is_within(only) || only.is_within(place);
         graph.only.is_empty() || graph.only.iter().any(asked)
     };
-    // Those in bodies too: what is missing there would be found after what is before it was paid.
-    graph
-        .places()
-        .iter()
-        .filter(is_asked_for)
-        .try_for_each(|place| check_node(graph, place, providers, &invocation.env))
+    // Those in bodies too: what is missing there would be found after what is before it was paid. A body that many nodes run is
+    // looked at once.
+    let (mut open, mut seen) = (vec![(graph.flow(), String::new())], Vec::new());
+    while let Some((body, prefix)) = open.pop() {
+        for node in &body.nodes {
+            let place = NodePath::new(&format!("{prefix}{}", node.id));
+            if !is_asked_for(&place) {
+                continue;
+            }
+            check_node(node, &place, providers, &invocation.env)?;
+            if let Some(frames) = node.frames.as_ref().filter(|frames| !seen.contains(&frames.body)) {
+                seen.push(frames.body);
+                open.push((graph.body(frames.body), format!("{place}/")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whose `secrets` name a variable: those of the flow, of a flow that it runs, or of a pack.
@@ -161,12 +172,11 @@ fn names_secret(graph: &Graph, name: &str) -> String {
 }
 
 fn check_node(
-    graph: &Graph,
+    node: &Node,
     place: &NodePath,
     providers: &ProviderRegistry,
     environment: &Environment,
 ) -> Result<(), Failure> {
-    let Ok(node) = graph.find_place(place) else { return Ok(()) };
     let Some(provider) = provider(node).and_then(|provider| providers.get(provider)) else { return Ok(()) };
     // A node may name its own program, even by a binding, which only its run can check.
     let names_its_own = |option| node.input.part(&["options", option]) != StaticValue::Absent;
