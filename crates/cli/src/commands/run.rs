@@ -136,8 +136,8 @@ fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocat
         let asked = |only: &NodePath| place.is_within(only) || only.is_within(place);
         graph.only.is_empty() || graph.only.iter().any(asked)
     };
-    // Those in bodies too: what is missing there would be found after what is before it was paid. A body that many nodes run is
-    // looked at once.
+    // What is missing in a body would be found after what is before it was paid. But a body may not run, so it is a warning. A body
+    // that many nodes run is looked at once.
     let (mut open, mut seen) = (vec![(graph.flow(), String::new())], Vec::new());
     while let Some((body, prefix)) = open.pop() {
         for node in &body.nodes {
@@ -145,7 +145,12 @@ fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocat
             if !is_asked_for(&place) {
                 continue;
             }
-            check_node(node, &place, providers, &invocation.env)?;
+            match check_node(node, &place, providers, &invocation.env) {
+                Err(failure) if !prefix.is_empty() => {
+                    terminal::progress(&format!("warning: {}\n", failure.message));
+                }
+                checked => checked?,
+            }
             if let Some(frames) = node.frames.as_ref().filter(|frames| !seen.contains(&frames.body)) {
                 seen.push(frames.body);
                 open.push((graph.body(frames.body), format!("{place}/")));

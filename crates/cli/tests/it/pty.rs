@@ -138,6 +138,20 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     assert!(shown.contains("\"state\": \"paused\""), "{shown}");
 }
 
+/// A program that asks there, as `git` for a password, would be stopped for ever.
+#[test]
+fn a_program_of_a_node_has_no_terminal() {
+    let flow = "
+flow: { name: asks }
+nodes:
+  - { id: ask, type: exec, input: { argv: [sh, -c, 'cat < /dev/tty'] } }
+";
+    let folder = flow_folder(flow);
+    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
+    until("the program ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(1));
+}
+
 /// Two questions; nobody may answer the second by what is pasted for the first.
 const TWO: &str = r#"
 flow: { name: two, outputs: { told: "{{ what.content }}" } }

@@ -188,7 +188,7 @@ fn pay(
     }
 }
 
-/// Refuses to put values in an order that have none; those that are undefined are passed over.
+/// Refuses to put values in an order that have none; those that are undefined or null come first.
 fn check_order(
     evaluator: &Evaluator<'_, '_>,
     name: &str,
@@ -211,7 +211,7 @@ fn check_order(
                 None => item.clone(),
             };
             match &first {
-                _ if key.is_undefined() => {}
+                _ if key.is_undefined() || key.is_none() => {}
                 None => first = Some(key),
                 Some(first) => {
                     order::order(first, &key)?;

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, ErrorCode, Event, LONGEST_WAIT, NodePath, NodeStatus, Outcome, SkipReason,
-    Timestamp,
+    AgentError, EdgeStatus, ErrorCode, Event, LONGEST_WAIT, NodePath, NodeStatus, Outcome, ProviderSessionId,
+    SkipReason, Timestamp,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ impl Facts {
                     // What came in this session came later.
                     self.node_mut(task).more().taken.splice(..0, messages.iter().cloned());
                 }
-                self.start(graph, task, *attempt, *cleans_up, session_id.is_some(), at);
+                self.start(graph, task, *attempt, *cleans_up, session_id.as_ref(), at);
                 if let Some(since) = since {
                     self.node_mut(task).since = Some(*since);
                 }
@@ -82,14 +82,14 @@ impl Facts {
         }
     }
 
-    /// `goes_on` says whether its agent does, in its conversation of the session before.
+    /// `known` is the conversation of the session before in which its agent goes on.
     fn start(
         &mut self,
         graph: &Graph,
         task: TaskRef,
         attempt: u32,
         cleans_up: bool,
-        goes_on: bool,
+        known: Option<&ProviderSessionId>,
         at: Timestamp,
     ) {
         let spec = self.spec(graph, task);
@@ -111,24 +111,27 @@ impl Facts {
         if !continues {
             node.since = Some(at);
         }
-        if goes_on {
-            // In the session before: it is tried again in that conversation, whenever it fails here.
-            node.more().worked = true;
-        }
         if let Some(more) = &mut node.more {
             more.named &= continues;
             more.taken.append(&mut more.waiting);
-            more.worked &= goes_on || more.resume.is_some();
+            more.worked &= more.resume.is_some();
             match more.resume.take() {
                 // Its message counts as undelivered until a turn has answered it.
                 Some(message) if message != CONTINUE => more.taken.insert(0, message),
                 Some(_) => {}
-                None if goes_on => {}
+                None if known.is_some() => {}
                 // It starts again, and messages to it follow its first turn.
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),
             }
             (more.cost_before, more.tokens_before) = (more.cost_usd, more.tokens);
             more.asks = false;
+        }
+        if let Some(known) = known {
+            // It is tried again in that conversation, whenever it fails here.
+            let speaker = node.choice.as_ref().map_or(0, |choice| choice.agent);
+            node.conversation.get_or_insert_with(|| Conversation::new(known.clone()));
+            let more = node.more();
+            (more.speaker, more.named, more.worked) = (speaker, true, true);
         }
         self.touched.push(task);
         if spec.kind == NodeKind::Frames {

@@ -46,6 +46,10 @@ const PARTS_LIMIT: usize = 200_000;
 /// again, forever if that does not help.
 const OVERFLOW_LIMIT: u32 = 2;
 
+/// How many steps in a row may not say how they ended. The program takes each for a whole one, such as an answer that was cut
+/// off, and asks the model again, without end.
+const UNKNOWN_LIMIT: u32 = 3;
+
 /// One thing that the server reported.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum OpenCodeDecoded {
@@ -132,6 +136,8 @@ pub(super) struct OpenCodeDecoder {
     steps: BTreeSet<String>,
     /// The messages of which a part is under way, those of sub-agents too: what that took is unknown.
     under_way: BTreeSet<String>,
+    /// How many steps in a row do not say how they ended.
+    unknown_steps: u32,
     num_turns: u32,
     usage: Usage,
     cost_usd: f64,
@@ -180,6 +186,7 @@ impl OpenCodeDecoder {
             call_ids: CallIds::default(),
             steps: BTreeSet::new(),
             under_way: BTreeSet::new(),
+            unknown_steps: 0,
             num_turns: 0,
             usage: Usage::default(),
             cost_usd: 0.0,

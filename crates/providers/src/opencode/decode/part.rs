@@ -193,12 +193,19 @@ impl OpenCodeDecoder {
             return;
         }
         let usage = part.tokens.map_or(Usage::default(), Usage::from);
-        if usage == Usage::default() && part.reason.as_deref() == Some("unknown") {
-            // The program takes an answer that broke off for a whole one, and asks again at once, without end.
-            let message = "the connection broke off before the model's answer was complete";
-            return out.push(OpenCodeDecoded::Hopeless(AgentError::new(ErrorCode::Network, message)));
+        let is_unknown = part.reason.as_deref() == Some("unknown");
+        self.unknown_steps = if is_unknown { self.unknown_steps + 1 } else { 0 };
+        if self.unknown_steps == super::UNKNOWN_LIMIT {
+            let message = format!(
+                "{} answers of the model in a row were cut off, or did not say how they ended",
+                super::UNKNOWN_LIMIT
+            );
+            out.push(OpenCodeDecoded::Hopeless(AgentError::new(ErrorCode::Network, message)));
         }
-        self.under_way.remove(&*part.message);
+        // What was cut off tells no tokens.
+        if !(is_unknown && usage == Usage::default()) {
+            self.under_way.remove(&*part.message);
+        }
         self.usage += usage;
         self.cost_usd += plausible(part.cost.unwrap_or_default()).unwrap_or_else(|warning| {
             out.push(OpenCodeDecoded::Event(warning));
@@ -221,7 +228,7 @@ impl OpenCodeDecoder {
         if answer {
             // The call by which structured output is given is the last one.
             let given = self.calls.values().any(|call| call.name == STRUCTURED && call.answered);
-            let another = part.reason.as_deref() == Some("tool-calls") && !given;
+            let another = (is_unknown || part.reason.as_deref() == Some("tool-calls")) && !given;
             out.push(OpenCodeDecoded::Step {
                 follows: if another { Follows::Another } else { Follows::Nothing },
             });

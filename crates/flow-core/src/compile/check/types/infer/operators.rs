@@ -132,7 +132,8 @@ impl Inference<'_> {
         Some(matches!(op, CompareOpKind::Ne | CompareOpKind::NotIn))
     }
 
-    /// Refuses `<`, `<=`, `>` and `>=` between kinds that have no order.
+    /// Warns of `<`, `<=`, `>` and `>=` between kinds that have no order: they fail when they are evaluated. Stored sessions of
+    /// flows with one stay readable.
     fn order(&mut self, left: &(&Expr, Shape), right: &(&Expr, Shape)) {
         let (a, b) = (left.1.kinds, right.1.kinds);
         let both_meet = |kinds: Kinds| a.meets(kinds) && b.meets(kinds);
@@ -144,7 +145,7 @@ impl Inference<'_> {
         let (left, right) = (named(left.0), named(right.0));
         let message = format!("{left} and {right} have no order: {} and {}", a.words(), b.words());
         let help = (a == Kinds::STRING || b == Kinds::STRING).then(|| TO_NUMBER.to_owned());
-        self.report(Code::WrongType, Severity::Error, range, message, help);
+        self.report(Code::WrongType, Severity::Warning, range, message, help);
     }
 }
 
