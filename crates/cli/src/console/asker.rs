@@ -230,7 +230,7 @@ impl PromptLoop {
             return self.shared.say(note("the question was answered meanwhile"));
         };
         if *is_unread {
-            let why = "what was typed before the question could be read is not its answer";
+            let why = "typed before it could be read: not an answer";
             return self.shared.say(note(why));
         }
         let answer = match &mut asked.form {

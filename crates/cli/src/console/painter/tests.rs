@@ -335,7 +335,7 @@ fn what_was_typed_before_a_question_could_be_read_is_no_answer() {
     scene.asks("ask", "Shall it go on?", None);
     scene.tube.showing("›");
     scene.types("yes\n");
-    scene.tube.showing("what was typed before the question could be read is not its answer");
+    scene.tube.showing("typed before it could be read: not an answer");
     assert!(lock(&scene.sent.answers).is_empty());
     ends(&mut scene);
 }
