@@ -69,6 +69,9 @@ pub(super) struct ReusableTask {
     /// Where its agent worked before, if it went on in the conversation of an earlier session; the oldest first.
     #[serde(default)]
     pub(super) older: Vec<(SessionId, NodePath)>,
+    /// How many runs its newest attempt has begun.
+    #[serde(default)]
+    pub(super) runs: u32,
     /// Whether a person has answered its newest question, and not the default.
     #[serde(default)]
     pub(super) answered_by_person: bool,
@@ -113,6 +116,7 @@ impl ReusableTask {
             since: None,
             asked: false,
             older: Vec::new(),
+            runs: 0,
             answered: None,
             answered_by_person: false,
             mail: Vec::new(),
@@ -173,13 +177,17 @@ impl ReusableTask {
                 self.older.clear();
                 self.fallbacks.push(event.clone());
             }
+            Event::AgentStart { .. } => {
+                self.runs += 1;
+                if self.runs > 1 {
+                    // It began anew, since the conversation in which it was to go on was not found.
+                    self.older.clear();
+                    self.worked = false;
+                }
+            }
             Event::AgentSession { session_id, .. } => {
                 if self.conversation.as_ref() != Some(session_id) {
                     self.turn_id = None;
-                }
-                if self.conversation.as_ref().is_some_and(|known| known != session_id) {
-                    // It has begun anew.
-                    self.older.clear();
                 }
                 self.conversation = Some(session_id.clone());
             }

@@ -72,6 +72,21 @@ fn an_agent_goes_on_in_its_conversation_over_two_sessions() {
     assert_eq!(third.starts("a"), goes_on);
     let cut = third.started[0].interrupted.as_ref().unwrap();
     assert_eq!((cut.before.is_some(), cut.older.len()), (true, 1));
+    // Where that conversation is not found, it begins anew in another one, in which nothing is done yet.
+    let left = reusable(&first, usize::MAX);
+    let anew = |_: &StartNode, _: &Run| {
+        let named = AttemptStep::Name("c-b".to_owned());
+        vec![
+            AttemptStep::Begin,
+            AttemptStep::Complete,
+            AttemptStep::Begin,
+            named,
+            AttemptStep::Complete,
+            gone(),
+        ]
+    };
+    let second = Sim::reusing(&graph, left.clone()).driven(anew);
+    assert_eq!(planned(&graph, &reusable_after(&second, &left)), ["a Runs(Failed)"]);
     // Its own retries go on there too.
     let retries = ", policy: { retry: { maxAttempts: 2, on: any } }";
     let node = format!("  - {{ id: a, type: talk.agent, input: {{ prompt: go }}{retries} }}\n");
