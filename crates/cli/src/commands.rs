@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+use std::{fs::File, io::Read, path::Path};
+
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{NodeRegistry, builtin_nodes};
 
@@ -113,4 +115,20 @@ pub(crate) fn all_providers() -> ProviderRegistry {
 /// Every node type, over all providers.
 pub(crate) fn all_nodes() -> NodeRegistry {
     builtin_nodes(&all_providers())
+}
+
+/// Refuses to replace a file that is not of this kind. An empty one may be replaced, and so may a pipe or a device.
+fn check_replaces(file: &Path, kind: &str, is_own: impl FnOnce(&Path) -> bool) -> Result<(), Failure> {
+    if !file.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) || is_own(file) {
+        return Ok(());
+    }
+    let message = format!("{} is not replaced: it exists, and is no {kind}", file.display());
+    Err(Failure::usage(message).with_hint("name another file, or remove this one"))
+}
+
+/// Whether a file begins like this, or was cut short in it. One that cannot be read is for the writer to report.
+fn begins_with(file: &Path, beginning: &str) -> bool {
+    let mut held = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(beginning.len() as u64).read_to_end(&mut held));
+    read.is_err() || beginning.as_bytes().starts_with(&held)
 }

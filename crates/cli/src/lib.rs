@@ -14,7 +14,6 @@ mod exit;
 mod failure;
 mod invocation;
 mod launcher;
-mod output;
 mod settings;
 mod store;
 mod terminal;

@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     args::ChatArgs,
+    commands::check_replaces,
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
-    output::check_replaces,
     terminal,
 };
 

@@ -14,12 +14,11 @@ use tokio_util::sync::CancellationToken;
 use super::all_providers;
 use crate::{
     args::ExportArgs,
+    commands::{begins_with, check_replaces},
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
-    launcher,
-    output::{begins_with, check_replaces},
-    store, terminal,
+    launcher, store, terminal,
 };
 
 /// How many events are read at once.

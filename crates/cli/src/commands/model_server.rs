@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use super::session::{Signals, runtime};
 use crate::args::ModelServerArgs;
+use crate::commands::{begins_with, check_replaces};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use crate::output::{begins_with, check_replaces};
 use crate::terminal;
 use inspan_view::safe::harmless;
 

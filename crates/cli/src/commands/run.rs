@@ -145,11 +145,12 @@ fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocat
             if !is_asked_for(&place) {
                 continue;
             }
-            match check_node(node, &place, providers, &invocation.env) {
-                Err(failure) if !prefix.is_empty() => {
-                    terminal::progress(&format!("warning: {}\n", failure.message));
+            match check_node(node, providers, &invocation.env) {
+                Err(error) if prefix.is_empty() => return Err(setup_failure(&node.id, &error)),
+                Err(error) => {
+                    terminal::progress(&format!("warning: node `{place}` cannot run: {}\n", error.message));
                 }
-                checked => checked?,
+                Ok(()) => {}
             }
             if let Some(frames) = node.frames.as_ref().filter(|frames| !seen.contains(&frames.body)) {
                 seen.push(frames.body);
@@ -178,17 +179,16 @@ fn names_secret(graph: &Graph, name: &str) -> String {
 
 fn check_node(
     node: &Node,
-    place: &NodePath,
     providers: &ProviderRegistry,
     environment: &Environment,
-) -> Result<(), Failure> {
+) -> Result<(), AgentError> {
     let Some(provider) = provider(node).and_then(|provider| providers.get(provider)) else { return Ok(()) };
     // A node may name its own program, even by a binding, which only its run can check.
     let names_its_own = |option| node.input.part(&["options", option]) != StaticValue::Absent;
     if provider.setup().program_option().is_some_and(names_its_own) {
         return Ok(());
     }
-    provider.check_setup(environment).map_err(|error| setup_failure(place, &error))
+    provider.check_setup(environment)
 }
 
 /// The provider of an agent node, unless it is only known when the node runs.

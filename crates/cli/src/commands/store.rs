@@ -15,10 +15,10 @@ use super::{flow, session};
 use crate::{
     args::StoreCommand,
     artifacts,
+    commands::{begins_with, check_replaces},
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
-    output::{begins_with, check_replaces},
     store, terminal,
 };
 

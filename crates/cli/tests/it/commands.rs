@@ -292,7 +292,7 @@ fn an_agent_in_a_body_that_cannot_start_is_warned_of_before_anything_starts() {
         let folder = folder_with(&[("flow.yaml", &flow), ("sub.yaml", &sub)]);
         let ran = inspan(folder.path(), &["run", "flow.yaml"]);
         let message = format!("warning: node `{place}` cannot run: the program `claude` is not on the PATH");
-        assert!(ran.code == Some(1) && ran.stderr.starts_with(&message), "{:?} {}", ran.code, ran.stderr);
+        assert!(ran.code == Some(4) && ran.stderr.starts_with(&message), "{:?} {}", ran.code, ran.stderr);
         // What is not asked for needs no program.
         let before = inspan(folder.path(), &["run", "flow.yaml", "--only", "before"]);
         assert!(before.code == Some(0) && !before.stderr.contains("warning"), "{}", before.stderr);

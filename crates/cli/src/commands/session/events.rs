@@ -11,9 +11,9 @@ use inspan_engine::{Filter, Hub, Subscription, create_private};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::{begins_with, check_replaces};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{begins_with, check_replaces};
 use crate::terminal;
 use inspan_view::safe;
 
