@@ -12,7 +12,7 @@ use std::sync::{
 use std::time::Duration;
 
 use inspan_protocol::Supervisor;
-use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessSession};
+use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup, ProcessSession};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -130,8 +130,13 @@ pub fn spawn<L: Future<Output = ()> + Send + 'static>(
     // A guard that is killed could not do its work.
     command.kill_on_drop(mode == Mode::Direct);
     let mut command = CommandWrap::from(command);
-    // In its own session: a program that asks at the terminal would be stopped there for ever, and nobody would see why.
-    command.wrap(ProcessSession);
+    match mode {
+        // In its own session, as what it starts: a program that asks at the terminal would be stopped there for ever, and nobody
+        // would see why.
+        Mode::Guarded => command.wrap(ProcessSession),
+        // What begins a session is started in a way that runs a file that is no program as a shell script.
+        Mode::Direct => command.wrap(ProcessGroup::leader()),
+    };
     let mut child = command.spawn()?;
     let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take(), child.id());
     let (Some(stdin), Some(stdout), Some(stderr), Some(pid)) = pipes else {
