@@ -163,7 +163,11 @@ pub async fn history(
         match store.read(&entry.session, record.first_seq(), Select::Names(History::EVENTS)).await {
             Ok(log) => history.add(&log),
             Err(
-                StoreError::Damaged { .. } | StoreError::DamagedObject { .. } | StoreError::OtherKey { .. },
+                StoreError::Damaged { .. }
+                | StoreError::DamagedObject { .. }
+                | StoreError::OtherKey { .. }
+                // It was deleted meanwhile.
+                | StoreError::UnknownSession(_),
             ) => {}
             Err(error) => return Err(error.into()),
         }
