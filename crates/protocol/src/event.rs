@@ -32,7 +32,6 @@ events! {
         /// How long it ran, in milliseconds, pauses included.
         duration_ms: u64,
         /// What the flow gives, if it declares `outputs` or ended at a `control.end` with outputs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         outputs: Option<Arc<Value>>,
     }
     /// A phase of the flow began.
@@ -40,7 +39,6 @@ events! {
         /// The phase, `Run Flow` unless the flow names its own.
         name: String,
         /// Its number, counting from 1.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         phase_number: Option<u32>,
     }
     /// A phase ended well.
@@ -69,10 +67,8 @@ events! {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cleans_up: bool,
         /// When its wait began, if that was in the session that this one continues: its time counts from there.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
         /// The conversation of the session before in which its agent goes on: its first turn has what no turn has answered.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
         /// Messages that its agent takes over from the session before: they were accepted, and no finished turn has answered them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -113,15 +109,12 @@ events! {
         /// The session and path it was taken from.
         from: String,
         /// The agent's conversation, if it can be resumed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
         /// The end of the agent's last turn in it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         turn_id: Option<TurnId>,
         /// The output; null for a failure.
         result: Arc<Value>,
         /// The failure, if what was taken is one that the flow had handled.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<AgentError>,
     }
     /// An agent was chosen for a node: by an expression, or because of how the agent before it ended.
@@ -133,13 +126,10 @@ events! {
         /// Why it was chosen.
         reason: AgentReason,
         /// The agent before it, whose last attempt has ended.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
         /// The output of the agent before it, if it had one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<Arc<Value>>,
         /// The failure of the agent before it, if it failed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<AgentError>,
     }
     /// The process of a running attempt is gone, and the attempt with it: it is started again, an agent in its conversation.
@@ -157,13 +147,10 @@ events! {
         /// The node.
         task_id: NodeId,
         /// The agent's conversation, if it can be resumed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
         /// Why; logs of older versions do not say.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<CancelReason>,
         /// The `seq` of the event that is the reason, if it is an event: a failure, a stop or a request to pause.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<u64>,
         /// Whether no machine had begun it, so that it can have had no effect.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -179,7 +166,6 @@ events! {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         keys: Vec<String>,
         /// How many frames may be open at once.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         max_concurrency: Option<u32>,
     }
     /// A frame of a node began: one item of a foreach, one pass of a loop, or the run of a subflow.
@@ -189,10 +175,8 @@ events! {
         /// Which frame of the node, counting from 0.
         index: u32,
         /// The input of a subflow.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Arc<Value>>,
         /// What it counts against its budgets from the start: the session that this one continues has spent it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         carried: Option<Box<FrameSpending>>,
     }
     /// A frame is to end before its time: what runs in it is cancelled, and nothing more begins in it.
@@ -269,7 +253,6 @@ events! {
         /// The provider's type.
         provider: String,
         /// The requested model.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
         /// The turn the run begins with, 1 unless it continues an earlier conversation.
         turn: u32,
@@ -365,13 +348,10 @@ events! {
         #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::agent::read_cost")]
         cost_usd: Option<f64>,
         /// How much of its context the conversation fills after the turn; absent means unknown.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         context: Option<ContextUse>,
         /// The end of the turn in the conversation; absent where the vendor names none, and if it did not end well.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         turn_id: Option<TurnId>,
         /// The part of it that `agent:spent` has reported; absent means none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reported: Option<TurnSpending>,
         /// The run.
         run_id: RunId,
@@ -418,16 +398,12 @@ events! {
         /// The message.
         content: String,
         /// The run it is for.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         run_id: Option<RunId>,
         /// The agent it is for.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         agent_name: Option<String>,
         /// When it is delivered; `followUp` if absent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<MessageMode>,
         /// How many runs, nodes and other listeners received it, for a message to all of them.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         receivers: Option<u32>,
     }
     /// A question to a person.
@@ -439,7 +415,6 @@ events! {
         /// The answer.
         content: String,
         /// Which of the choices it is.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         choice: Option<String>,
         /// Whether nobody answered, and it is the default of the question. Older logs do not say so.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -453,16 +428,13 @@ events! {
     /// The session is to stop, for good.
     "session:abort" SessionAbort {
         /// Why.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     }
     /// The session is to pause: what runs is cancelled, and `flow:paused` follows.
     "session:pause" SessionPause {
         /// Why.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// What pauses it, unless a person or a program does.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<PauseCause>,
     }
     /// A command was refused; nothing of it took effect.
@@ -477,13 +449,10 @@ events! {
         /// The nodes that were running.
         node_ids: Vec<NodePath>,
         /// Why, in words.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// What paused it, unless a person or a program did.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<PauseCause>,
         /// The limits to raise, if a budget paused it, as in `budget:exceeded`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         budget: Option<String>,
     }
     /// The session is resumed, after a pause, a wait or a crash. Everything that was open before is closed.
@@ -499,7 +468,6 @@ events! {
         #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
         budget: BudgetRaise,
         /// The time of the newest event before, if the process that ran the session was gone: since then it was idle.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         idle_since: Option<Timestamp>,
     }
     /// Nothing can run until a person answers or a limit is lifted.
@@ -507,7 +475,6 @@ events! {
         /// What it waits for.
         on: WaitingOn,
         /// Until when, if known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     }
     /// The flow is to end before all of it has run: what runs is cancelled, and then the session ends.
@@ -515,13 +482,11 @@ events! {
         /// How the session will end.
         outcome: Outcome,
         /// What went wrong, if something did.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<AgentError>,
     }
     /// Money and tokens spent so far by the session.
     "budget:spent" BudgetSpent {
         /// In US dollars; absent means unknown.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
         /// Tokens.
         tokens: u64,
@@ -531,10 +496,8 @@ events! {
         /// Its size, and what was spent, of each limit that is used up.
         limit: String,
         /// Which limits to raise, as `--budget` names them (`usd`, `each/.usd,each.usd`), also of used-up budgets around it, if limits ended it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         budget: Option<String>,
         /// The number of the frame whose budget it is.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         frame: Option<u32>,
     }
     /// What the session counts against its budgets from the start: the session that it continues has spent it.

@@ -72,6 +72,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "schemars",
             "serde",
             "serde_json",
+            "serde_with",
             "sha2",
             "thiserror",
             "tokio-util",

@@ -23,6 +23,7 @@ macro_rules! events {
         $name:literal $variant:ident $payload:tt
     )*) => {
         /// One thing that happened, written as `{"type": NAME, …}`.
+        #[serde_with::skip_serializing_none]
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(tag = "type", remote = "Self")]
         pub enum Event {
