@@ -6,6 +6,8 @@
 //! elsewhere there is no guard, and a group of processes is all that can be ended.
 
 use std::process::ExitCode;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use inspan_protocol::Supervisor;
 
@@ -21,13 +23,19 @@ const ARGUMENT: &str = "__supervise";
 #[cfg(target_os = "linux")]
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// This program as a guard, where the system allows one. It must call [`run_as_guard`] first thing.
+/// Whether this program asks whether it was called as a guard. One that does not, a test of cargo for example, would do
+/// its own work again, or nothing, in place of the program that it is to guard.
+#[cfg(target_os = "linux")]
+static CAN_GUARD: AtomicBool = AtomicBool::new(false);
+
+/// This program as a guard, where the system allows one and the program has called [`run_as_guard`] first thing.
 #[cfg(target_os = "linux")]
 pub fn guard() -> Option<Supervisor> {
-    std::path::Path::new(OWN_PROGRAM).exists().then(|| Supervisor::new(OWN_PROGRAM, [ARGUMENT]))
+    let can_guard = CAN_GUARD.load(Ordering::Relaxed) && std::path::Path::new(OWN_PROGRAM).exists();
+    can_guard.then(|| Supervisor::new(OWN_PROGRAM, [ARGUMENT]))
 }
 
-/// This program as a guard, where the system allows one. It must call [`run_as_guard`] first thing.
+/// This program as a guard, where the system allows one and the program has called [`run_as_guard`] first thing.
 #[cfg(not(target_os = "linux"))]
 pub fn guard() -> Option<Supervisor> {
     None
@@ -50,6 +58,7 @@ fn is_in(status: &str, signal: i32) -> bool {
 /// Runs as a guard, if the program was called as one.
 #[cfg(target_os = "linux")]
 pub fn run_as_guard() -> Option<ExitCode> {
+    CAN_GUARD.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     (arguments.next()? == ARGUMENT).then(|| run::guard(arguments))
 }
@@ -63,6 +72,14 @@ pub fn run_as_guard() -> Option<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_program_that_does_not_ask_whether_it_is_one_is_no_guard() {
+        assert_eq!(guard(), None);
+        assert!(run_as_guard().is_none());
+        assert_eq!(guard(), Some(Supervisor::new(OWN_PROGRAM, [ARGUMENT])));
+    }
 
     #[test]
     fn ignored_signals_are_those_of_the_mask() {
