@@ -111,6 +111,7 @@ impl ExecutableAgent {
                 provider: CUSTOM_PROVIDER.to_owned(),
                 model: None,
                 multi_turn: MultiTurn::Off,
+                listens: false,
             };
             OpenRun::begin(hub, RunEvents::new(identity, None), mailbox, 1, None)
         });

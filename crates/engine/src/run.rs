@@ -13,7 +13,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, DEFAULT_IDLE_TIMEOUT, DynProvider, Host, OutputFacts, Redactor, RunId};
+use inspan_protocol::{
+    AgentError, DEFAULT_IDLE_TIMEOUT, DynProvider, Host, OutputFacts, ProviderSessionId, Redactor, RunId,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +54,7 @@ pub struct AgentRun {
     idle_timeout: Duration,
     cancel: CancellationToken,
     mail: Vec<String>,
+    answered: Option<(Value, ProviderSessionId)>,
     undelivered: Option<Undelivered>,
 }
 
@@ -89,6 +92,7 @@ impl AgentRun {
             idle_timeout: DEFAULT_IDLE_TIMEOUT,
             cancel: CancellationToken::new(),
             mail: Vec::new(),
+            answered: None,
             undelivered: None,
         }
     }
@@ -129,6 +133,12 @@ impl AgentRun {
         Self { mail, ..self }
     }
 
+    /// What the run has answered that this one replaces, and its conversation: this one begins by waiting for messages.
+    /// [`AgentRun::first_turn`] is the number of the last turn then.
+    pub fn answered(self, output: Value, session: ProviderSessionId) -> Self {
+        Self { answered: Some((output, session)), ..self }
+    }
+
     /// Where the run puts the messages that it does not deliver, instead of a warning for each.
     pub(crate) fn undelivered(self, undelivered: Undelivered) -> Self {
         Self { undelivered: Some(undelivered), ..self }
@@ -141,6 +151,14 @@ impl AgentRun {
         let provider_type = descriptor.provider_type;
         let facts = self.provider.input_facts(&self.input)?;
         let check = facts.output_schema.as_ref().map(OutputCheck::new).transpose()?;
+        let listens = self.answered.is_some();
+        let (totals, session) = match self.answered {
+            Some((output, session)) => {
+                let facts = self.provider.output_facts(&output)?;
+                (Totals::answered(output, facts), Some(session))
+            }
+            None => (Totals::default(), facts.session.clone()),
+        };
 
         let run_id = self.run_id.unwrap_or_else(|| self.hub.ids().run_id());
         let hub = self.hub.with_agent(run_id.clone());
@@ -152,6 +170,7 @@ impl AgentRun {
             provider: provider_type.clone(),
             model: facts.model.clone(),
             multi_turn: facts.multi_turn,
+            listens,
         };
         let redactor = Redactor::of_call(&self.host.env, &self.input);
         hub.redact(&redactor);
@@ -171,11 +190,11 @@ impl AgentRun {
             redactor,
             host: self.host,
         };
-        let events = RunEvents::new(identity, facts.session.clone());
+        let events = RunEvents::new(identity, session);
         let open = OpenRun::begin(hub, events, mailbox, self.first_turn, self.undelivered);
         let idle_timeout = facts.idle_timeout.unwrap_or(self.idle_timeout);
-        let run = ActiveRun { open, call, facts, check, idle_timeout, totals: Totals::default() };
-        run.run(self.input).await
+        let run = ActiveRun { open, call, facts, check, idle_timeout, totals };
+        run.run(self.input, listens).await
     }
 }
 

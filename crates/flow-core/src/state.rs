@@ -316,7 +316,8 @@ impl Facts {
             Event::BudgetSpent { tokens, .. } => self.reported_tokens = *tokens,
             Event::BudgetExceeded { frame, .. } => self.note_used_up(graph, task, *frame),
             Event::BudgetCarried { spent, nodes, raised, .. } => self.carry(graph, *spent, nodes, raised),
-            Event::AgentText { .. }
+            Event::AgentListen { .. }
+            | Event::AgentText { .. }
             | Event::AgentThinking { .. }
             | Event::AgentRetract { .. }
             | Event::AgentToolStart { .. }

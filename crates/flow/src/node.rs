@@ -125,17 +125,34 @@ impl NodeContext {
         self.has_emitted(is_whole).await
     }
 
-    async fn has_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> bool {
-        let (Some((store, session)), Some(cut)) = (self.ground.log(), &self.interrupted) else { return true };
-        if !self.ground.is_log_current() {
-            return true;
+    /// The output of the interrupted attempt's agent, if it had answered and waited for messages.
+    pub(crate) async fn answered(&self) -> Option<Value> {
+        let (store, places) = self.worked_in()?;
+        for (session, path, since) in places {
+            let mut last = None;
+            let read = first_after_start(store, session, path, since, |event| {
+                if event.context.task.as_ref() == Some(path) {
+                    match &event.event {
+                        Event::AgentListen { output, .. } => last = Some(Some(output.clone())),
+                        Event::AgentTurn { .. } | Event::AgentStart { listens: false, .. } => {
+                            last = Some(None)
+                        }
+                        _ => {}
+                    }
+                }
+                false
+            });
+            read.await.ok()?;
+            if let Some(answer) = last {
+                return answer;
+            }
         }
-        let newest = match &cut.before {
-            Some((session, path)) => (session, path, Timestamp::default()),
-            None => (session, &self.path, cut.since.unwrap_or_default()),
-        };
-        let older = cut.older.iter().rev().map(|(session, path)| (session, path, Timestamp::default()));
-        for (session, path, since) in [newest].into_iter().chain(older) {
+        None
+    }
+
+    async fn has_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> bool {
+        let Some((store, places)) = self.worked_in() else { return true };
+        for (session, path, since) in places {
             let is_wanted =
                 |event: &Envelope| event.context.task.as_ref() == Some(path) && is_wanted(&event.event);
             let found = first_after_start(store, session, path, since, is_wanted).await;
@@ -144,6 +161,18 @@ impl NodeContext {
             }
         }
         false
+    }
+
+    /// Where the agent of the interrupted attempt has worked, the newest first, and since when. None without a log that has
+    /// what agents say.
+    fn worked_in(&self) -> Option<(&dyn RunStore, impl Iterator<Item = (&SessionId, &NodePath, Timestamp)>)> {
+        let ((store, session), cut) = self.ground.log().zip(self.interrupted.as_ref())?;
+        let newest = match &cut.before {
+            Some((session, path)) => (session, path, Timestamp::default()),
+            None => (session, &self.path, cut.since.unwrap_or_default()),
+        };
+        let older = cut.older.iter().rev().map(|(session, path)| (session, path, Timestamp::default()));
+        self.ground.is_log_current().then(|| (store, [newest].into_iter().chain(older)))
     }
 
     /// Asks a person, and waits for the answer until the attempt is cancelled. The question that was open when the attempt
@@ -252,7 +281,7 @@ async fn first_after_start(
     session: &SessionId,
     task: &NodePath,
     since: Timestamp,
-    is_wanted: impl Fn(&Envelope) -> bool,
+    mut is_wanted: impl FnMut(&Envelope) -> bool,
 ) -> Result<Option<Arc<Envelope>>, AgentError> {
     let (mut from, mut has_begun) = (1, false);
     let begins = |event: &Envelope| {

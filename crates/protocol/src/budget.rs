@@ -53,7 +53,7 @@ impl UnpricedTurns {
     /// What the next event of a log adds to the sum of what agents spent; see [`Event::spent`].
     pub fn take(&mut self, event: &Event) -> Option<(Usage, Spending)> {
         match event {
-            Event::AgentStart { run_id, .. } | Event::AgentTurn { run_id, .. }
+            Event::AgentStart { run_id, listens: false, .. } | Event::AgentTurn { run_id, .. }
                 if !self.0.contains(run_id) =>
             {
                 self.0.push(run_id.clone());

@@ -259,6 +259,16 @@ events! {
         /// Whether it waits for messages after a turn, and so is among those that a message to all is for.
         #[serde(default, skip_serializing_if = "MultiTurn::is_off")]
         multi_turn: MultiTurn,
+        /// Whether it begins by waiting for messages, with the answer of the run that it replaces: its first turn begins with `agent:turn`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        listens: bool,
+    }
+    /// A run that waits for messages has answered. Interrupted now, it waits again when the session is resumed.
+    "agent:listen" AgentListen {
+        /// The run.
+        run_id: RunId,
+        /// What it gives if no message comes. An answer of more than 256 KiB is not written down, nor this event.
+        output: Value,
     }
     /// A run's next turn began; the messages to the run so far are in it. The first turn begins with `agent:start`.
     "agent:turn" AgentTurn {

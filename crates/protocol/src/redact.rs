@@ -262,6 +262,7 @@ impl Redactor {
                 clean(tool_use_id);
                 *result = self.value(result.take());
             }
+            Event::AgentListen { output, .. } => *output = self.value(output.take()),
             Event::ExecOutput { text, .. } => clean(text),
             Event::SessionPrompt(prompt) => self.prompt(prompt),
             Event::ChannelFailed { error, .. } => clean(error),

@@ -70,6 +70,13 @@ impl AgentView {
         Self { provider: provider.to_owned(), model: model.map(str::to_owned), idle, ..Self::default() }
     }
 
+    /// Its turn is over, or it begins without one.
+    fn listen(&mut self, at: Timestamp) {
+        if let Some(idle) = self.idle {
+            self.doing = AgentActivity::Listening { until: at + idle };
+        }
+    }
+
     /// Applies the next event of the run.
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         match event {
@@ -101,10 +108,9 @@ impl AgentView {
             Event::AgentSpent { .. } => self.spent.add(event),
             Event::AgentUsage { .. } => {
                 self.spent.add(event);
-                if let Some(idle) = self.idle {
-                    self.doing = AgentActivity::Listening { until: at + idle };
-                }
+                self.listen(at);
             }
+            Event::AgentStart { listens: true, .. } => self.listen(at),
             Event::AgentComplete { .. } => self.doing = AgentActivity::Ended,
             _ => {}
         }

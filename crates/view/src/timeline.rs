@@ -270,10 +270,11 @@ impl TimelineFold {
 
     fn apply_agent(&mut self, event: &Event, path: &NodePath, at: Timestamp) {
         match event {
-            Event::AgentStart { run_id, .. } => {
+            Event::AgentStart { run_id, listens, .. } => {
                 let row = self.row(path);
                 self.runs.insert(run_id.clone(), row);
-                self.with_bar(row, |bar| bar.turns.push(Span { from: at, to: None }));
+                let turn = (!listens).then_some(Span { from: at, to: None });
+                self.with_bar(row, |bar| bar.turns.extend(turn));
             }
             Event::AgentTurn { run_id, .. } => self.of_run(run_id, |bar| {
                 end_last(&mut bar.turns, at);

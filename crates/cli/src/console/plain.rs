@@ -376,6 +376,7 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
         | Event::EdgeSkipped { .. }
         | Event::LoopIterate { .. }
         | Event::AgentStart { .. }
+        | Event::AgentListen { .. }
         | Event::AgentTurn { .. }
         | Event::AgentSteer { .. }
         | Event::AgentSession { .. }

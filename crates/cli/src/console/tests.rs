@@ -65,6 +65,7 @@ fn agent(run: &str) -> Event {
         model,
         turn: 1,
         multi_turn: Default::default(),
+        listens: false,
     }
 }
 

@@ -73,6 +73,25 @@ fn a_flow_continues_with_a_message_and_a_run_is_closed() {
 }
 
 #[test]
+fn an_agent_that_had_answered_waits_again_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut first = start(folder);
+    until("the node waits for a message", || inspan(folder, &["send", "s", "hello"]).code == Some(0));
+    until("the agent listens", || has(folder, "agent:listen"));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let second = program(folder, &["resume", "s", "--json"]).spawn().unwrap();
+    let closed = || inspan(folder, &["close", "s", "chat"]).code == Some(0);
+    until("the agent listens again", closed);
+    let ended = second.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((ended.status.code(), &result["outputs"]["chat"]["text"]), (Some(0), &Value::from("hello")));
+    let turns = inspan(folder, &["logs", "s", "--json", "--type", "agent:usage"]).stdout;
+    assert_eq!(turns.lines().count(), 1, "{turns}");
+}
+
+#[test]
 fn a_message_to_one_frame_names_its_agent_by_the_path() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

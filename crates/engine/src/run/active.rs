@@ -39,6 +39,9 @@ enum AfterTurn {
     Fail(AgentError, Vec<Mail>),
 }
 
+/// The most bytes that an answer may take as JSON to be written down before the run ends.
+const MOST_NOTED_BYTES: usize = 256 * 1024;
+
 /// Whether the agent may still be asked to fix its output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repair {
@@ -47,17 +50,22 @@ enum Repair {
 }
 
 impl ActiveRun {
-    pub(super) async fn run(mut self, mut input: Value) -> Result<RunEnd, AgentError> {
+    /// `listens`: it begins by waiting for messages.
+    pub(super) async fn run(mut self, mut input: Value, mut listens: bool) -> Result<RunEnd, AgentError> {
         let mut repair = Repair::Left;
         loop {
             if self.call.cancel.is_cancelled() {
                 return Ok(self.end(StopReason::Aborted, Vec::new()));
             }
-            let left = self.facts.max_turns.map(|max| max.saturating_sub(self.totals.model_turns));
-            let turn = self.call.turn(&mut self.open, input.clone(), left).await;
-            let step = match self.after_turn(turn.end, turn.cut) {
-                Some(step) => step,
-                None => self.next(&input, &mut repair).await,
+            let step = if std::mem::take(&mut listens) {
+                self.next(&input, &mut repair).await
+            } else {
+                let left = self.facts.max_turns.map(|max| max.saturating_sub(self.totals.model_turns));
+                let turn = self.call.turn(&mut self.open, input.clone(), left).await;
+                match self.after_turn(turn.end, turn.cut) {
+                    Some(step) => step,
+                    None => self.next(&input, &mut repair).await,
+                }
             };
             match step {
                 AfterTurn::Turn(next) => input = next,
@@ -97,8 +105,10 @@ impl ActiveRun {
         }
     }
 
-    async fn next(&self, input: &Value, repair: &mut Repair) -> AfterTurn {
+    async fn next(&mut self, input: &Value, repair: &mut Repair) -> AfterTurn {
         let mailbox = self.open.mailbox();
+        // What began by waiting has that in the log of the run before.
+        let mut is_new = self.totals.calls > 0;
         loop {
             let waiting = mailbox.take();
             if !waiting.is_empty() {
@@ -119,6 +129,9 @@ impl ActiveRun {
             if self.turns_used_up() {
                 return AfterTurn::End(StopReason::MaxTurns, Vec::new());
             }
+            if std::mem::take(&mut is_new) {
+                self.note_answer();
+            }
             let idle_until = Instant::now() + self.idle_timeout;
             let until = self.call.deadline.map_or(idle_until, |deadline| deadline.min(idle_until));
             tokio::select! {
@@ -138,6 +151,15 @@ impl ActiveRun {
             }
             *repair = Repair::Left;
             return self.deliver(input, late);
+        }
+    }
+
+    /// Writes down what the run gives if no message comes.
+    fn note_answer(&mut self) {
+        let totals = self.totals.clone();
+        let (output, _) = totals.finish(self.stop_reason(), self.open.usage(), self.open.session().cloned());
+        if output.to_string().len() <= MOST_NOTED_BYTES {
+            self.open.apply(RunInput::Listens(output));
         }
     }
 

@@ -5,13 +5,15 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// The output of the newest turn and the sums over all.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) calls: u32,
     pub(crate) model_turns: u32,
     /// Whether the newest turn was cut short.
     pub(crate) was_cut: bool,
     cost: RunCost,
+    /// What the run took that this one replaces.
+    before: Option<Usage>,
     last: Option<(Value, OutputFacts)>,
 }
 
@@ -25,6 +27,13 @@ enum RunCost {
 }
 
 impl Totals {
+    /// Those of a run that has answered this, for the one that replaces it.
+    pub(crate) fn answered(output: Value, facts: OutputFacts) -> Self {
+        let mut totals = Self { before: Some(facts.usage), ..Self::default() };
+        totals.add(output, facts);
+        Self { calls: 0, ..totals }
+    }
+
     pub(crate) fn add(&mut self, output: Value, facts: OutputFacts) {
         self.calls += 1;
         self.was_cut = facts.stop_reason == StopReason::Aborted;
@@ -55,15 +64,16 @@ impl Totals {
     pub(crate) fn finish(
         self,
         stop_reason: StopReason,
-        usage: Usage,
+        mut usage: Usage,
         session: Option<ProviderSessionId>,
     ) -> (Value, OutputFacts) {
+        usage += self.before.unwrap_or_default();
         let (mut output, facts) = match self.last {
             Some((output, facts)) => (output, Some(facts)),
             None => (Value::Null, None),
         };
         let cost_usd = if let RunCost::Known(cost) = self.cost { Some(cost) } else { None };
-        if self.calls > 1
+        if (self.calls > 1 || self.before.is_some())
             && let Value::Object(output) = &mut output
         {
             if let Some(field) = output.get_mut("usage") {

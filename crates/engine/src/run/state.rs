@@ -16,7 +16,7 @@
 //! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:spent, agent:tool:complete, agent:usage → unseen |
 //! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | agent:spent, agent:usage → unseen |
 //!
-//! Every turn but the first is reported as `agent:turn`, a message that steers as `agent:steer`. A session id is reported
+//! Every turn but the first, and that too of a run that begins by waiting, is reported as `agent:turn`, a message that steers as `agent:steer`. A session id is reported
 //! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is reported at the turn's end,
 //! and before as `agent:spent` when it is certain that the turn goes on: a tool is called or has answered.
 
@@ -35,6 +35,8 @@ pub(crate) struct Identity {
     pub(crate) provider: String,
     pub(crate) model: Option<String>,
     pub(crate) multi_turn: MultiTurn,
+    /// Whether it begins by waiting for messages.
+    pub(crate) listens: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +45,8 @@ pub(crate) enum RunInput<'a> {
         turn: u32,
     },
     TurnBegins,
+    /// It waits for messages; with its output so far.
+    Listens(Value),
     Stream(StreamEvent),
     /// A message reached the turn in progress, or is about to interrupt it.
     Steer(String, SteerStrength),
@@ -142,8 +146,13 @@ impl RunEvents {
             (RunStage::New, RunInput::Begin { turn }) => {
                 self.stage = RunStage::Between;
                 self.turn = turn;
-                let Identity { run_id, agent_name, provider, model, multi_turn } = self.identity.clone();
-                vec![Event::AgentStart { agent_name, run_id, provider, model, turn, multi_turn }]
+                let identity = self.identity.clone();
+                let Identity { run_id, agent_name, provider, model, multi_turn, listens } = identity;
+                self.began = listens;
+                vec![Event::AgentStart { agent_name, run_id, provider, model, turn, multi_turn, listens }]
+            }
+            (RunStage::Between, RunInput::Listens(output)) => {
+                vec![Event::AgentListen { run_id: self.run(), output }]
             }
             (RunStage::Between, RunInput::TurnBegins) => {
                 self.stage = RunStage::Turn;

@@ -5,7 +5,7 @@ use std::{future::Future, task::Poll};
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     DynProvider, Envelope, ErrorCode, Event, ExecutionContext, MessageMode, NodeId, NodePath, ProviderItem,
-    ProviderStream, ProviderWrapper, Rejection, StopReason, StreamEvent, Usage,
+    ProviderStream, ProviderWrapper, Rejection, StopReason, StreamEvent, UnpricedTurns, Usage,
 };
 use serde_json::json;
 use tokio::time::advance;
@@ -61,7 +61,7 @@ fn brief(envelopes: &[Envelope]) -> Vec<String> {
     };
     envelopes
         .iter()
-        .filter(|envelope| !matches!(envelope.event, Event::AgentUsage { .. }))
+        .filter(|envelope| !matches!(envelope.event, Event::AgentUsage { .. } | Event::AgentListen { .. }))
         .map(|envelope| format!("{} {}", envelope.event.name(), words(&envelope.event)).trim().to_owned())
         .collect()
 }
@@ -130,6 +130,7 @@ async fn the_events_of_one_turn_are_complete() {
                 model: Some("m".to_owned()),
                 turn: 1,
                 multi_turn: Default::default(),
+                listens: false,
             },
             Event::AgentSession { run_id: run_id.clone(), session_id: "s-1".into() },
             Event::AgentToolStart {

@@ -41,6 +41,7 @@ impl PastLog {
                     model: None,
                     turn: 1,
                     multi_turn,
+                    listens: false,
                 };
                 // Half of it is said while the turn goes on.
                 let half = TurnSpending { usage: Usage::default(), cost_usd: Some(usd / 2.0) };
@@ -300,6 +301,7 @@ nodes:
         model: Some("large".to_owned()),
         turn: 1,
         multi_turn: MultiTurn::default(),
+        listens: false,
     };
     let usage = Event::AgentUsage {
         usage: Usage::default(),

@@ -28,8 +28,11 @@ impl Facts {
         spent: Option<Spending>,
     ) {
         match event {
-            Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
-                self.begin_run(graph, task, run_id, agent_name, *multi_turn);
+            Event::AgentStart { run_id, agent_name, multi_turn, listens, .. } => {
+                let (run_id, agent_name) = (run_id.clone(), agent_name.clone());
+                let (between_turns, multi_turn) = (*listens, *multi_turn);
+                let Some(node) = self.of_run(graph, task) else { return };
+                node.more().run = Some(OpenRun { run_id, agent_name, between_turns, multi_turn });
             }
             Event::AgentTurn { .. } => self.begin_turn(graph, task),
             Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
@@ -52,19 +55,6 @@ impl Facts {
     fn of_run(&mut self, graph: &Graph, task: Option<&NodePath>) -> Option<&mut NodeState> {
         let task = self.find_any_pass(graph, task?)?;
         Some(self.node_mut(task))
-    }
-
-    fn begin_run(
-        &mut self,
-        graph: &Graph,
-        task: Option<&NodePath>,
-        run_id: &RunId,
-        agent_name: &str,
-        multi_turn: MultiTurn,
-    ) {
-        let Some(node) = self.of_run(graph, task) else { return };
-        let (run_id, agent_name) = (run_id.clone(), agent_name.to_owned());
-        node.more().run = Some(OpenRun { run_id, agent_name, between_turns: false, multi_turn });
     }
 
     fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inspan_engine::AgentRun;
 use inspan_flow_core::{AnyAgent, CONTINUE, Conversation, ProviderAgent};
-use inspan_protocol::{AgentError, DynProvider, ErrorCode, ErrorKind, StopReason};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, ErrorKind, MultiTurn, StopReason};
 use serde_json::{Value, json};
 
 use crate::node::{NodeContext, NodeType};
@@ -32,14 +32,22 @@ async fn run(
     context: NodeContext,
     input: Value,
 ) -> Result<Value, AgentError> {
-    let unheard = unheard(&context).map(|mail| (input.clone(), mail));
     let turns = context.conversation.as_ref().or(context.branches.as_ref()).map_or(0, |known| known.turns);
-    let input = match (&context.conversation, &context.branches) {
-        (None, Some(known)) => branch(&*provider, input, known)?,
-        _ => go_on(&*provider, &context, input).await?,
+    let answered = answered(&*provider, &context, &input).await;
+    let unheard = match answered {
+        Some(_) => None,
+        None => unheard(&context).map(|mail| (input.clone(), mail)),
     };
-    let end =
-        agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
+    let run = match (answered, &context.conversation, &context.branches) {
+        (Some(output), Some(known), _) => agent(&provider, &context, input)
+            .answered(output, known.session_id.clone())
+            .first_turn(turns.max(1)),
+        (_, None, Some(known)) => {
+            agent(&provider, &context, branch(&*provider, input, known)?).first_turn(turns + 1)
+        }
+        _ => agent(&provider, &context, go_on(&*provider, &context, input).await?).first_turn(turns + 1),
+    };
+    let end = run.mail(context.mail.clone()).execute().await;
     let end = match (end, unheard) {
         (Err(error), Some((input, mail)))
             if error.is(ErrorKind::SessionNotFound) || error.is(ErrorKind::NotOffered) =>
@@ -63,6 +71,17 @@ fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -
     AgentRun::new(context.hub.as_redacted(), context.node.to_string(), provider.clone(), input)
         .host(context.traced_host())
         .cancel(context.cancel.clone())
+}
+
+/// What an agent had answered that waited for messages when it was interrupted, unless it is resumed with a message: it waits
+/// again, without a turn that nobody asked for.
+async fn answered(provider: &dyn DynProvider, context: &NodeContext, input: &Value) -> Option<Value> {
+    let message = context.interrupted.as_ref()?.message.as_ref()?;
+    let waits = || provider.input_facts(input).is_ok_and(|facts| facts.multi_turn == MultiTurn::On);
+    if message != CONTINUE || context.conversation.is_none() || !waits() {
+        return None;
+    }
+    context.answered().await.filter(|output| provider.output_facts(output).is_ok())
 }
 
 /// Whether the conversation that is resumed may never have got its prompt, or cannot be resumed: it was named, and then everything

@@ -121,6 +121,7 @@ impl Event {
     pub fn run_id(&self) -> Option<&RunId> {
         match self {
             Self::AgentStart { run_id, .. }
+            | Self::AgentListen { run_id, .. }
             | Self::AgentTurn { run_id, .. }
             | Self::AgentSteer { run_id, .. }
             | Self::AgentSession { run_id, .. }

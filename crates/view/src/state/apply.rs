@@ -328,7 +328,9 @@ fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration
         Event::ExecOutput { text, .. } => row.append_output(text),
         Event::AgentStart { provider, model, multi_turn, .. } => {
             row.leave_agent();
-            row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
+            let mut agent = AgentView::new(provider, model.as_deref(), *multi_turn, idle);
+            agent.apply(event, now);
+            row.agent = Some(Box::new(agent));
         }
         event => {
             if let Some(message) = warning(event) {

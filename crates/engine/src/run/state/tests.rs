@@ -13,6 +13,7 @@ fn identity() -> Identity {
         provider: "script".to_owned(),
         model: Some("m".to_owned()),
         multi_turn: Default::default(),
+        listens: false,
     }
 }
 
@@ -188,6 +189,7 @@ fn the_events_of_two_turns_are_complete() {
             model: Some("m".to_owned()),
             turn: 3,
             multi_turn: Default::default(),
+            listens: false,
         },
         Event::AgentSession { run_id: run_id.clone(), session_id: "s-1".into() },
         Event::AgentThinking { content: "hm".to_owned(), delta: true, run_id: run_id.clone() },

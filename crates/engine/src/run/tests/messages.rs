@@ -113,6 +113,67 @@ async fn a_multi_turn_run_waits_for_messages_until_it_idles() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_in_place_of_one_that_had_answered_waits_again_without_a_turn() {
+    let spent = |text: &str, tokens: u64, cost: f64, turns: u32| {
+        json!({
+            "text": text, "sessionId": "s-1", "stopReason": "complete", "costUsd": cost, "numTurns": turns,
+            "usage": Usage { output_tokens: tokens, ..Usage::default() },
+        })
+    };
+    let turn = |output: Value| vec![Do::Say(session("s-1")), Do::Output(output)];
+    let options = json!({ "multiTurn": true, "maxTurns": 9 });
+    let (cancel, first) = (CancellationToken::new(), hub());
+    let mut watch = EventCollector::new(&first);
+    let script = Script::new([turn(spent("one", 1, 0.25, 2)), turn(spent("two", 10, 0.5, 3))]);
+    let running = tokio::spawn(run(&first, &script, options.clone()).cancel(cancel.clone()).execute());
+    settle().await;
+    first.send("more").unwrap();
+    settle().await;
+    cancel.cancel();
+    assert_eq!(running.await.unwrap().unwrap().facts.stop_reason, StopReason::Aborted);
+    let answers = |watch: &mut EventCollector| {
+        let events = watch.envelopes().into_iter().map(|envelope| envelope.event);
+        let noted = |event| if let Event::AgentListen { output, .. } = event { Some(output) } else { None };
+        events.filter_map(noted).collect::<Vec<_>>()
+    };
+    let noted = answers(&mut watch);
+    let two = spent("two", 11, 0.75, 5);
+    assert_eq!(noted, [spent("one", 1, 0.25, 2), two.clone()]);
+
+    let nothing = Script::new([]);
+    let again = |hub: &Hub, script: &Script| {
+        run(hub, script, options.clone()).answered(two.clone(), "s-1".into()).first_turn(2)
+    };
+    let idle = hub();
+    let mut watch = EventCollector::new(&idle);
+    let end = again(&idle, &nothing).execute().await.unwrap();
+    assert_eq!((end.output, end.turns, end.facts.stop_reason), (two.clone(), 0, StopReason::Complete));
+    assert_eq!(brief(&watch.envelopes()), ["agent:start", "agent:complete Complete"]);
+
+    let hub = hub();
+    let mut watch = EventCollector::new(&hub);
+    let script = Script::new([turn(spent("three", 100, 1.0, 4))]);
+    let running = tokio::spawn(again(&hub, &script).execute());
+    settle().await;
+    hub.send("and more").unwrap();
+    let end = running.await.unwrap().unwrap();
+    let three = spent("three", 111, 1.75, 9);
+    assert_eq!((end.output, end.facts.stop_reason), (three.clone(), StopReason::MaxTurns));
+    assert_eq!(script.inputs(), [follow_with("and more", options)]);
+    let events = watch.envelopes();
+    let turns = events.iter().filter_map(|envelope| match envelope.event {
+        Event::AgentStart { turn, listens, .. } => Some((turn, listens)),
+        Event::AgentTurn { turn, .. } => Some((turn, false)),
+        _ => None,
+    });
+    assert_eq!(turns.collect::<Vec<_>>(), [(2, true), (3, false)]);
+    let mut spent = UnpricedTurns::default();
+    let unpriced =
+        events.iter().filter_map(|envelope| spent.take(&envelope.event)).any(|(_, spent)| spent.unpriced);
+    assert!(!unpriced, "no turn was cut short");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_idle_timeout_is_the_input_s_or_the_run_s() {
     let rows =
         [(json!({ "multiTurn": true, "idleTimeoutMs": 1500 }), 1500), (json!({ "multiTurn": true }), 700)];

@@ -332,6 +332,7 @@ impl Sim {
                 model: None,
                 turn: 1,
                 multi_turn: Default::default(),
+                listens: false,
             },
             AttemptStep::Name(name) => {
                 Event::AgentSession { run_id: run_id(), session_id: name.as_str().into() }

@@ -33,6 +33,9 @@ edges:
   - { from: slow, to: e, when: "e.path != 'e#3'", maxIterations: 5 }
 "#;
 
+/// An agent that waits for messages.
+const LISTENS: &str = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one, options: { multiTurn: true, idleTimeoutMs: 60000 } } }\n";
+
 fn talk() -> TalkProvider {
     TalkProvider::new(|asked, _| match asked.prompt.as_str() {
         "one" => vec![Do::Name("c-one"), Do::Say("…"), Do::Work(7_000), Do::End("first", Some(0.1), 5)],
@@ -127,19 +130,65 @@ async fn two_runs_with_the_same_facts_have_the_same_ids() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_forgets_a_cut_turn_is_asked_again_while_none_has_ended() {
     let begins = |then: Do| vec![Do::Name("c"), Do::Say("hm"), then, Do::End("first", None, 1)];
-    for (cut_in_turn, forgets, second) in
-        [(true, true, "c: one"), (true, false, "c: continue"), (false, true, "c: continue")]
-    {
+    for (forgets, second) in [(true, "c: one"), (false, "c: continue")] {
         let play = TalkProvider::new(move |asked, _| match asked.resume {
-            None => begins(Do::Work(if cut_in_turn { 60_000 } else { 1 })),
+            None => begins(Do::Work(60_000)),
             Some(_) => vec![Do::End("done", None, 1)],
         });
         let play = if forgets { play.forgetful() } else { play };
-        let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one, options: { multiTurn: true, idleTimeoutMs: 60000 } } }\n";
-        let stage = Stage::new(text, &play);
+        let stage = Stage::new(LISTENS, &play);
         pause_after(stage.builder().build(), 10).await;
         stage.resume().await;
-        assert_eq!(play.calls(), ["one", second], "{cut_in_turn} {forgets}");
+        assert_eq!(play.calls(), ["one", second], "{forgets}");
+    }
+    let play = TalkProvider::new(move |asked, _| match asked.prompt.as_str() {
+        "one" => begins(Do::Work(1)),
+        "more" => begins(Do::Work(60_000)),
+        _ => vec![Do::End("done", None, 1)],
+    });
+    let play = play.forgetful();
+    let stage = Stage::new(LISTENS, &play);
+    let runner = stage.builder().build();
+    let (handle, hub) = (runner.handle(), runner.hub().clone());
+    let running = spawn(runner);
+    pass(10).await;
+    hub.send("more").unwrap();
+    pass(10).await;
+    handle.pause(None).await.unwrap();
+    running.await.unwrap().unwrap();
+    stage.resume().await;
+    assert_eq!(play.calls(), ["one", "c: more", "c: continue"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_had_answered_and_waited_for_messages_waits_again() {
+    for message in [None, Some("go on")] {
+        let play = TalkProvider::new(|asked, _| match asked.resume {
+            None => vec![Do::Name("c"), Do::End("first", Some(0.5), 1)],
+            Some(_) => vec![Do::End("done", Some(0.25), 1)],
+        });
+        let stage = Stage::new(LISTENS, &play);
+        pause_after(stage.builder().build(), 10).await;
+        let runner = stage.builder().open(&session()).await.unwrap();
+        // It is paused once more before it hears anything.
+        let handle = runner.handle();
+        let running = tokio::spawn(async move { runner.resume(Resume::default()).await });
+        pass(10).await;
+        handle.pause(None).await.unwrap();
+        running.await.unwrap().unwrap();
+        let runner = stage.builder().open(&session()).await.unwrap();
+        let message = message.map(str::to_owned);
+        let result = runner.resume(Resume { message: message.clone(), ..Resume::default() }).await.unwrap();
+        stage.check().await;
+        let (calls, text, usd) = match message {
+            None => (&["one"][..], "first", 0.5),
+            Some(_) => (&["one", "c: go on"][..], "done", 0.75),
+        };
+        assert_eq!(
+            (play.calls(), &result.outputs.get("a").unwrap()["text"]),
+            (calls.iter().map(|call| (*call).to_owned()).collect(), &json!(text))
+        );
+        assert_eq!(result.cost_usd, Some(usd));
     }
 }
 
