@@ -74,7 +74,7 @@ impl Process {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(start: Start, redactor: Redactor) -> Result<Self, AgentError> {
+    pub async fn start(start: Start, redactor: Redactor) -> Result<Self, AgentError> {
         let program = start.program.clone();
         let stderr = Arc::new(Mutex::new(Tail::default()));
         let started = spawn(start, Duration::ZERO, |errors| {
@@ -82,7 +82,7 @@ impl Process {
             // The error for an exit quotes what was printed last.
             async move { drop(timeout(LAST_OUTPUT, drained).await) }
         });
-        let (handle, pipes) = started.map_err(|error| not_started(&program, &error))?;
+        let (handle, pipes) = started.await.map_err(|error| not_started(&program, &error))?;
         let (queue, messages) = mpsc::channel(STDIN_QUEUE);
         let (chunks, stdout) = mpsc::channel(STDOUT_QUEUE);
         let close = CancellationToken::new();

@@ -15,7 +15,7 @@ use inspan_protocol::Supervisor;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup, ProcessSession};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::family::{self, Family};
@@ -24,6 +24,11 @@ use crate::family::{self, Family};
 pub(crate) const STEP: Duration = Duration::from_secs(2);
 /// How long a killed process may take to vanish. A process stuck in the kernel can take longer than any wait.
 const VANISH: Duration = Duration::from_secs(5);
+
+/// How long a program is tried to be started, and the pauses between two attempts.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What to start.
 pub struct Start {
@@ -97,12 +102,21 @@ enum Mode {
     Guarded,
 }
 
+/// Whether the system may start the program a moment later: what it lacks, others give back, and whoever writes the
+/// program's file closes it.
+pub(crate) fn passes(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let lacking = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
+    Errno::from_io_error(error).is_some_and(|error| lacking.contains(&error))
+}
+
 /// Starts a program. Must be called within a tokio runtime. What it leaves behind may run on for `linger`, unless a guard
-/// has its own limit. `errors` takes its stderr; the exit is reported once the future that it returns is done.
+/// has its own limit. `errors` takes its stderr; the exit is reported once the future that it returns is done. While the system
+/// has no process, descriptor or memory for it, it is tried again for a minute.
 ///
 /// # Errors
 /// The program, or the guard, cannot be started.
-pub fn spawn<L: Future<Output = ()> + Send + 'static>(
+pub async fn spawn<L: Future<Output = ()> + Send + 'static>(
     start: Start,
     linger: Duration,
     errors: impl FnOnce(ChildStderr) -> L,
@@ -137,7 +151,15 @@ pub fn spawn<L: Future<Output = ()> + Send + 'static>(
         // What begins a session is started in a way that runs a file that is no program as a shell script.
         Mode::Direct => command.wrap(ProcessGroup::leader()),
     };
-    let mut child = command.spawn()?;
+    let until = Instant::now() + PATIENCE;
+    let mut pause = FIRST_PAUSE;
+    let mut child = loop {
+        match command.spawn() {
+            Err(error) if passes(&error) && Instant::now() + pause < until => sleep(pause).await,
+            started => break started?,
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    };
     let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take(), child.id());
     let (Some(stdin), Some(stdout), Some(stderr), Some(pid)) = pipes else {
         return Err(io::Error::other("the program started without its pipes"));

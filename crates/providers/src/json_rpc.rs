@@ -182,8 +182,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a program. Must be called within a tokio runtime.
-    pub(crate) fn start(start: Start, redactor: Redactor) -> Result<Self, AgentError> {
-        let process = Process::start(start, redactor)?;
+    pub(crate) async fn start(start: Start, redactor: Redactor) -> Result<Self, AgentError> {
+        let process = Process::start(start, redactor).await?;
         Ok(Self {
             process,
             codec: Codec::default(),

@@ -116,7 +116,7 @@ impl Connection {
         let (service, watch) = match transport {
             Transport::Stdio { command, arguments, environment } => {
                 let pipe =
-                    Pipe::start(&command, arguments, environment, context, &redactor).map_err(named)?;
+                    Pipe::start(&command, arguments, environment, context, &redactor).await.map_err(named)?;
                 let watch = pipe.watch();
                 let served = serve_client(us, pipe).await;
                 (served.map_err(|error| watch.fault().unwrap_or_else(|| fault::begin(&error))), Some(watch))

@@ -485,6 +485,8 @@ async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, 
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        // While the system has no process for another thread, those that are there do the work; without any it would panic.
+        .thread_keep_alive(Duration::from_secs(3600))
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))
 }

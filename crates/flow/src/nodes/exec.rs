@@ -211,8 +211,12 @@ async fn run(
         return Err(not_started(&io::ErrorKind::NotFound.into()));
     }
     let sinks = files.create(&context.redactor)?;
-    let mut process = Process::start(&call.argv, &folder, env, context.host.supervisor.clone())
-        .map_err(|error| not_started(&error))?;
+    let started = Process::start(&call.argv, &folder, env, context.host.supervisor.clone());
+    let mut process = tokio::select! {
+        biased;
+        started = started => started.map_err(|error| not_started(&error))?,
+        () = context.cancel.cancelled() => return Err(context.aborted()),
+    };
     let stdin = match &call.stdin {
         Some(Value::String(text)) => text.clone().into_bytes(),
         Some(value) => value.to_string().into_bytes(),

@@ -66,7 +66,7 @@ pub(super) async fn run(
     };
     // A program that is not there, or may not be run, will not be there the next time either.
     let failed = |error: inspan_protocol::AgentError| SendError::refusal(error.message);
-    let mut process = Process::start(start, Redactor::default()).map_err(failed)?;
+    let mut process = Process::start(start, Redactor::default()).await.map_err(failed)?;
     let stdin = process.stdin();
     if !input.is_empty() {
         // A program that has ended already shows it by its exit.

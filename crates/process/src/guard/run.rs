@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     io::{self, Write},
     os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Command, ExitCode, ExitStatus},
+    process::{Child, Command, ExitCode, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,7 @@ use rustix::{
 
 use super::watch::{GuardCommand, Watch};
 use crate::family::{kill_all, proc::descendants};
+use crate::spawn::{FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, passes};
 
 /// How long what the program left behind may still write, such as a process that writes its log.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
@@ -53,13 +54,29 @@ pub(super) fn guard(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let _refused = set_child_subreaper(Some(getpid()));
     let _named_after_its_file = thread::set_name(c"process-guard");
     // In a new group, so that a signal to its group does not reach us.
-    let started = Command::new(&program).args(arguments).process_group(0).spawn();
-    let leader = match started {
+    let mut command = Command::new(&program);
+    command.args(arguments).process_group(0);
+    let leader = match start(&mut command, &mut watch) {
         Ok(child) => Pid::from_child(&child),
         Err(error) => return refuse(&program, &error),
     };
     let_go_of_streams();
     end_as(stand_by(leader, &mut watch))
+}
+
+/// Starts the program, as soon as the system can; a call ends the attempts.
+#[expect(clippy::disallowed_methods, reason = "a separate process, whose only clock this is")]
+fn start(command: &mut Command, watch: &mut Watch) -> io::Result<Child> {
+    let until = Instant::now() + PATIENCE;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let started = command.spawn();
+        let again = started.as_ref().is_err_and(passes) && Instant::now() + pause < until;
+        if !again || !watch.wait(Some(pause)).is_empty() {
+            return started;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// How the program ended, once nothing of it is left. None if it could not even be killed.

@@ -2,6 +2,7 @@
 //! nothing else.
 
 use std::path::Path;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use inspan_protocol::{Environment, Supervisor};
@@ -16,7 +17,11 @@ fn start(script: &str, environment: &[(&str, &str)]) -> Process {
     let redactor = Redactor::new(&environment.iter().cloned().collect::<Environment>());
     let arguments = vec!["-c".to_owned(), script.to_owned()];
     let start = Start { program: "/bin/sh".into(), arguments, environment, cwd: None, supervisor: None };
-    Process::start(start, redactor).unwrap()
+    let mut started = std::pin::pin!(Process::start(start, redactor));
+    let Poll::Ready(started) = started.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it is started at once");
+    };
+    started.unwrap()
 }
 
 async fn output(process: &mut Process) -> String {
@@ -270,9 +275,29 @@ async fn a_program_that_cannot_be_started_says_why() {
             cwd: None,
             supervisor: None,
         };
-        let error = Process::start(start, Redactor::default()).unwrap_err();
+        let error = Process::start(start, Redactor::default()).await.unwrap_err();
         assert_eq!((error.code, error.message), (code, format!("cannot start {}: {why}", program.display())));
     }
+}
+
+#[tokio::test]
+async fn a_program_that_the_system_cannot_start_now_is_started_a_moment_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("tool");
+    std::fs::copy("/bin/true", &program).unwrap();
+    let writer = std::fs::OpenOptions::new().append(true).open(&program).unwrap();
+    let start = || Start {
+        program: program.clone(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        cwd: None,
+        supervisor: None,
+    };
+    let mut started = Box::pin(Process::start(start(), Redactor::default()));
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut started).await.is_err());
+    drop(writer);
+    let process = started.await.unwrap();
+    assert_eq!(process.end().await, Exit { code: Some(0), signal: None });
 }
 
 #[tokio::test]
@@ -284,7 +309,7 @@ async fn a_program_whose_guard_does_not_listen_yet_was_killed_all_the_same() {
         cwd: None,
         supervisor: Some(Supervisor::new("/bin/sh", ["-c", "exec /bin/sleep 300"])),
     };
-    let process = Process::start(start, Redactor::default()).unwrap();
+    let process = Process::start(start, Redactor::default()).await.unwrap();
     assert_eq!(process.kill().await, Exit { code: None, signal: Some(9) });
 }
 

@@ -128,7 +128,8 @@ impl Agent for AcpAgent {
                 supervisor: context.host.supervisor.clone(),
             },
             launch.redactor(),
-        )?;
+        )
+        .await?;
         Ok(Self {
             peer,
             decoder: AcpDecoder::default(),

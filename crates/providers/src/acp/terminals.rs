@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{Redactor, Supervisor};
+use futures::FutureExt;
+use inspan_protocol::{AgentError, ErrorCode, Redactor, Supervisor};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -84,6 +85,9 @@ impl Terminals {
             },
             surroundings.redactor.clone(),
         )
+        // Other messages of the agent wait for the answer, so it is given at once.
+        .now_or_never()
+        .unwrap_or_else(|| Err(AgentError::new(ErrorCode::Process, "the system has no process for it now")))
         .map_err(|error| Refusal::new(FAILED, error.message))?;
         let asked = wanted
             .output_byte_limit

@@ -174,7 +174,8 @@ impl Agent for ClaudeAgent {
                 supervisor: context.host.supervisor.clone(),
             },
             launch.redactor(),
-        )?;
+        )
+        .await?;
         let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
         decoder.watch_mcp_servers(launch.mcp_servers());
         let files = [beginning, mcp_config].into_iter().flatten().collect();

@@ -78,7 +78,7 @@ pub(super) enum CodexFrame {
 }
 
 impl CodexAgent {
-    fn launched(
+    async fn launched(
         launch: &CodexLaunch,
         store: Store,
         supervisor: Option<Supervisor>,
@@ -92,7 +92,8 @@ impl CodexAgent {
                 supervisor: supervisor.clone(),
             },
             launch.redactor(),
-        )?;
+        )
+        .await?;
         Ok(Self {
             peer,
             decoder: CodexDecoder::default(),
@@ -107,7 +108,7 @@ impl CodexAgent {
     /// Ends the program and starts it with its login stored elsewhere.
     pub(super) async fn restart(&mut self, launch: &CodexLaunch, store: Store) -> Result<(), AgentError> {
         self.end(Ending::Close).await;
-        *self = Self::launched(launch, store, self.supervisor.clone())?;
+        *self = Self::launched(launch, store, self.supervisor.clone()).await?;
         Ok(())
     }
 
@@ -211,7 +212,7 @@ impl Agent for CodexAgent {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let store = if matches!(launch.key, EnvironmentKey::First(_)) { Store::Memory } else { Store::Own };
-        Self::launched(launch, store, context.host.supervisor.clone())
+        Self::launched(launch, store, context.host.supervisor.clone()).await
     }
 
     async fn greet(&mut self, launch: &CodexLaunch) -> Result<(), AgentError> {

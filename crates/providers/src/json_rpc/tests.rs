@@ -1,5 +1,6 @@
 //! The codec over bytes cut anywhere, and the peer over small shell programs.
 
+use futures::FutureExt;
 use inspan_protocol::Redactor;
 use inspan_testkit::split_everywhere;
 use proptest::prelude::*;
@@ -82,6 +83,8 @@ fn peer(script: &str) -> Peer {
         },
         Redactor::default(),
     )
+    .now_or_never()
+    .unwrap()
     .unwrap()
 }
 

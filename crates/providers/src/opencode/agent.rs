@@ -150,7 +150,8 @@ impl Agent for OpenCodeAgent {
                 supervisor: context.host.supervisor.clone(),
             },
             launch.redactor(&password),
-        )?;
+        )
+        .await?;
         Ok(Self {
             process,
             http: Http::default(),

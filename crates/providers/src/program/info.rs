@@ -124,7 +124,8 @@ impl ProgramInfo {
         let mut process = Process::start(
             Start { program, arguments: vec!["--version".to_owned()], environment, cwd: None, supervisor },
             redactor,
-        )?;
+        )
+        .await?;
         let mut output = Vec::new();
         let reading = async {
             while let Some(bytes) = process.read().await {

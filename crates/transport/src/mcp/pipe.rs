@@ -86,7 +86,7 @@ impl PipeStatus {
 
 impl Pipe {
     /// Starts the program. It sees the environment for programs, and what is set for it.
-    pub(super) fn start(
+    pub(super) async fn start(
         command: &str,
         arguments: Vec<String>,
         set: BTreeMap<String, String>,
@@ -115,6 +115,7 @@ impl Pipe {
             },
             redactor.clone(),
         )
+        .await
         .map_err(|error| AgentError { message: format!("cannot be started: {}", error.message), ..error })?;
         let watch = PipeStatus {
             seen: Mutex::default(),

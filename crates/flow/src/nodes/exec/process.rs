@@ -39,7 +39,7 @@ pub(super) struct Ended {
 
 impl Process {
     /// Starts a program with this environment and no other.
-    pub(super) fn start(
+    pub(super) async fn start(
         argv: &[String],
         folder: &Path,
         environment: Vec<(String, String)>,
@@ -57,7 +57,8 @@ impl Process {
         let (handle, pipes) = spawn(start, LAST_OUTPUT, |pipe| {
             stderr = Some(pipe);
             ready(())
-        })?;
+        })
+        .await?;
         Ok(Self { handle, program, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr })
     }
 
