@@ -173,6 +173,10 @@ impl AttemptRunner {
             caught_up = link.catch_up(None) => caught_up?,
             () = leave.cancelled() => return Err(AttemptError::WorkerStops),
         }
+        // The session has not seen its end yet. What has ended does not run again.
+        if link.is_done {
+            return Ok(());
+        }
         if cancel.is_cancelled() {
             return link.catch_up(Some(ended(&spec, AttemptEnd::NeverBegan))).await;
         }
@@ -286,6 +290,8 @@ impl AttemptFollower<'_> {
                 _ = tick.tick() => {}
             }
             match self.exchange(None).await {
+                // Another worker has ended it.
+                Ok(()) if self.is_done => return AttemptError::GivenUp,
                 Ok(()) => worked_at = Instant::now(),
                 Err(AttemptError::Log(error)) if worked_at.elapsed() < PATIENCE => {
                     tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
@@ -377,8 +383,9 @@ impl AttemptFollower<'_> {
         self.position = segment.next();
         if segment.header.runner.as_ref() == Some(&self.runner) {
             self.waiting.drain(..segment.events.len());
-            self.is_done = segment.header.done.is_some();
         }
+        self.is_done |=
+            segment.header.done.is_some() && segment.header.by == Writer::Attempt(self.key.clone());
         if segment.header.by != Writer::Decider {
             return Ok(());
         }

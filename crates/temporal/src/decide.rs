@@ -227,6 +227,12 @@ impl Decider {
         Ok(decision)
     }
 
+    /// Forgets what is remembered of a session: its log is read anew.
+    pub async fn forget(&self, session: &SessionId) {
+        let slot = self.slot(session);
+        drop(slot.lock().await.take());
+    }
+
     fn slot(&self, session: &SessionId) -> Slot {
         let mut sessions = self.sessions.lock();
         if sessions.len() >= REMEMBERED && !sessions.contains_key(session) {
@@ -297,7 +303,10 @@ impl Decider {
         let mut stored = Stored::AsDecided;
         while !self.log.append(&session, &segment).await? {
             let Some(other) = self.log.segment(&session, segment.position).await? else { continue };
-            if other.header.by == Writer::Decider {
+            // An attempt that counts as lost may have ended meanwhile.
+            let loses =
+                || segment.events.iter().any(|event| matches!(event.event, Event::TaskInterrupted { .. }));
+            if other.header.by == Writer::Decider || (other.header.done.is_some() && loses()) {
                 return Ok(Stored::Overtaken);
             }
             stored = Stored::BehindOthers;

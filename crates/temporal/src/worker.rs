@@ -67,6 +67,9 @@ impl Decisions {
         _ctx: ActivityContext,
         asked: DecideInput,
     ) -> Result<DecideOutput, ActivityError> {
+        if asked.anew {
+            self.decider.forget(&asked.session).await;
+        }
         match self.decider.decide(&asked.session, &asked.lost, asked.stop.as_deref()).await {
             Ok(decision) => Ok(news(decision, asked)),
             Err(error) => {
@@ -327,7 +330,7 @@ mod tests {
             let ending = [1, 1_001, 2_000].map(|number| attempt(number).name()).to_vec();
             let decision = Decision { running, ending, wake_in: None, has_ended: false };
             let (lost, ending) = (Vec::new(), vec![attempt(1).name()]);
-            let asked = DecideInput { session: "s".into(), lost, stop: None, known, ending };
+            let asked = DecideInput { session: "s".into(), lost, stop: None, known, ending, anew: false };
             let news = news(decision, asked);
             (news.running, news.ending)
         };

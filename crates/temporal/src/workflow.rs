@@ -2,7 +2,12 @@
 //! again when one ends, when somebody wakes it, or when it is time. What a session does is decided by an activity, from the
 //! log; so this code decides nothing, and its history holds only names.
 
-use std::{collections::BTreeMap, pin::Pin, task::Poll, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use futures::{
     FutureExt,
@@ -30,6 +35,7 @@ use temporalio_workflow as _;
 use crate::{
     cluster::{Cluster, EngineError},
     decide::{LostAttempt, RunningAttempt},
+    log::LogPosition,
     worker::AttemptQueue,
     worker::{Attempts, Decisions},
 };
@@ -55,6 +61,12 @@ const LOSSES: u32 = 20;
 
 /// How often in a row the same worker is asked again that could not decide.
 const SAME_WORKER: u32 = 1;
+
+/// How often the session is asked again that has not seen the end of an attempt, before that counts as lost for good: four
+/// minutes.
+const UNSEEN_TIMES: u32 = 12;
+/// What a history says of this program that waits for such an end and does not begin the attempt again.
+const WAITS_FOR_ENDS: &str = "waits for ends";
 
 /// The type of the failure of an attempt that a machine could not run.
 pub(crate) const UNFIT: &str = "unfit";
@@ -88,6 +100,9 @@ pub(crate) struct DecideInput {
     /// The names of those that it has said are to end, which it leaves out too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ending: Vec<String>,
+    /// Whether the log is read anew: what was remembered of it lacks the end of an attempt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) anew: bool,
 }
 
 /// What it gives.
@@ -140,6 +155,9 @@ impl SessionWorkflow {
         let mut is_cancelled = false;
         let mut has_warned = false;
         let mut undecided = 0;
+        // The attempts that have ended, by their beginnings, and how often in a row the session did not know that of one.
+        let mut ended_attempts: BTreeSet<(String, LogPosition)> = BTreeSet::new();
+        let mut unseen_times = 0;
         loop {
             ctx.state_mut(|state| state.is_woken = false);
             let asked = DecideInput {
@@ -148,6 +166,7 @@ impl SessionWorkflow {
                 stop: stop.clone(),
                 known: flights.keys().cloned().collect(),
                 ending: names_of_ending(&flights),
+                anew: unseen_times > 0,
             };
             let Ok(decided) = ctx.execute_local_activity(Decisions::decide, asked, decision()).await else {
                 // This worker could not decide. If it still cannot, its settings may be broken, or its version too old: a task
@@ -176,8 +195,31 @@ impl SessionWorkflow {
             {
                 ctx.continue_as_new(input.clone(), ContinueAsNewOptions::default())?;
             }
+            let has_ended =
+                |attempt: &RunningAttempt| ended_attempts.contains(&(attempt.name(), attempt.begun.clone()));
+            let (unseen, running): (Vec<_>, Vec<_>) = decided.running.into_iter().partition(has_ended);
+            // An older version has begun it again: its history says so.
+            let (unseen, running) = match unseen.is_empty() || ctx.patched(WAITS_FOR_ENDS) {
+                true => (unseen, running),
+                false => (Vec::new(), unseen.into_iter().chain(running).collect()),
+            };
+            unseen_times = if unseen.is_empty() { 0 } else { unseen_times + 1 };
+            if unseen_times > UNSEEN_TIMES {
+                unseen_times = 0;
+                let why = "it has ended, and its end is not in the log of the session: the folder or bucket of the sessions loses what is written, or shows it late";
+                lost.extend(
+                    unseen
+                        .into_iter()
+                        .map(|attempt| LostAttempt { given_up: Some(why.to_owned()), ..attempt.into() }),
+                );
+                continue;
+            }
+            let wake_in_ms = match unseen_times {
+                0 => decided.wake_in_ms,
+                times => Some(decided.wake_in_ms.unwrap_or(u64::MAX).min(1000 << (times - 1).min(5))),
+            };
             if may_begin(history, || goes_on(ctx, &input, &mut has_warned)) {
-                for attempt in decided.running {
+                for attempt in running {
                     flights.entry(attempt.name()).or_insert_with(|| begin(ctx, &input, attempt));
                 }
             }
@@ -188,7 +230,7 @@ impl SessionWorkflow {
                 .filter_map(|name| flights.get(name))
                 .for_each(|flight| flight.cancel.cancel());
             let timer_token = detached();
-            let timer = match decided.wake_in_ms {
+            let timer = match wake_in_ms {
                 Some(ms) => {
                     let in_time = Duration::from_millis(ms.max(1));
                     let options =
@@ -231,8 +273,11 @@ impl SessionWorkflow {
             timer_token.cancel();
             if let Some((name, end)) = ended
                 && let Some(flight) = flights.remove(&name)
-                && let Err(error) = end
             {
+                let Err(error) = end else {
+                    ended_attempts.insert((name, flight.attempt.begun));
+                    continue;
+                };
                 if matches!(error, ActivityExecutionError::Cancelled(_)) {
                     // Workers never say that.
                     lost.push(LostAttempt { never_began: true, ..flight.attempt.into() });

@@ -78,6 +78,27 @@ async fn nothing_is_stored_where_a_folder_is_not_mounted_any_more() {
     assert_eq!(facts.last().map(String::as_str), Some("harness:complete"));
 }
 
+#[tokio::test]
+async fn an_attempt_that_has_ended_does_not_run_again() {
+    let (cluster, folder) = (TestCluster::new(), tempfile::tempdir().unwrap());
+    let paid = folder.path().join("paid");
+    let flow = format!(
+        "flow: {{ name: once }}\nnodes:\n  - {{ id: pay, type: exec, input: {{ argv: [sh, -c, 'echo paid >> {}'] }} }}\n",
+        paid.display()
+    );
+    let session = cluster.add("flow-1", &flow).await;
+    let begun = cluster.decider().decide(&session, &[], None).await.unwrap();
+    // Who decides has not seen the end yet, and names the attempt again.
+    for _ in 0..2 {
+        cluster.runner().run(&session, &begun.running[0], CancellationToken::new()).await.unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(paid).unwrap(), "paid\n");
+    let decider = cluster.decider();
+    decider.decide(&session, &[], None).await.unwrap();
+    decider.forget(&session).await;
+    assert!(decider.decide(&session, &[], None).await.unwrap().has_ended);
+}
+
 /// A machine whose settings are broken.
 struct Broken;
 
