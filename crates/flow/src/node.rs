@@ -114,7 +114,12 @@ impl NodeContext {
     /// Whether the agent of the interrupted attempt has said or done anything, so that its vendor has the prompt. Without a
     /// log, or if that cannot be read, it is taken for granted.
     pub(crate) async fn has_answered(&self) -> bool {
-        self.has_emitted(is_answer).await
+        !self.ground.is_log_current() || self.has_emitted(is_answer).await.unwrap_or(true)
+    }
+
+    /// Whether the log has something that it has said or done.
+    pub(crate) async fn is_known_to_have_answered(&self) -> bool {
+        self.has_emitted(is_answer).await == Some(true)
     }
 
     /// Whether a turn of the agent of the interrupted attempt has ended whole. An agent that forgets a turn that is cut counts
@@ -122,12 +127,12 @@ impl NodeContext {
     pub(crate) async fn has_ended_turn(&self) -> bool {
         let is_whole =
             |event: &Event| matches!(event, Event::AgentUsage { usage, .. } if *usage != Usage::default());
-        self.has_emitted(is_whole).await
+        !self.ground.is_log_current() || self.has_emitted(is_whole).await.unwrap_or(true)
     }
 
     /// The output of the interrupted attempt's agent, if it had answered and waited for messages.
     pub(crate) async fn answered(&self) -> Option<Value> {
-        let (store, places) = self.worked_in()?;
+        let (store, places) = self.worked_in().filter(|_| self.ground.is_log_current())?;
         for (session, path, since) in places {
             let mut last = None;
             let read = first_after_start(store, session, path, since, |event| {
@@ -150,21 +155,21 @@ impl NodeContext {
         None
     }
 
-    async fn has_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> bool {
-        let Some((store, places)) = self.worked_in() else { return true };
+    /// Whether the agent of the interrupted attempt has emitted such an event. None without a log, or if that cannot be read.
+    async fn has_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> Option<bool> {
+        let (store, places) = self.worked_in()?;
         for (session, path, since) in places {
             let is_wanted =
                 |event: &Envelope| event.context.task.as_ref() == Some(path) && is_wanted(&event.event);
             let found = first_after_start(store, session, path, since, is_wanted).await;
-            if found.map_or(true, |found| found.is_some()) {
-                return true;
+            if found.ok()?.is_some() {
+                return Some(true);
             }
         }
-        false
+        Some(false)
     }
 
-    /// Where the agent of the interrupted attempt has worked, the newest first, and since when. None without a log that has
-    /// what agents say.
+    /// Where the agent of the interrupted attempt has worked, the newest first, and since when. None without a log.
     fn worked_in(&self) -> Option<(&dyn RunStore, impl Iterator<Item = (&SessionId, &NodePath, Timestamp)>)> {
         let ((store, session), cut) = self.ground.log().zip(self.interrupted.as_ref())?;
         let newest = match &cut.before {
@@ -172,7 +177,7 @@ impl NodeContext {
             None => (session, &self.path, cut.since.unwrap_or_default()),
         };
         let older = cut.older.iter().rev().map(|(session, path)| (session, path, Timestamp::default()));
-        self.ground.is_log_current().then(|| (store, [newest].into_iter().chain(older)))
+        Some((store, [newest].into_iter().chain(older)))
     }
 
     /// Asks a person, and waits for the answer until the attempt is cancelled. The question that was open when the attempt

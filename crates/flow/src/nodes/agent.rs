@@ -36,7 +36,7 @@ async fn run(
     let answered = answered(&*provider, &context, &input).await;
     let unheard = match answered {
         Some(_) => None,
-        None => unheard(&context).map(|mail| (input.clone(), mail)),
+        None => unheard(&*provider, &context).await.map(|mail| (input.clone(), mail)),
     };
     let run = match (answered, &context.conversation, &context.branches) {
         (Some(output), Some(known), _) => agent(&provider, &context, input)
@@ -85,11 +85,15 @@ async fn answered(provider: &dyn DynProvider, context: &NodeContext, input: &Val
 }
 
 /// Whether the conversation that is resumed may never have got its prompt, or cannot be resumed: it was named, and then everything
-/// died before it said anything. Gives the messages that wait for it.
-fn unheard(context: &NodeContext) -> Option<Vec<String>> {
+/// died before its agent said or did anything, or the agent forgets a turn that is cut. Gives the messages that wait for it.
+async fn unheard(provider: &dyn DynProvider, context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
     let is_new = context.conversation.as_ref().is_some_and(|known| known.turns == 0);
-    is_new.then(|| if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
+    let forgets = || provider.descriptor().capabilities.forgets_cut_turns;
+    if !is_new || !(forgets() || !context.is_known_to_have_answered().await) {
+        return None;
+    }
+    Some(if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
 }
 
 /// The input as the next turn of the conversation that the node continues, if there is one yet.

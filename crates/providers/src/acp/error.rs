@@ -242,10 +242,18 @@ pub(super) fn loaded_empty(session: &ProviderSessionId) -> AgentError {
 
 /// The error for a conversation that cannot be resumed.
 ///
-/// Agents have no common code for an unknown one, so any unclassified error is taken for that.
+/// Agents have no common code for an unknown one, so an unclassified error is taken for that, unless it is an internal one
+/// that speaks of nothing of the kind: the same conversation may be there a moment later.
 pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> AgentError {
+    const INTERNAL: i64 = -32603;
     let refused = refused(error);
+    let data = error.data.as_ref().map(Value::to_string).unwrap_or_default();
+    let said = format!("{} {data}", error.message).to_lowercase();
+    let tells = ["session", "conversation", "not found", "no such", "unknown", "resume"]
+        .iter()
+        .any(|word| said.contains(word));
     match refused.code {
+        _ if error.code == INTERNAL && !tells => refused,
         ErrorCode::Network | ErrorCode::InvalidRequest | ErrorCode::Protocol => {
             let message = format!("the agent cannot resume the conversation {session}: {}", words(error));
             let error = AgentError::new(ErrorCode::InvalidRequest, message);
@@ -370,6 +378,15 @@ mod tests {
             ),
             (error(-32602, "Invalid session identifier format.", Value::Null), true),
             (error(-32002, "Resource not found: ses_nope", Value::Null), true),
+            (
+                error(
+                    -32603,
+                    "Internal error",
+                    json!({ "details": "No conversation found with ID ses_nope" }),
+                ),
+                true,
+            ),
+            (error(-32603, "Internal error: database is locked", Value::Null), false),
             (error(-32601, "Method not found", Value::Null), true),
             (error(-32000, "Authentication required", Value::Null), false),
             (error(429, "too many requests", Value::Null), false),
