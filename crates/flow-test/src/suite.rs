@@ -231,15 +231,12 @@ impl Suite {
                 }
             }
         };
-        if threads == 1 {
-            work();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(work);
-                }
-            });
-        }
+        // Not on the thread of the caller, which may be one of a runtime.
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(work);
+            }
+        });
         all.into_inner().unwrap_or_else(PoisonError::into_inner).done.into_values().collect()
     }
 

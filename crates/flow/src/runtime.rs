@@ -369,6 +369,7 @@ impl FlowRunner {
             Err(RunError::Store(
                 error @ (StoreError::Full { .. }
                 | StoreError::Locked { .. }
+                | StoreError::Unreachable(_)
                 | StoreError::Io { .. }
                 | StoreError::ReadOnly { .. }),
             )) => Err(RunError::NotStored { session, error }),

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 use inspan_flow::{
     Diagnostics, FlowError, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Loaded, NodeRegistry,
-    RunError, builtin_nodes, compile, load,
+    RunError, WhenWaiting, builtin_nodes, compile, load,
 };
 use serde_json::{Map, Value};
 
@@ -85,7 +85,8 @@ impl Flow {
     }
 
     /// Runs the flow in a new session, which is not stored. Agents and commands see no environment variable; use
-    /// [`Flow::runner`] to give them some.
+    /// [`Flow::runner`] to give them some. Nobody can answer a question: the session ends with the outcome `Waiting` where
+    /// nothing but an answer is left to come.
     ///
     /// # Errors
     /// [`Error::Input`] and [`Error::Run`].
@@ -95,7 +96,8 @@ impl Flow {
             Value::Null => Map::new(),
             other => return Err(Error::Input(other)),
         };
-        Ok(self.runner().build().run(input).await?)
+        let runner = self.runner().when_waiting(WhenWaiting::LeaveUnlessTimed).build();
+        Ok(runner.run(input).await?)
     }
 }
 

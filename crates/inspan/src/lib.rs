@@ -108,7 +108,8 @@ pub mod provider {
 /// What it takes to write a node type for flows.
 pub mod node {
     pub use inspan_flow::{
-        DescribeNode, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
+        Computed, DescribeNode, Effects, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo,
+        Occupies, builtin_nodes,
     };
 }
 

@@ -177,7 +177,9 @@ pub async fn spawn<L: Future<Output = ()> + Send + 'static>(
 impl Handle {
     /// How it ended, if it has.
     pub fn exit(&self) -> Option<Exit> {
-        self.exit.borrow().map(|status| status.map(Exit::from).unwrap_or_default())
+        let ended = self.exit.borrow().map(|status| status.map(Exit::from).unwrap_or_default());
+        // With the runtime in which it was started the program is gone too.
+        ended.or_else(|| self.exit.has_changed().is_err().then(Exit::default))
     }
 
     /// Waits for it to end by itself. Nothing if it could not be waited for.

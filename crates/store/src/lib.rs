@@ -398,7 +398,8 @@ pub enum StoreError {
         /// The process that runs it.
         owner: Box<Owner>,
     },
-    /// Those who would run the session do not answer; nothing was stored.
+    /// Those who would run or store the session do not answer; nothing was stored. As with [`StoreError::Locked`], the end of
+    /// finished work is held and stored again for a minute.
     #[error("{0}; nothing was stored")]
     Unreachable(String),
     /// A session or a command to it is stored, and those who run it were not told.

@@ -322,7 +322,9 @@ impl FlowRunnerBuilder {
         FlowRunner {
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
-            all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
+            // They are read at the end.
+            all: (self.with_events && self.store.is_none())
+                .then(|| hub.subscribe_up_to(Filter::all(), usize::MAX)),
             _end: EndOfSession(handle.clone()),
             handle,
             late,

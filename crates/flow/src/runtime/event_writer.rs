@@ -212,7 +212,7 @@ impl EventWriter {
         let ends = |event: &Arc<Envelope>| event.event.is_end();
         match error {
             _ if self.gave_up => false,
-            StoreError::Locked { .. } => true,
+            StoreError::Locked { .. } | StoreError::Unreachable(_) => true,
             StoreError::Full { .. } => self.in_flight || self.pending.iter().any(ends),
             _ => false,
         }
