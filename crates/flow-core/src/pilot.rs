@@ -68,6 +68,9 @@ pub struct AttemptSpec {
     /// The environment variables with keys that its program may see.
     #[serde(default, skip_serializing_if = "no_secrets")]
     pub secrets: Arc<[String]>,
+    /// How many milliseconds it may take, of a time that begins when a machine has begun it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 impl AttemptSpec {
@@ -293,6 +296,11 @@ impl Pilot {
         format!("{task}.{attempt}.confirm").into()
     }
 
+    /// Has the time of a running attempt end at another moment than by its `task:start`: no machine had begun it then.
+    pub fn put_off(&mut self, node: TaskRef, deadline: Timestamp) {
+        self.run.put_off_attempt(node, deadline);
+    }
+
     /// When to decide again even if nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
         self.run.wake_at()
@@ -387,6 +395,7 @@ impl Pilot {
                 mail,
                 pool: spec.pool.clone(),
                 secrets: self.run.state().body(self.run.graph(), node.frame).secrets.clone(),
+                timeout_ms: spec.policy.timeout.map(|timeout| timeout.as_millis() as u64),
             }),
             Ok(Computed::Done(end)) => Err(done(end)),
             Err(error) => Err(done(Err(error))),

@@ -467,6 +467,12 @@ impl Run {
         }
     }
 
+    /// Has the time of a running attempt end at this moment.
+    pub(crate) fn put_off_attempt(&mut self, node: TaskRef, deadline: Timestamp) {
+        self.facts.put_off_attempt(node, deadline);
+        self.agenda.update(&self.graph, &self.facts);
+    }
+
     fn flow_deadline(&self) -> Option<Timestamp> {
         let left = self.graph.flow().policy.timeout?.saturating_sub(self.facts.used);
         Some(self.facts.started_at()? + self.facts.rested + left)

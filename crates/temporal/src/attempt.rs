@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -38,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_LOCK: Duration = Duration::from_secs(30 * 60);
 /// How often it looks whether that worker has ended.
 const LOCK_LOOK: Duration = Duration::from_millis(500);
+/// A session hears at once of an attempt with a timeout that began so much later than it was given to the workers.
+const LATE: Duration = Duration::from_secs(1);
 /// The facts after which a session has nothing to decide.
 const UNREMARKABLE: [&str; 4] = ["agent:start", "agent:turn", "agent:session", "agent:complete"];
 
@@ -62,6 +64,9 @@ pub enum AttemptError {
     /// The worker stops.
     #[error("the worker stops")]
     WorkerStops,
+    /// The worker stops, and has not begun it.
+    #[error("the worker stops before it has begun the attempt")]
+    NeverBegan,
     /// This machine cannot run it; another one perhaps can.
     #[error("machine `{machine}` cannot run it: {why}")]
     Unfit {
@@ -103,31 +108,41 @@ impl AttemptRunner {
 
     /// Waits until no other worker of this machine runs the node: one that was frozen or has lost the server may still be
     /// in its conversation.
-    async fn lock(&self, spec: &AttemptSpec, cancel: &CancellationToken) -> Result<AttemptLock, AttemptEnd> {
-        let failed = |why: String| AttemptEnd::Error(AgentError::new(ErrorCode::Process, why));
+    async fn lock(
+        &self,
+        spec: &AttemptSpec,
+        cancel: &CancellationToken,
+    ) -> Result<Result<AttemptLock, AttemptEnd>, AttemptError> {
+        let failed = |why: String| AgentError::new(ErrorCode::Process, why);
         let (since, mut is_reported) = (Instant::now(), false);
         loop {
             if cancel.is_cancelled() {
-                return Err(AttemptEnd::NeverBegan);
+                return Ok(Err(AttemptEnd::NeverBegan));
             }
             let holder = match AttemptLock::take(&self.locks, &spec.session, &spec.path) {
-                Ok(Locked::Taken(lock)) => return Ok(lock),
+                Ok(Locked::Taken(lock)) => return Ok(Ok(lock)),
                 Ok(Locked::Held(holder)) => holder,
                 Err(error) => {
                     let folder = self.locks.display();
-                    return Err(failed(format!("the attempt was not locked in {folder}: {error}")));
+                    return Err(
+                        self.unfit(failed(format!("the attempt was not locked in {folder}: {error}")))
+                    );
                 }
             };
             if since.elapsed() >= LONGEST_LOCK {
-                return Err(failed(format!(
+                return Ok(Err(AttemptEnd::Error(failed(format!(
                     "another worker of this machine has been running it for {LONGEST_LOCK:?}: {holder}"
-                )));
+                )))));
             }
             if !std::mem::replace(&mut is_reported, true) {
                 tracing::warn!(session = %spec.session, node = %spec.path, %holder, "another worker of this machine still runs it");
             }
             let _cancelled = timeout(LOCK_LOOK, cancel.cancelled()).await;
         }
+    }
+
+    fn unfit(&self, why: AgentError) -> AttemptError {
+        AttemptError::Unfit { machine: self.machine.clone(), why }
     }
 
     /// Runs an attempt to its end, which is in the log when this returns. `leave` ends it without one: another worker
@@ -138,14 +153,35 @@ impl AttemptRunner {
         attempt: &RunningAttempt,
         leave: CancellationToken,
     ) -> Result<(), AttemptError> {
+        let began = Arc::default();
+        let ended = self.run_here(session, attempt, leave, &began).await;
+        // Nobody is asked about an effect of what its machine could not begin.
+        ended.map_err(|error| match error {
+            error if began.get().is_some() => error,
+            AttemptError::WorkerStops => AttemptError::NeverBegan,
+            error @ (AttemptError::Log(_) | AttemptError::Unknown { .. }) => {
+                self.unfit(AgentError::new(ErrorCode::Process, error.to_string()))
+            }
+            error => error,
+        })
+    }
+
+    /// The same; `began` has when its node began.
+    async fn run_here(
+        &self,
+        session: &SessionId,
+        attempt: &RunningAttempt,
+        leave: CancellationToken,
+        began: &Arc<OnceLock<Timestamp>>,
+    ) -> Result<(), AttemptError> {
         let unknown = || AttemptError::Unknown { session: session.clone(), attempt: attempt.name() };
         let record = self.log.record(session).await?;
         let begun = self.log.segment(session, attempt.begun).await?.ok_or_else(unknown)?;
         let spec = begun.header.begin.iter().find(|spec| AttemptKey::of(spec) == attempt.key);
         let spec = spec.cloned().ok_or_else(unknown)?;
-        let began = begun.events.last().map_or(Timestamp::default(), |event| event.timestamp);
-        let clock = LaterClock::not_before(began, Arc::clone(&self.clock));
-        let hub = Hub::new(session.clone(), clock, Arc::new(RandomIds::new()));
+        let given = begun.events.last().map_or(Timestamp::default(), |event| event.timestamp);
+        let clock: Arc<dyn Clock> = LaterClock::not_before(given, Arc::clone(&self.clock));
+        let hub = Hub::new(session.clone(), Arc::clone(&clock), Arc::new(RandomIds::new()));
         hub.start_session();
         let cancel = CancellationToken::new();
         let events = hub.subscribe_up_to(Filter::all(), BACKLOG);
@@ -158,6 +194,9 @@ impl AttemptRunner {
             session,
             key: attempt.key.clone(),
             spec: spec.clone(),
+            given,
+            began: Arc::clone(began),
+            is_to_say_when: spec.timeout_ms.is_some(),
             position: begun.next(),
             hub: hub.clone(),
             cancel: cancel.clone(),
@@ -181,7 +220,7 @@ impl AttemptRunner {
             return link.catch_up(Some(ended(&spec, AttemptEnd::NeverBegan))).await;
         }
         let work = async {
-            let _lock = match self.lock(&spec, &cancel).await {
+            let _lock = match self.lock(&spec, &cancel).await? {
                 Ok(lock) => lock,
                 Err(end) => return Ok(ended(&spec, end)),
             };
@@ -190,8 +229,12 @@ impl AttemptRunner {
             let hosted = task::spawn_blocking(move || host.attempt(&of)).await;
             let hosted =
                 hosted.unwrap_or_else(|failed| Err(AgentError::new(ErrorCode::Process, failed.to_string())));
-            let HostedAttempt { session: hosted, providers } =
-                hosted.map_err(|why| AttemptError::Unfit { machine: self.machine.clone(), why })?;
+            let HostedAttempt { session: hosted, providers } = hosted.map_err(|why| self.unfit(why))?;
+            if let Some(name) = hosted.context.lacks(&spec.secrets) {
+                let why =
+                    format!("the environment variable {name}, which the flow's `secrets` name, is not set");
+                return Err(self.unfit(AgentError::new(ErrorCode::ConfigMissing, why)));
+            }
             // Who decided may be another machine.
             let spec = match (&begun.header.artifacts, hosted.context.artifacts()) {
                 (Some(decided), Some(here)) => spec.clone().with_artifacts(decided, here),
@@ -205,6 +248,7 @@ impl AttemptRunner {
                 log: Some((store, session.clone())),
                 is_log_current: false,
             });
+            let _first = began.set(clock.now());
             let done = run_attempt(Arc::clone(&hosted.nodes), spec, Progress::default(), ground).await;
             providers.shutdown().await;
             Ok(done)
@@ -254,6 +298,11 @@ struct AttemptFollower<'a> {
     session: &'a SessionId,
     key: AttemptKey,
     spec: AttemptSpec,
+    /// When it was given to the workers, and when it began here.
+    given: Timestamp,
+    began: Arc<OnceLock<Timestamp>>,
+    /// Whether the log is to have when it began, and does not.
+    is_to_say_when: bool,
     /// Where the log continues.
     position: LogPosition,
     hub: Hub,
@@ -348,7 +397,7 @@ impl AttemptFollower<'_> {
         while let Some(event) = self.events.try_next() {
             self.take(event);
         }
-        while !self.is_done && (!self.waiting.is_empty() || done.is_some()) {
+        while !self.is_done && (!self.waiting.is_empty() || done.is_some() || self.began_unsaid().is_some()) {
             let segment = self.next_segment(done.as_ref());
             if !self.log.append(self.session, &segment).await? {
                 if let Some(other) = self.log.segment(self.session, self.position).await? {
@@ -358,11 +407,18 @@ impl AttemptFollower<'_> {
             }
             self.receive(&segment)?;
             let is_notable = |name: &str| FACTS.contains(&name) && !UNREMARKABLE.contains(&name);
-            if !self.is_done && segment.events.iter().any(|event| is_notable(event.event.name())) {
+            let is_late = segment.header.began.is_some_and(|at| at.since(self.given) >= LATE);
+            if !self.is_done && (is_late || segment.events.iter().any(|event| is_notable(event.event.name())))
+            {
                 (self.notify)(self.session.clone()).await;
             }
         }
         Ok(())
+    }
+
+    /// When it began, if the log does not have that yet.
+    fn began_unsaid(&self) -> Option<Timestamp> {
+        self.began.get().copied().filter(|_| self.is_to_say_when)
     }
 
     /// What the log does not have yet, as far as it is appended at once; with the end if that is all.
@@ -370,6 +426,7 @@ impl AttemptFollower<'_> {
         let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.position);
         segment.header.machine = Some(self.machine.to_owned());
         segment.header.runner = Some(self.runner.clone());
+        segment.header.began = self.began_unsaid();
         segment.events = self.waiting.iter().take(BATCH).cloned().collect();
         let is_last = segment.events.len() == self.waiting.len();
         segment.header.done = done.filter(|_| is_last).cloned();
@@ -383,6 +440,7 @@ impl AttemptFollower<'_> {
         self.position = segment.next();
         if segment.header.runner.as_ref() == Some(&self.runner) {
             self.waiting.drain(..segment.events.len());
+            self.is_to_say_when &= segment.header.began.is_none();
         }
         self.is_done |=
             segment.header.done.is_some() && segment.header.by == Writer::Attempt(self.key.clone());

@@ -3,6 +3,7 @@
 
 mod live;
 mod mail;
+mod unbegun;
 mod waits;
 
 use std::{
@@ -92,7 +93,7 @@ pub struct LostAttempt {
     /// Whether it was to end, and no worker had taken it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_began: bool,
-    /// Whether the machine that took it could not begin it.
+    /// Whether the machine that took it has not begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unfit: bool,
 }

@@ -40,4 +40,5 @@ mod tests {
     mod messages;
     mod requests;
     mod sessions;
+    mod unbegun;
 }

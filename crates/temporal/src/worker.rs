@@ -24,7 +24,7 @@ use crate::{
     cluster::{Cluster, EngineError},
     decide::{Decider, Decision, RunningAttempt, SessionHost},
     log::SharedLog,
-    workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow, UNFIT},
+    workflow::{AttemptInput, DecideInput, DecideOutput, NEVER_BEGAN, SessionWorkflow, UNFIT},
 };
 
 /// The pool of the nodes that name none.
@@ -127,16 +127,15 @@ impl Attempts {
             }
         };
         ended.map_err(|error| {
-            if !matches!(error, AttemptError::WorkerStops) {
+            if !matches!(error, AttemptError::WorkerStops | AttemptError::NeverBegan) {
                 tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt has no end");
             }
-            match error {
-                AttemptError::Unfit { .. } => ApplicationFailure::builder(anyhow::anyhow!(error))
-                    .type_name(UNFIT.to_owned())
-                    .build()
-                    .into(),
-                error => failure(&error.to_string()),
-            }
+            let kind = match error {
+                AttemptError::Unfit { .. } => UNFIT,
+                AttemptError::NeverBegan => NEVER_BEGAN,
+                error => return failure(&error.to_string()),
+            };
+            ApplicationFailure::builder(anyhow::anyhow!(error)).type_name(kind.to_owned()).build().into()
         })
     }
 }

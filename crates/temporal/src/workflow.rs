@@ -68,6 +68,8 @@ const UNSEEN_TIMES: u32 = 12;
 /// What a history says of this program that waits for such an end and does not begin the attempt again.
 const WAITS_FOR_ENDS: &str = "waits for ends";
 
+/// The type of the failure of an attempt whose worker stopped before it had begun it.
+pub(crate) const NEVER_BEGAN: &str = "neverBegan";
 /// The type of the failure of an attempt that a machine could not run.
 pub(crate) const UNFIT: &str = "unfit";
 /// How often an attempt of one place may be given up for that before it fails.
@@ -284,7 +286,8 @@ impl SessionWorkflow {
                     continue;
                 }
                 let path = flight.attempt.key.path.to_string();
-                let unfit = unfit(&error);
+                let unfit = failed_as(UNFIT, &error);
+                let is_unfit = unfit.is_some() || failed_as(NEVER_BEGAN, &error).is_some();
                 let unfit_times = unfits.entry(path.clone()).or_default();
                 *unfit_times += u32::from(unfit.is_some());
                 let times = losses.entry(path).or_default();
@@ -304,7 +307,7 @@ impl SessionWorkflow {
                     let pause = Duration::from_millis(unit * u64::from(*times));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
-                lost.push(LostAttempt { given_up, is_unfit: unfit.is_some(), ..flight.attempt.into() });
+                lost.push(LostAttempt { given_up, is_unfit, ..flight.attempt.into() });
             }
         }
     }
@@ -333,10 +336,10 @@ pub async fn replay_history(history: &[u8]) -> Result<(), String> {
     replayer.replay_workflow(history).await.map_err(|error| error.to_string())
 }
 
-/// Why a machine could not run an attempt that it took.
-fn unfit(error: &ActivityExecutionError) -> Option<String> {
+/// What the machine that took an attempt says about a failure of this type.
+fn failed_as(kind: &str, error: &ActivityExecutionError) -> Option<String> {
     match error.cause() {
-        Some(IncomingError::Application(failed)) if failed.type_name() == Some(UNFIT) => {
+        Some(IncomingError::Application(failed)) if failed.type_name() == Some(kind) => {
             Some(failed.to_string())
         }
         _ => None,

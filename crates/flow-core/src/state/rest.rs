@@ -144,6 +144,12 @@ impl Facts {
         }
     }
 
+    /// The time of a running attempt ends at this moment.
+    pub(crate) fn put_off_attempt(&mut self, task: TaskRef, deadline: Timestamp) {
+        self.node_mut(task).deadline = Some(deadline);
+        self.touched.push(task);
+    }
+
     fn interrupt(&mut self, graph: &Graph, task: TaskRef, message: Option<&str>) {
         let spec = self.spec(graph, task);
         let progress = self.progress;

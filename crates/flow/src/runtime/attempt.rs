@@ -98,6 +98,12 @@ impl AttemptContext {
             .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name))
     }
 
+    /// The first of these environment variables that is not set here. Where no program is run none is needed.
+    pub fn lacks<'s>(&self, secrets: &'s [String]) -> Option<&'s str> {
+        let runs = matches!(self.calls, NodeCalls::Make | NodeCalls::Record(_));
+        secrets.iter().map(String::as_str).find(|name| runs && self.host.env.get(name).is_none())
+    }
+
     /// Knows the secrets of the environment.
     pub fn redactor(&self) -> &Redactor {
         &self.redactor

@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use inspan_engine::Clock;
@@ -21,6 +22,7 @@ use inspan_protocol::{
 use super::{
     Before, Decision, HostedSession, LostAttempt, Machines, RunningAttempt,
     mail::{Outbox, ends_node, tells_of},
+    unbegun::Unbegun,
     waits::{AttemptWait, Due, only_waits},
 };
 use crate::log::{AttemptKey, CommandOutcome, LogError, LogPosition, Segment, SharedLog, Summary, Writer};
@@ -49,6 +51,8 @@ pub(super) struct Live {
     resumed: u64,
     /// Where the log says what each attempt that runs is to do.
     attempts: BTreeMap<AttemptKey, RunningAttempt>,
+    /// Those of them whose timeout begins once a worker has begun them.
+    unbegun: Unbegun,
     /// Those of them that the log says are to end.
     ending: BTreeSet<AttemptKey>,
     /// Attempts that only wait.
@@ -101,6 +105,7 @@ impl Live {
             keyed: KeyedRequests::default(),
             resumed: 0,
             attempts: BTreeMap::new(),
+            unbegun: Unbegun::default(),
             ending: BTreeSet::new(),
             waits: BTreeMap::new(),
             outbox: Outbox::default(),
@@ -146,8 +151,18 @@ impl Live {
         for spec in segment.header.begin.iter().filter(|spec| only_waits(&spec.node_type)) {
             self.wait(spec, self.last_at);
         }
-        if let (Writer::Attempt(key), Some(done)) = (&segment.header.by, &segment.header.done) {
-            self.done.push_back((key.clone(), done.end.clone()));
+        if let Writer::Attempt(key) = &segment.header.by {
+            // A worker of an older version does not say when it began.
+            let first = || segment.events.first().map(|event| event.timestamp);
+            if let Some(at) = segment.header.began.or_else(first)
+                && let Some(deadline) = self.unbegun.began(key, at)
+                && let Some(task) = self.running(key)
+            {
+                self.pilot.put_off(task, deadline);
+            }
+            if let Some(done) = &segment.header.done {
+                self.done.push_back((key.clone(), done.end.clone()));
+            }
         }
         let is_fact = |event: &Arc<Envelope>| FACTS.contains(&event.event.name());
         if !segment.events.iter().all(is_fact) {
@@ -208,7 +223,15 @@ impl Live {
                 pool: spec.pool.clone(),
                 only_waits: only_waits(&spec.node_type),
             };
-            self.attempts.insert(attempt.key.clone(), attempt);
+            let key = attempt.key.clone();
+            let waits_for_worker = !attempt.only_waits;
+            self.attempts.insert(key.clone(), attempt);
+            if let Some(timeout) = spec.timeout_ms.filter(|_| waits_for_worker)
+                && let Some(task) = self.running(&key)
+                && let Some(deadline) = self.pilot.run().state().node(task).deadline
+            {
+                self.unbegun.put(key, Duration::from_millis(timeout), self.last_at, deadline);
+            }
         }
         self.ending.extend(segment.header.cancel.iter().cloned());
         let newest = segment.header.answers.iter().map(|(number, _)| *number).max();
@@ -355,6 +378,11 @@ impl Live {
             let mut lacking = self.pilot.pick_up();
             lacking.retain(|spec| !self.attempts.contains_key(&AttemptKey::of(spec)));
             lacking.into_iter().for_each(|spec| self.begin(spec, step));
+        }
+        for (key, deadline) in self.unbegun.put_off(now) {
+            if let Some(task) = self.running(&key) {
+                self.pilot.put_off(task, deadline);
+            }
         }
         while step.events.len() < BATCH {
             let mut todo = Vec::new();
@@ -520,6 +548,7 @@ impl Live {
         ended.iter().for_each(|key| drop(self.attempts.remove(key)));
         self.waits.retain(|key, _| self.attempts.contains_key(key));
         self.ending.retain(|key| self.attempts.contains_key(key));
+        self.unbegun.retain(|key| self.attempts.contains_key(key));
         let waits = self.waits.values().filter_map(|wait| wait.wake_at(now));
         let wake_at = waits.chain(self.pilot.wake_at()).min();
         let status = self.pilot.run().state().status();

@@ -61,6 +61,9 @@ pub(crate) struct Header {
     /// What distinguishes who runs an attempt from another one who does: the server may start one twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runner: Option<String>,
+    /// When the attempt of the writer began there, if it has a timeout: its time runs from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) began: Option<Timestamp>,
     /// Attempts that begin, once this is stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) begin: Vec<AttemptSpec>,
@@ -184,6 +187,7 @@ impl Segment {
             by,
             machine: None,
             runner: None,
+            began: None,
             begin: Vec::new(),
             artifacts: None,
             cancel: Vec::new(),

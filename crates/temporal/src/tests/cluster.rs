@@ -9,7 +9,9 @@ use std::{
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
 use inspan_flow_core::{Graph, Loaded, Parent, ParentKind, SessionRecord, check_input, compile};
-use inspan_protocol::{AgentError, BudgetRaise, Envelope, ErrorCode, Host, IntoProvider, SessionId};
+use inspan_protocol::{
+    AgentError, BudgetRaise, Envelope, ErrorCode, Host, IntoProvider, NodePath, SessionId,
+};
 use inspan_providers::{EchoProvider, ScriptedProvider};
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
@@ -19,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AttemptRunner, Decider, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
     SessionWaker, SharedLog, SharedStore,
+    lock::{AttemptLock, Locked},
     log::{Segment, Writer},
 };
 
@@ -26,7 +29,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Flows of the types that need no vendor.
-struct Machine;
+pub(super) struct Machine;
 
 impl SessionHost for Machine {
     fn attempt(&self, record: &SessionRecord) -> Result<HostedAttempt, AgentError> {
@@ -64,7 +67,7 @@ fn providers() -> ProviderRegistry {
 
 /// A log and the machines that share it.
 pub(super) struct TestCluster {
-    log: SharedLog,
+    pub(super) log: SharedLog,
     locks: tempfile::TempDir,
     pub(super) store: Arc<SharedStore>,
     graphs: std::sync::Mutex<BTreeMap<SessionId, Arc<Graph>>>,
@@ -157,6 +160,14 @@ impl TestCluster {
     /// Another worker, which runs attempts.
     pub(super) fn runner(&self) -> AttemptRunner {
         self.runner_of(Arc::new(Machine))
+    }
+
+    /// Another worker of the machine that still runs a node.
+    pub(super) fn lock(&self, session: &SessionId, node: &str) -> AttemptLock {
+        match AttemptLock::take(self.locks.path(), session, &NodePath::new(node)) {
+            Ok(Locked::Taken(lock)) => lock,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// A worker on a machine with this host.

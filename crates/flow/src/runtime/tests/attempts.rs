@@ -125,6 +125,7 @@ fn spec(id: &str, node_type: &str, input: Value) -> AttemptSpec {
         mail: Vec::new(),
         pool: None,
         secrets: Arc::default(),
+        timeout_ms: None,
     }
 }
 
