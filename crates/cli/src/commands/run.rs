@@ -44,7 +44,10 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     warn_of_secrets(&given, !args.no_store, &graph, marked(invocation.env.clone(), &defaults));
     settings.given = given.keys().cloned().collect();
     if settings.replay.is_none() {
-        check_setup(&graph, &all_providers(), invocation)?;
+        // The machines of a cluster have programs and keys of their own.
+        if invocation.engine.is_none() {
+            check_setup(&graph, &all_providers(), invocation)?;
+        }
         // The process in the background was confirmed by the one that began it.
         let limit = graph.flow().policy.confirm_above.or(defaults.confirm_above_usd());
         if let Some(limit) = limit.filter(|_| !mode.detached) {

@@ -242,6 +242,20 @@ nodes:
 }
 
 #[test]
+fn a_session_of_a_cluster_needs_no_secret_on_the_machine_of_its_caller() {
+    let header = "flow: { name: f, secrets: [DEPLOY_TOKEN] }";
+    let folder = flow_folder(&format!(
+        "{header}\nnodes: [{{ id: a, type: exec, input: {{ argv: ['true'] }} }}]\n"
+    ));
+    let run = |engine: &str| inspan(folder.path(), &["run", "flow.yaml", "--engine", engine]);
+    let here = run("local");
+    assert_eq!((here.code, here.stderr.contains("DEPLOY_TOKEN")), (Some(4), true), "{}", here.stderr);
+    // Nobody is there.
+    let there = run(&format!("temporal://127.0.0.1:9/default?sessions={}", folder.path().display()));
+    assert!(there.code != Some(0) && !there.stderr.contains("DEPLOY_TOKEN"), "{}", there.stderr);
+}
+
+#[test]
 fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     let script = "echo $ANTHROPIC_API_KEY/$ANTHROPIC_BASE_URL/$DEPLOY | tr a-z b-za";
     let node = format!("nodes: [{{ id: a, type: exec, input: {{ argv: [sh, -c, '{script}'] }} }}]\n");
