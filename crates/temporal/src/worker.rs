@@ -151,6 +151,8 @@ pub struct WorkerSettings {
     pub slots: usize,
     /// The name of this machine. Machines that share the folders of agents and of flows may share a name.
     pub machine: String,
+    /// The name that it had for older versions of this program: conversations that began with them are there by that name.
+    pub former: Option<String>,
     /// The pools that it takes attempts of; [`DEFAULT_POOL`](crate::DEFAULT_POOL) is that of nodes without one.
     pub pools: Vec<String>,
     /// A folder of this machine for the locks of running attempts.
@@ -218,7 +220,8 @@ pub async fn run_worker(
     options.workflow_task_poller_behavior = Some(POLLS);
     let mut workers = vec![Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?];
     let pools = settings.pools.iter().map(|pool| AttemptQueue::Pool(pool));
-    for queue in pools.chain([AttemptQueue::Machine(&settings.machine)]) {
+    let machines = [&settings.machine].into_iter().chain(&settings.former);
+    for queue in pools.chain(machines.map(|name| AttemptQueue::Machine(name))) {
         let mut options = WorkerOptions::new(queue.name(cluster.queue()))
             .register_activities(attempts.clone())
             .tuner(slots(settings.slots))

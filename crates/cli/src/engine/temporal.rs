@@ -1,9 +1,17 @@
 //! A Temporal cluster: its sessions as a store, and the worker of this machine.
 
-use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    fs,
+    io::{self, Write as _},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::StreamExt;
-use inspan_engine::{Clock, Hub, SystemClock};
+use inspan_engine::{Clock, Hub, IdSource as _, RandomIds, SystemClock, create_private_dir_all};
 use inspan_flow::{
     FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionEntry, SessionRecord, StoreError,
     Verdict, WhenWaiting,
@@ -13,6 +21,7 @@ use inspan_sessions::RESPONSE;
 use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
 };
+use tempfile::NamedTempFile;
 use tokio_util::sync::CancellationToken;
 
 use super::EngineReport;
@@ -25,6 +34,8 @@ use crate::{
     terminal,
 };
 
+/// How many characters distinguish machines whose hosts have the same name.
+const NAME_OF_STATE: usize = 8;
 /// After how long without a decision a session's client warns.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
@@ -175,14 +186,46 @@ impl Engine {
             Failure::new(Exit::Configuration, "there is no folder for the locks of running attempts")
                 .with_hint("set `HOME` or `INSPAN_HOME`")
         })?;
+        let (machine, former) = match &args.machine {
+            Some(name) => (name.clone(), None),
+            None => {
+                let host = Owner::of_process().host;
+                let own = machine(&host, &state).map_err(|error| {
+                    let folder = state.display();
+                    Failure::new(Exit::Configuration, format!("this machine has no name: {folder}: {error}"))
+                        .with_hint("make the folder writable, or name the machine: `--machine NAME`")
+                })?;
+                (own, Some(host))
+            }
+        };
         let settings = WorkerSettings {
             slots: usize::from(args.slots),
-            machine: args.machine.clone().unwrap_or_else(|| Owner::of_process().host),
+            machine,
+            former,
             pools: pools_of(args),
             locks: state.join("locks"),
         };
         Ok(run_worker(&self.cluster, self.log.clone(), host, Arc::new(SystemClock), settings, stop).await?)
     }
+}
+
+/// The name of a machine whose workers have none: that of its host, and what distinguishes its folder for states from those
+/// of other hosts of this name.
+fn machine(host: &str, state: &Path) -> io::Result<String> {
+    create_private_dir_all(state)?;
+    let file = state.join("machine");
+    if !file.exists() {
+        let id = RandomIds::new().session_id();
+        let mut new = NamedTempFile::new_in(state)?;
+        let start = id.as_str().len().saturating_sub(NAME_OF_STATE);
+        writeln!(new, "{}", &id.as_str()[start..])?;
+        // Another worker may have been faster.
+        match new.persist_noclobber(&file) {
+            Err(failed) if failed.error.kind() != io::ErrorKind::AlreadyExists => return Err(failed.error),
+            _ => {}
+        }
+    }
+    Ok(format!("{host}-{}", fs::read_to_string(file)?.trim()))
 }
 
 /// The pools that a worker takes nodes of, each once.
