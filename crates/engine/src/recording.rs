@@ -104,13 +104,13 @@ impl CallsMade {
         Self { newest, cut_short: cut_short.map(|(place, call, _)| (place, call)).collect() }
     }
 
-    /// The number of the next call at a place.
-    fn next(&mut self, place: Option<&NodePath>) -> u32 {
+    /// The number of the next call at a place, and whether it is new.
+    fn next(&mut self, place: Option<&NodePath>) -> (u32, bool) {
         if let Some(at) = self.cut_short.iter().position(|(cut, _)| cut.as_ref() == place) {
-            return self.cut_short.swap_remove(at).1;
+            return (self.cut_short.swap_remove(at).1, false);
         }
         self.newest += 1;
-        self.newest
+        (self.newest, true)
     }
 }
 
@@ -179,17 +179,21 @@ impl Recorder {
     }
 
     fn tape_of(&self, request: KeyedRequest, redactor: Redactor, continues: bool) -> Tape {
-        let call = {
-            let mut made = self.made.lock();
-            let calls = made.calls.entry(request.key.clone());
-            calls.or_insert_with(|| self.recorded_before(&request)).next(request.place.as_ref())
+        let begun = Recording::new(&request, Vec::new(), RecordedEnd::aborted(), true);
+        let call = loop {
+            let (call, is_new) = {
+                let mut made = self.made.lock();
+                let calls = made.calls.entry(request.key.clone());
+                calls.or_insert_with(|| self.recorded_before(&request)).next(request.place.as_ref())
+            };
+            // Another worker of a cluster may have recorded a call of the same request meanwhile.
+            if is_new && !store::claim(&self.dir, call, &begun) {
+                continue;
+            }
+            // What cannot be written is warned of when the call ends.
+            drop(store::write(&self.dir, call, &begun));
+            break call;
         };
-        // What cannot be written is warned of when the call ends.
-        drop(store::write(
-            &self.dir,
-            call,
-            &Recording::new(&request, Vec::new(), RecordedEnd::aborted(), true),
-        ));
         let (recorder, began) = (self.clone(), Instant::now());
         Tape { recorder, request, redactor, call, continues, began, events: Vec::new(), saved: false }
     }

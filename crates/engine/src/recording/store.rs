@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -114,13 +115,41 @@ fn call_of(path: &Path) -> u32 {
     stem.rsplit('-').next().and_then(|call| call.parse().ok()).unwrap_or(0)
 }
 
+fn path(dir: &Path, call: u32, recording: &Recording) -> PathBuf {
+    dir.join(format!("{}{call}.json", prefix(&recording.provider, &recording.key)))
+}
+
+/// Where a recording is written before it has its name.
+fn draft(path: &Path) -> PathBuf {
+    path.with_extension("json.part")
+}
+
+/// Whether the number of a new call is free; if so, its draft is there, and no other process takes the number.
+pub(super) fn claim(dir: &Path, call: u32, recording: &Recording) -> bool {
+    let path = path(dir, call, recording);
+    if path.exists() {
+        return false;
+    }
+    let draft = draft(&path);
+    match File::options().write(true).create_new(true).open(&draft) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        // It may have been written just now.
+        Ok(_) if path.exists() => {
+            drop(fs::remove_file(&draft));
+            false
+        }
+        // A folder that cannot be written has no other calls either.
+        Ok(_) | Err(_) => true,
+    }
+}
+
 pub(super) fn write(dir: &Path, call: u32, recording: &Recording) -> Result<(), RecordingError> {
-    let path = dir.join(format!("{}{call}.json", prefix(&recording.provider, &recording.key)));
+    let path = path(dir, call, recording);
     let failed = |source| RecordingError::Io { path: path.clone(), source };
     let mut text = serde_json::to_string_pretty(recording).map_err(|error| failed(error.into()))?;
     text.push('\n');
     // Renamed into place: a reader finds the whole file or none.
-    let draft = path.with_extension("json.part");
+    let draft = draft(&path);
     write_private(&draft, text.as_bytes()).and_then(|()| fs::rename(&draft, &path)).map_err(failed)
 }
 

@@ -160,6 +160,23 @@ async fn what_an_earlier_process_of_the_session_recorded_stays() {
     assert_eq!(recorded(), rows(&[("1.json", "five")]));
 }
 
+#[tokio::test(start_paused = true)]
+async fn workers_that_record_one_session_overwrite_nothing_of_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let workers = ["one", "two"].map(|text| {
+        let answers = [(); 3].map(|()| vec![Do::Output(output(text))]);
+        Recorder::continuing(dir.path()).record(Script::new(answers).provider())
+    });
+    for place in ["a", "a#2", "a#3"] {
+        for worker in &workers {
+            call_at(worker, place, "same", None).await.unwrap();
+        }
+    }
+    let numbers = files(dir.path()).into_keys().map(|name| name.rsplit('-').next().unwrap().to_owned());
+    let all: Vec<_> = (1..=6).map(|number| format!("{number}.json")).collect();
+    assert_eq!(numbers.collect::<Vec<_>>(), all);
+}
+
 /// A call of session `s` at a place that goes on in a conversation, or begins one.
 async fn call_at(provider: &Arc<dyn DynProvider>, place: &str, prompt: &str, resume: Option<&str>) -> Items {
     let context = context();
