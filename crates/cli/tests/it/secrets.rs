@@ -244,9 +244,8 @@ nodes:
 #[test]
 fn a_session_of_a_cluster_needs_no_secret_on_the_machine_of_its_caller() {
     let header = "flow: { name: f, secrets: [DEPLOY_TOKEN] }";
-    let folder = flow_folder(&format!(
-        "{header}\nnodes: [{{ id: a, type: exec, input: {{ argv: ['true'] }} }}]\n"
-    ));
+    let folder =
+        flow_folder(&format!("{header}\nnodes: [{{ id: a, type: exec, input: {{ argv: ['true'] }} }}]\n"));
     let run = |engine: &str| inspan(folder.path(), &["run", "flow.yaml", "--engine", engine]);
     let here = run("local");
     assert_eq!((here.code, here.stderr.contains("DEPLOY_TOKEN")), (Some(4), true), "{}", here.stderr);
