@@ -13,11 +13,20 @@ const FORMS: [&str; 6] =
 /// How long ago a time of day may be and still be that of today: the clock of the vendor may be slow.
 const SKEW: Duration = Duration::from_secs(3600);
 
+/// How long after the moment that a vendor names as a number a limit is lifted for sure: it counts whole seconds, by its own
+/// clock.
+const MARGIN: Duration = Duration::from_secs(5);
+
 /// The time, by the clock that the programs on this machine use too.
 #[expect(clippy::disallowed_methods, reason = "programs name a moment, from which a wait is computed")]
 pub(crate) fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(since.as_millis().try_into().unwrap_or(i64::MAX))
+}
+
+/// When the limit is lifted by this number of a vendor.
+pub(crate) fn lifted_at(number: i64) -> Option<Timestamp> {
+    Timestamp::from_vendor(number).map(|moment| moment + MARGIN)
 }
 
 /// When the limit is lifted by these words: `resets 7:31pm (UTC)` of Claude Code, `try again at Nov 23rd, 2026 2:13 AM` of

@@ -414,6 +414,6 @@ fn wait_before(retry: RetryOptions, attempt: u32, error: &AgentError, now: Times
         return None;
     }
     let backoff = retry.backoff.saturating_mul(2_u32.saturating_pow(attempt - 1)).min(retry.longest);
-    let asked = error.retry_after.or_else(|| error.resets_at.map(|moment| moment.since(now)));
+    let asked = error.retry_after.or_else(|| error.resets_at.map(|moment| moment.since(now).max(backoff)));
     Some(asked.unwrap_or(backoff)).filter(|wait| *wait <= retry.longest)
 }

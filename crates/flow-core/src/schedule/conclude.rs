@@ -1,6 +1,6 @@
 //! What an attempt's end is: a result, a failure with or without another try, a wait, a cancellation.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatus, Timestamp, is_too_deep};
 
@@ -9,6 +9,14 @@ use crate::{
     graph::{OnLimit, RetryOn, TaskRef},
     node::NodeKind,
 };
+
+/// How long ago the moment may be at which a limit is lifted that is met still: clocks differ.
+const SKEW: Duration = Duration::from_secs(3600);
+/// The first and the longest wait for a vendor that refuses although its moment has come.
+const FIRST_WAIT: Duration = Duration::from_secs(15);
+const LONGEST_SHORT_WAIT: Duration = Duration::from_secs(300);
+/// How many attempts may have ended without a failure before such waits end: after about three hours.
+const MOST_WAITS: u32 = 40;
 
 impl Run {
     /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
@@ -110,23 +118,39 @@ impl Run {
         )
     }
 
-    /// When a usage limit is lifted that is to be waited out.
-    fn lifted_at(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
-        let waits = self.facts.spec(&self.graph, node).policy.on_limit != OnLimit::Fail;
-        self.limited_until(node, error, now).filter(|_| waits && self.facts.ending.is_none())
-    }
-
-    /// When the usage limit is lifted that an agent has met. A server that asks for a longer wait than the node's retries
-    /// may take is a usage limit too.
-    fn limited_until(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
-        let spec = self.facts.spec(&self.graph, node);
-        if spec.kind != NodeKind::Agent {
+    /// Until when a usage limit is to be waited out. A vendor may refuse still when its moment has come: its clock is another
+    /// one, or it named the second and not its end. Then the waits grow, and have an end.
+    fn lifted_at(&self, task: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
+        let waits = self.facts.spec(&self.graph, task).policy.on_limit != OnLimit::Fail;
+        if !waits || self.facts.ending.is_some() {
             return None;
         }
+        let node = self.facts.node(task);
+        // Limits and interruptions alone end an attempt so.
+        let waited = node.attempt.saturating_sub(node.failures + 1);
+        let is_new = |moment: &Timestamp| waited > 0 || now.since(*moment) <= SKEW;
+        let backoff = FIRST_WAIT.saturating_mul(1 << waited.min(8)).min(LONGEST_SHORT_WAIT);
+        let until = match self.limited_until(task, error, now) {
+            Some(until) if waited == 0 => until,
+            ahead => ahead.or(self.reset_of(task, error).filter(is_new))?.max(now + backoff),
+        };
+        (waited < MOST_WAITS || until > now + LONGEST_SHORT_WAIT).then_some(until)
+    }
+
+    /// When the usage limit is lifted that an agent has met, by its vendor.
+    fn reset_of(&self, task: TaskRef, error: &AgentError) -> Option<Timestamp> {
+        let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
         let limited = matches!(error.code, ErrorCode::RateLimited | ErrorCode::Billing);
-        let reset = error.resets_at.filter(|until| limited && *until > now);
+        error.resets_at.filter(|_| is_agent && limited)
+    }
+
+    /// The same if that is ahead. A server that asks for a longer wait than the node's retries may take is a usage limit too.
+    fn limited_until(&self, task: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
+        let spec = self.facts.spec(&self.graph, task);
+        let reset = self.reset_of(task, error).filter(|until| *until > now);
         let longest = spec.policy.retry.longest_wish();
-        let asked = error.retry_after.filter(|wait| error.is_retryable() && *wait > longest);
+        let may_ask = spec.kind == NodeKind::Agent && error.is_retryable();
+        let asked = error.retry_after.filter(|wait| may_ask && *wait > longest);
         reset.or_else(|| asked.map(|wait| now + wait))
     }
 

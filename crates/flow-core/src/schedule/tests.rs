@@ -8,6 +8,7 @@ mod conversations;
 mod fallback;
 mod frame_budgets;
 mod frames;
+mod limits;
 mod loops;
 mod people;
 mod plain;

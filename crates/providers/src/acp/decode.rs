@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::wire;
 use crate::decode::{Warned, head};
 use crate::json_rpc::{Incoming, LOST, LocalId, RemoteId};
+use crate::moment::lifted_at;
 use crate::output::context_use;
 use crate::program::TurnDecoder;
 
@@ -159,7 +160,7 @@ impl AcpDecoder {
             let context = update.used.and_then(|used| context_use(used, update.size));
             out.extend(context.filter(|_| self.in_turn()).map(AcpDecoded::Event));
             if let Some(limit) = update.tool.meta.as_ref().and_then(wire::RateLimit::of) {
-                let moment = limit.resets_at.and_then(Timestamp::from_vendor);
+                let moment = limit.resets_at.and_then(lifted_at);
                 self.resets_at = moment.filter(|_| limit.status == "rejected");
             }
             return;

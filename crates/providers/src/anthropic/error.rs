@@ -9,6 +9,7 @@ use reqwest::header::HeaderMap;
 use super::api::BASE_URL;
 use super::wire;
 use crate::api::stream::{page, redirected, sentence, status_error};
+use crate::moment::lifted_at;
 use inspan_transport::{http_date, retry_after};
 
 /// The buckets whose fill the vendor reports.
@@ -54,7 +55,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     if error.code == ErrorCode::RateLimited && text("anthropic-ratelimit-unified-status") == Some("rejected")
     {
         let reset = text("anthropic-ratelimit-unified-reset").and_then(|number| number.parse().ok());
-        error.resets_at = reset.and_then(Timestamp::from_vendor);
+        error.resets_at = reset.and_then(lifted_at);
     }
     limit(error, &words)
 }

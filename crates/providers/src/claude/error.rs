@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::decode::ClaudeTurnEnd;
 use crate::error::{in_use, not_found, sentence};
+use crate::moment::lifted_at;
 use crate::output::TurnOutput;
 use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
@@ -160,7 +161,7 @@ fn reset_in(text: &str) -> Option<Timestamp> {
     let (_, rest) = text.split_once('|')?;
     let digits = rest.trim().split(|c: char| !c.is_ascii_digit()).next()?;
     let seconds: i64 = digits.parse().ok()?;
-    (digits.len() >= 10).then(|| Timestamp::from_millis(seconds.saturating_mul(1000)))
+    lifted_at(seconds).filter(|_| digits.len() >= 10)
 }
 
 /// The error that these words on stderr mean.
@@ -197,7 +198,10 @@ mod tests {
         let moment = Timestamp::from_millis(1_767_780_000_000);
         let rows = [
             (text("You've hit your limit · resets 3pm (Europe/Berlin)"), None),
-            (text("Claude AI usage limit reached|1767780000"), Some(moment)),
+            (
+                text("Claude AI usage limit reached|1767780000"),
+                Some(moment + std::time::Duration::from_secs(5)),
+            ),
             (
                 ClaudeTurnEnd {
                     resets_at: Some(moment),

@@ -4,6 +4,7 @@ use inspan_protocol::{ProviderSessionId, StreamEvent, Timestamp};
 
 use super::super::wire;
 use super::{ClaudeDecoded, ClaudeDecoder, head, warning};
+use crate::moment::lifted_at;
 
 impl ClaudeDecoder {
     pub(super) fn system(&mut self, line: &wire::SystemLine<'_>, out: &mut Vec<ClaudeDecoded>) {
@@ -93,7 +94,7 @@ impl ClaudeDecoder {
         let resets_at = info.resets_at.and_then(Timestamp::from_vendor);
         let until = resets_at.map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
         match info.status.as_deref() {
-            Some("rejected") => self.turn.resets_at = resets_at,
+            Some("rejected") => self.turn.resets_at = info.resets_at.and_then(lifted_at),
             Some("allowed_warning") => {
                 out.push(warning(
                     "usageLimitNear",

@@ -6,6 +6,7 @@ use inspan_protocol::{Timestamp, beginning};
 
 use super::super::wire;
 use super::{CodexDecoded, CodexDecoder, CodexPhase, NOTICED_LIMIT, head, read, warning};
+use crate::moment::lifted_at;
 
 /// From here on a usage limit is near.
 const NEAR_PERCENT: f64 = 90.0;
@@ -105,7 +106,7 @@ impl CodexDecoder {
         let windows = [line.rate_limits.primary, line.rate_limits.secondary].into_iter().flatten();
         let moment = |window: &wire::Window| window.resets_at.and_then(Timestamp::from_vendor);
         let used_up = windows.clone().filter(|window| window.used_percent >= 100.0);
-        self.resets_at = used_up.filter_map(|window| moment(&window)).max();
+        self.resets_at = used_up.filter_map(|window| window.resets_at.and_then(lifted_at)).max();
         let near = windows.filter(|window| (NEAR_PERCENT..100.0).contains(&window.used_percent));
         if let Some(window) = near.max_by(|one, other| one.used_percent.total_cmp(&other.used_percent)) {
             let until =

@@ -1,0 +1,77 @@
+//! Usage limits: how long they are waited for.
+
+use inspan_protocol::{AgentError, ErrorCode, Event, Outcome, Timestamp};
+use serde_json::json;
+
+use super::sim::{AttemptStep, Sim};
+use crate::{
+    schedule::{AttemptEnd, Run, StartNode},
+    testing::graph,
+};
+
+const HOUR: i64 = 3_600_000;
+
+/// An agent that is refused this often, with a limit that is lifted so long after the refusal.
+fn refused(times: u32, ahead: i64) -> impl Fn(&StartNode, &Run) -> Vec<AttemptStep> {
+    move |start, run| {
+        let id = start.path.node();
+        if !id.starts_with("talk") || start.attempt > times {
+            return vec![AttemptStep::End(AttemptEnd::Output(json!({ "text": "done" })))];
+        }
+        let now = run.state().node(start.node).started_at.unwrap();
+        let mut error = AgentError::new(ErrorCode::RateLimited, "come back later").from_provider("talk");
+        error.resets_at = Some(Timestamp::from_millis(now.as_millis() + ahead));
+        let name = AttemptStep::Name(format!("c-{}", start.path));
+        vec![AttemptStep::Begin, name, AttemptStep::Complete, AttemptStep::End(AttemptEnd::Error(error))]
+    }
+}
+
+fn waits(sim: &Sim) -> Vec<i64> {
+    let waits = sim.log.iter().filter_map(|envelope| match envelope.event {
+        Event::LimitWait { until, .. } => Some(until.since(envelope.timestamp).as_secs() as i64),
+        _ => None,
+    });
+    waits.collect()
+}
+
+#[test]
+fn a_limit_that_is_met_after_its_moment_is_waited_for_but_not_for_ever() {
+    let with = |policy: &str| {
+        graph(&format!(
+            "name: one\nnodes:\n  - {{ id: talk, type: talk.agent, input: {{ prompt: go }}, policy: {{ {policy} }} }}\n"
+        ))
+    };
+    let rows = [
+        // How often it is refused, how far its moment is ahead, the waits in seconds.
+        ("", 2, 0, vec![15, 30]),
+        ("", 1, -3_600_000, vec![15]),
+        ("", 3, 1_000, vec![1, 30, 60]),
+        ("", 2, 5 * HOUR, vec![18_000, 18_000]),
+        // It was another moment.
+        ("", 1, -3_601_000, vec![]),
+        ("onLimit: fail", 1, 0, vec![]),
+    ];
+    for (policy, times, ahead, expected) in rows {
+        let sim = Sim::new(&with(policy), &[]).driven(refused(times, ahead));
+        sim.check();
+        let outcome = if expected.is_empty() { Outcome::Failed } else { Outcome::Success };
+        assert_eq!((waits(&sim), sim.run.state().outcome()), (expected, Some(outcome)), "{times} {ahead}");
+    }
+    // It was lifted, so a retry may help although limits are not waited for.
+    let sim = Sim::new(&with("onLimit: fail, retry: { maxAttempts: 2, backoff: 7s }"), &[]);
+    let sim = sim.driven(refused(1, 0));
+    assert_eq!((sim.now.as_millis(), sim.run.state().outcome()), (7_000, Some(Outcome::Success)));
+    for ahead in [0, 1_000] {
+        let sim = Sim::new(&with(""), &[]).driven(refused(u32::MAX, ahead));
+        let took = sim.now.as_millis() as f64 / HOUR as f64;
+        assert_eq!((waits(&sim).len(), sim.run.state().outcome()), (40, Some(Outcome::Failed)));
+        assert!((2.9..3.1).contains(&took), "{took}");
+    }
+    // A process that begins in the midst of it counts on.
+    let mut sim = Sim::new(&with(""), &[]);
+    while waits(&sim).len() < 30 {
+        sim.step(&refused(u32::MAX, 0));
+    }
+    let resumed = Sim::resumed(sim.run.graph(), &sim.log, None).driven(refused(u32::MAX, 0));
+    assert_eq!((waits(&resumed).len(), resumed.run.state().outcome()), (40, Some(Outcome::Failed)));
+}
