@@ -17,9 +17,19 @@ pub trait Clock: Send + Sync {
     /// The present moment, for events, deadlines and waits. It never goes back.
     fn now(&self) -> Timestamp;
 
-    /// The moment that other machines read on their clocks, for leases. It may jump when the clock is set.
+    /// The moment that other machines read on their clocks, for leases and for what vendors name. It may jump when the clock
+    /// is set.
     fn wall(&self) -> Timestamp {
         self.now()
+    }
+}
+
+/// The moment of a clock at which the wall clock will show what a vendor names. Clocks that agree to the second are the same.
+pub(crate) fn from_wall(clock: &dyn Clock, moment: Timestamp) -> Timestamp {
+    let ahead = clock.now().as_millis().saturating_sub(clock.wall().as_millis());
+    match ahead.unsigned_abs() {
+        0..1000 => moment,
+        _ => Timestamp::from_millis(moment.as_millis().saturating_add(ahead)),
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{active::OpenRun, output::OutputCheck, redacted, state::RunInput};
+use crate::clock::from_wall;
 
 /// How long a cancelled turn may take to end; then its stream is dropped.
 const GRACE: Duration = Duration::from_secs(10);
@@ -238,7 +239,9 @@ impl ProviderCall {
                 Some(end)
             }
             Err(error) => {
-                Some(TurnEnd::Failed(error.from_provider(&self.provider_type).believable(run.now())))
+                let resets_at = error.resets_at.map(|moment| from_wall(&**run.hub.clock(), moment));
+                let error = AgentError { resets_at, ..error }.from_provider(&self.provider_type);
+                Some(TurnEnd::Failed(error.believable(run.now())))
             }
         }
     }

@@ -311,3 +311,38 @@ async fn a_turn_that_was_done_when_it_was_cancelled_counts_as_done() {
     let end = running.await.unwrap().unwrap();
     assert_eq!((end.facts.text.as_str(), end.facts.stop_reason), ("done anyway", StopReason::Complete));
 }
+
+/// A clock that was two hours behind when the session began, and was set right since.
+struct WasBehind(crate::VirtualClock);
+
+impl crate::Clock for WasBehind {
+    fn now(&self) -> inspan_protocol::Timestamp {
+        self.0.now()
+    }
+
+    fn wall(&self) -> inspan_protocol::Timestamp {
+        self.0.now() + Duration::from_secs(7_200)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_moment_that_a_vendor_names_is_one_of_the_wall_clock() {
+    let (noon, second) = (crate::testing::NOON, Duration::from_secs(1));
+    let clock = Arc::new(WasBehind(crate::VirtualClock::starting_at(noon)));
+    let hubs = [hub(), Hub::new("flow-1".into(), clock, Arc::new(crate::CountingIds::new()))];
+    // What the vendor names, and when that is in each session.
+    let in_days = noon + Duration::from_secs(31 * 86_400);
+    let rows = [
+        (noon + 7_220 * second, [Some(noon + 7_220 * second), Some(noon + 20 * second)]),
+        (in_days + second, [None, Some(noon + Duration::from_secs(31 * 86_400 - 7_199))]),
+    ];
+    for (named, expected) in rows {
+        let ends = hubs.each_ref().map(|hub| {
+            let limit = AgentError::new(ErrorCode::RateLimited, "no");
+            let limit = AgentError { resets_at: Some(named), ..limit };
+            run(hub, &Script::new([vec![Do::Fail(limit)]]), json!({})).execute()
+        });
+        let [one, other] = ends;
+        assert_eq!([one.await, other.await].map(|end| end.unwrap_err().resets_at), expected);
+    }
+}
