@@ -475,7 +475,9 @@ impl Run {
 
     fn flow_deadline(&self) -> Option<Timestamp> {
         let left = self.graph.flow().policy.timeout?.saturating_sub(self.facts.used);
-        Some(self.facts.started_at()? + self.facts.rested + left)
+        let is_limited = self.facts.frames[FrameIx::FLOW].limited_since.is_some();
+        let deadline = self.facts.started_at()? + self.facts.rested + self.facts.limited + left;
+        Some(deadline).filter(|_| !is_limited)
     }
 
     /// Cancels attempts whose time is up, and ends the run if its own is.

@@ -126,6 +126,9 @@ pub struct Facts {
     /// The time of the newest fact, and how long the session was idle between two processes.
     pub(crate) last_at: Timestamp,
     pub(crate) rested: Duration,
+    /// How long nothing but usage limits was waited for, rests aside.
+    #[serde(default)]
+    pub(crate) limited: Duration,
     /// The time that the session took before the snapshot that it began with.
     pub(crate) used: Duration,
     /// What the flow gave at its end.
@@ -206,6 +209,7 @@ impl Facts {
             continued_at: None,
             last_at: Timestamp::default(),
             rested: Duration::ZERO,
+            limited: Duration::ZERO,
             used: Duration::ZERO,
             outputs: None,
             phase_begun: false,
@@ -256,6 +260,7 @@ impl Facts {
         };
         let spent = self.session.take(seq, at, task, event);
         let was_ending = self.ending.is_some();
+        let was_limited = self.frames[FrameIx::FLOW].limited > 0;
         self.touched.clear();
         match event {
             Event::HarnessStart { .. } | Event::FlowWaiting { .. } => {}
@@ -293,7 +298,11 @@ impl Facts {
                 let frame = self.frame_of(graph, task);
                 let body = self.body(graph, frame);
                 if let Some(edge) = find_edge(body, from.as_str(), to.as_str()) {
-                    self.frames[frame].iterate(body, edge, *iteration, nodes, &mut self.touched);
+                    let state = &mut self.frames[frame];
+                    let before = state.waiting();
+                    state.iterate(body, edge, *iteration, nodes, &mut self.touched);
+                    let sent_back = before - state.waiting();
+                    self.count_limited(frame, -(sent_back as i32));
                 }
             }
             Event::AgentStart { .. }
@@ -337,6 +346,9 @@ impl Facts {
         // The end of the phase repeats a cause and is not one itself.
         if !was_ending && self.ending.is_some() && !matches!(event, Event::PhaseFailed { .. }) {
             self.ended_by = Some(seq);
+        }
+        if was_limited || self.frames[FrameIx::FLOW].limited > 0 {
+            self.note_limits(graph, task, at);
         }
         self.last_at = at;
     }
@@ -419,7 +431,7 @@ impl Facts {
     /// The time that the session took so far, without pauses.
     fn used(&self) -> Duration {
         let here = self.started_at().map_or(Duration::ZERO, |started| self.last_at.since(started));
-        self.used + here.saturating_sub(self.rested)
+        self.used + here.saturating_sub(self.rested + self.limited)
     }
 
     /// How a session ends whose phase failed with this, unless its cause is among the facts already.

@@ -98,7 +98,7 @@ impl Walk<'_> {
         let Some(frames) = self.node(owner).frames.as_deref() else { return false };
         let frame = frames.open.get(&index).map(|frame| &self.state().frames[*frame]);
         let of_node = frame.and_then(|frame| frame.failure.as_ref());
-        let is_late = self.node(owner).deadline.is_some_and(|deadline| deadline <= now);
+        let is_late = self.node(owner).time_is_up_at().is_some_and(|deadline| deadline <= now);
         let is_named = frames.failed < NAMED_ITEMS && !is_late;
         is_named && of_node.is_none_or(|failure| !error.message.ends_with(&failure.message))
     }

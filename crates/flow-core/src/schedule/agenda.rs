@@ -66,7 +66,7 @@ impl Entry {
         let entry = Self {
             ready: (is_open && can_start && node.retry_at.is_none()).then_some(spec.occupies),
             timer: match node.status {
-                NodeStatus::Running => node.deadline,
+                NodeStatus::Running => node.time_is_up_at(),
                 _ => node.retry_at.filter(|_| is_open && (!is_ending || can_start)),
             },
             settles: (!is_ending && frame.settles(body, task.node)).then_some(node.settles),
@@ -144,7 +144,7 @@ impl Agenda {
         };
         let entry = self.frames.entry(frame).or_default();
         entry.active = entry.active + u32::from(is_active) - u32::from(was_active);
-        let deadline = state.deadline.filter(|_| state.ending.is_none());
+        let deadline = state.deadline.filter(|_| state.ending.is_none() && state.limited_since.is_none());
         if entry.deadline != deadline {
             entry.deadline.map(|at| self.frame_timers.remove(&(at, frame)));
             self.frame_timers.extend(deadline.map(|at| (at, frame)));

@@ -60,7 +60,7 @@ impl Run {
     }
 
     fn is_overdue(&self, task: TaskRef, now: Timestamp) -> bool {
-        self.facts.node(task).deadline.is_some_and(|deadline| deadline <= now)
+        self.facts.node(task).time_is_up_at().is_some_and(|deadline| deadline <= now)
     }
 
     /// Ends the open frames of a node whose own time is up, and frames whose time is up.

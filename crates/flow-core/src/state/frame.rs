@@ -43,6 +43,12 @@ pub(crate) struct FrameState {
     /// Attempts at work in it and in the frames within it, and how many of them take a place for work.
     pub(crate) running: u32,
     pub(crate) slots: u32,
+    /// Nodes in it and in the frames within it that wait for a usage limit.
+    #[serde(default)]
+    pub(crate) limited: u32,
+    /// Since when it waits for nothing else.
+    #[serde(default)]
+    pub(crate) limited_since: Option<Timestamp>,
     /// The most attempts that a node in it, or further in, has had when it ran before, and has had in all.
     pub(crate) attempts_before: u32,
     pub(crate) most_attempts: u32,
@@ -95,6 +101,8 @@ impl FrameState {
             deadline: None,
             running: 0,
             slots: 0,
+            limited: 0,
+            limited_since: None,
             attempts_before: 0,
             most_attempts: 0,
             ending: None,
@@ -116,6 +124,16 @@ impl FrameState {
     /// All nodes of this frame.
     pub(crate) fn tasks(&self) -> impl DoubleEndedIterator<Item = (TaskRef, &NodeState)> {
         self.nodes.entries().map(|(ix, node)| (self.task(ix), node))
+    }
+
+    /// How many of its own nodes wait for a usage limit.
+    pub(super) fn waiting(&self) -> u32 {
+        self.nodes.iter().filter(|node| node.status == NodeStatus::Waiting).count() as u32
+    }
+
+    /// Whether all that is left in it waits for usage limits: nothing works, and nobody is asked.
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited > 0 && self.running == 0
     }
 
     /// The path of a node's next attempt or pass.

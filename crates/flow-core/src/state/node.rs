@@ -162,6 +162,12 @@ impl NodeState {
         self.conversation.is_some() && self.more.as_ref().is_some_and(|more| more.named)
     }
 
+    /// When the running attempt's time is up, unless it does not pass now: its frames wait for usage limits alone.
+    pub(crate) fn time_is_up_at(&self) -> Option<Timestamp> {
+        let is_limited = self.frames.as_ref().is_some_and(|set| set.limited_since.is_some());
+        self.deadline.filter(|_| !is_limited)
+    }
+
     pub(crate) fn run(&self) -> Option<&OpenRun> {
         self.more.as_ref()?.run.as_ref()
     }

@@ -6,9 +6,10 @@ use inspan_protocol::{NodePath, NodeStatus, Outcome, Prompt, PromptKind, Reply, 
 
 use super::{
     Facts,
+    frame::FrameState,
     node::{More, NodeState},
 };
-use crate::graph::{Effects, Graph, TaskRef};
+use crate::graph::{Effects, FrameIx, Graph, TaskRef};
 
 /// The answers to the question whether an interrupted attempt has taken effect.
 pub(crate) const RUN_AGAIN: &str = "run it again";
@@ -112,6 +113,10 @@ impl Facts {
             // A node that runs frames continues; its timer and theirs have moved.
             self.touched.push(task);
         }
+        let waiting = self.tasks().filter(|(_, node)| node.status == NodeStatus::Waiting);
+        for task in waiting.map(|(task, _)| task).collect::<Vec<_>>() {
+            self.note_limits_around(Some(task), at);
+        }
     }
 
     /// The process of one attempt is gone; its agent continues its own conversation, if it has named one.
@@ -131,15 +136,70 @@ impl Facts {
         }
     }
 
+    /// Counts nodes that begin or end to wait for a usage limit in their frame and in all around it.
+    pub(super) fn count_limited(&mut self, frame: FrameIx, change: i32) {
+        let mut next = Some(frame).filter(|_| change != 0);
+        while let Some(ix) = next {
+            let frame = &mut self.frames[ix];
+            frame.limited = frame.limited.saturating_add_signed(change);
+            next = frame.owner.map(|owner| owner.frame);
+        }
+    }
+
+    /// The time in which all that is left waits for usage limits counts for no timeout around it: the deadlines of the frames,
+    /// and of the nodes that run them, move by it once something else happens.
+    pub(super) fn note_limits(&mut self, graph: &Graph, path: Option<&NodePath>, at: Timestamp) {
+        self.note_limits_around(path.and_then(|path| self.find_any_pass(graph, path)), at);
+    }
+
+    fn note_limits_around(&mut self, mut node: Option<TaskRef>, at: Timestamp) {
+        let mut next = Some(node.map_or(FrameIx::FLOW, |task| task.frame));
+        while let Some(ix) = next {
+            if let Some(task) = node {
+                self.note_limited_node(task, at);
+            }
+            let frame = &mut self.frames[ix];
+            let is_limited = frame.is_limited();
+            if is_limited != frame.limited_since.is_some() {
+                self.touched.extend(frame.tasks().next().map(|(task, _)| task));
+                let waited = turned(&mut frame.limited_since, at);
+                frame.deadline = frame.deadline.map(|deadline| deadline + waited);
+                if ix == FrameIx::FLOW {
+                    self.limited += waited;
+                }
+            }
+            node = frame.owner;
+            next = node.map(|owner| owner.frame);
+        }
+    }
+
+    fn note_limited_node(&mut self, task: TaskRef, at: Timestamp) {
+        let node = self.node(task);
+        let Some(set) = node.frames.as_deref().filter(|_| node.deadline.is_some()) else { return };
+        let mut open = set.open.values().map(|frame| &self.frames[*frame]);
+        let is_limited = open.clone().all(|frame| frame.running == 0) && open.any(FrameState::is_limited);
+        if is_limited != set.limited_since.is_some() {
+            let node = self.node_mut(task);
+            let waited =
+                node.frames.as_mut().map(|set| turned(&mut set.limited_since, at)).unwrap_or_default();
+            node.deadline = node.deadline.map(|deadline| deadline + waited);
+            self.touched.push(task);
+        }
+    }
+
     /// The time between two processes counts neither for nodes that run frames, nor for the frames: their deadlines
     /// and their start times move by it, so that it does not count in their durations.
     fn put_off_frames(&mut self, rest: Duration) {
         for frame in self.frames.iter_mut() {
             frame.deadline = frame.deadline.map(|deadline| deadline + rest);
             frame.started_at = frame.started_at + rest;
+            frame.limited_since = frame.limited_since.map(|since| since + rest);
             for node in frame.nodes.iter_mut().filter(|node| node.frames.is_some()) {
                 node.deadline = node.deadline.map(|deadline| deadline + rest);
                 node.started_at = node.started_at.map(|started| started + rest);
+                if let Some(set) = &mut node.frames {
+                    set.limited_since = set.limited_since.map(|since| since + rest);
+                }
             }
         }
     }
@@ -203,6 +263,17 @@ impl Facts {
             goes_on && (has_message || (node.has_named() && self.is_cut(*task)))
         };
         self.tasks().filter(continues).map(|(task, _)| self.path(graph, task)).collect()
+    }
+}
+
+/// Begins a span, or ends it and gives its length.
+fn turned(since: &mut Option<Timestamp>, at: Timestamp) -> Duration {
+    match since.take() {
+        Some(since) => at.since(since),
+        None => {
+            *since = Some(at);
+            Duration::ZERO
+        }
     }
 }
 

@@ -159,6 +159,10 @@ impl Facts {
             let outputs = end.and_then(|end| end.get("outputs")).cloned().map(Arc::new);
             state.frames[FrameIx::FLOW].outputs_at_end = outputs;
         }
+        let waiting = state.tasks().filter(|(_, node)| node.status == NodeStatus::Waiting);
+        for task in waiting.map(|(task, _)| task).collect::<Vec<_>>() {
+            state.count_limited(task.frame, 1);
+        }
         state.touched.clear();
         state
     }

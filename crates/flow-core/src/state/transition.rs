@@ -95,6 +95,9 @@ impl Facts {
         let spec = self.spec(graph, task);
         // Logs of older versions say nothing of it.
         let cleans_up = cleans_up || self.is_ending(task.frame);
+        if self.node(task).status == NodeStatus::Waiting {
+            self.count_limited(task.frame, -1);
+        }
         let node = self.node_mut(task);
         node.status = NodeStatus::Running;
         node.attempt = attempt;
@@ -313,6 +316,7 @@ impl Facts {
         // Logs of earlier versions hold waits that no vendor can mean; these are over at once.
         let until = if until > at + LONGEST_WAIT { at } else { until };
         self.end(graph, task, NodeStatus::Waiting, None);
+        self.count_limited(task.frame, 1);
         let node = self.node_mut(task);
         node.interrupted = true;
         node.retry_at = Some(until);

@@ -1,9 +1,11 @@
-//! Usage limits: how long they are waited for.
+//! Usage limits: how long they are waited for, and what their time counts for.
+
+use std::time::Duration;
 
 use inspan_protocol::{AgentError, ErrorCode, Event, Outcome, Timestamp};
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim};
+use super::sim::{AttemptStep, Sim, story};
 use crate::{
     schedule::{AttemptEnd, Run, StartNode},
     testing::graph,
@@ -74,4 +76,66 @@ fn a_limit_that_is_met_after_its_moment_is_waited_for_but_not_for_ever() {
     }
     let resumed = Sim::resumed(sim.run.graph(), &sim.log, None).driven(refused(u32::MAX, 0));
     assert_eq!((waits(&resumed).len(), resumed.run.state().outcome()), (40, Some(Outcome::Failed)));
+}
+
+#[test]
+fn the_time_of_a_limit_counts_for_no_timeout_around_it() {
+    let text = |flow: &str, node: &str, body: &str, inner: &str| {
+        format!(
+            "
+flow: {{ name: f{flow} }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [1, 2] }}{node}
+    body:
+      {body}
+      nodes:
+        - {{ id: talk, type: talk.agent, input: {{ prompt: go }} }}
+        {inner}
+"
+        )
+    };
+    let policy = "policy: { timeout: 10m }";
+    let after = "- { id: after, type: talk.agent, dependsOn: [talk], input: { prompt: go } }";
+    let beside = "- { id: beside, type: talk.agent, input: { prompt: go } }";
+    let rows = [
+        // What has the timeout, what runs after the limit and for how many minutes, and whether that is in time.
+        (text(&format!(", {policy}"), "", "", after), 9, true),
+        (text(&format!(", {policy}"), "", "", after), 11, false),
+        (text("", &format!("\n    {policy}"), "", after), 9, true),
+        (text("", &format!("\n    {policy}"), "", after), 11, false),
+        (text("", "", policy, after), 9, true),
+        (text("", "", policy, after), 11, false),
+        // While something works, the time counts.
+        (text("", "", policy, beside), 9, true),
+        (text("", "", policy, beside), 11, false),
+    ];
+    for (text, minutes, in_time) in rows {
+        let limit = refused(1, HOUR);
+        let world = |start: &StartNode, run: &Run| {
+            if start.path.node() == "talk" {
+                return limit(start, run);
+            }
+            let began = run.state().node(start.node).started_at.unwrap();
+            let done = AttemptStep::End(AttemptEnd::Output(json!({ "text": "done" })));
+            vec![AttemptStep::Until(began + Duration::from_secs(minutes * 60)), done]
+        };
+        let graph = graph(&text);
+        let sim = Sim::new(&graph, &[]).driven(world);
+        sim.check();
+        let outcome = sim.run.state().outcome();
+        assert_eq!(outcome == Some(Outcome::Success), in_time, "{text}\n{}", story(&sim.log));
+        // So it is if the process ends in the midst of it, and another goes on much later.
+        let mut cut = Sim::new(&graph, &[]);
+        while waits(&cut).len() < 2 {
+            cut.step(&world);
+        }
+        let mut next = Sim::new(&graph, &cut.log);
+        next.now = next.now + Duration::from_secs(2 * 3_600);
+        next.resume(None, &std::collections::BTreeMap::new());
+        next.drive(world);
+        next.check();
+        assert_eq!(next.run.state().outcome(), outcome, "{text}\n{}", story(&next.log));
+    }
 }

@@ -141,6 +141,7 @@ impl Facts {
                 }
             }
             self.ending_frames.remove(&id);
+            self.count_limited(owner.frame, -(frame.limited as i32));
             let around = &mut self.frames[owner.frame];
             around.most_attempts = around.most_attempts.max(attempts);
             self.touched.push(owner);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::{AgentError, ErrorCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -25,6 +25,9 @@ pub(crate) struct FrameSet {
     pub(crate) working: u32,
     /// The frames that are open, by their index.
     pub(crate) open: BTreeMap<u32, FrameIx>,
+    /// Since when these wait for nothing but usage limits.
+    #[serde(default)]
+    pub(crate) limited_since: Option<Timestamp>,
     /// How each frame ended that has ended, by its index.
     pub(crate) ended: Vec<Option<FrameEnd>>,
     /// No frame below this one is still to begin.
