@@ -26,6 +26,7 @@ pub(super) struct AcpLaunch {
     pub(super) choices: Choices,
     /// What to do about a missing login, beside what the agent says.
     pub(super) log_in: &'static str,
+    pub(super) reads_through_us: bool,
 }
 
 /// What is chosen in a session before its first prompt.
@@ -79,6 +80,7 @@ impl AcpLaunch {
                 .program
                 .and_then(|program| program.log_in)
                 .unwrap_or("log the agent in by itself, or let it see its key by the option `passEnv`"),
+            reads_through_us: preset.reads_through_us,
         })
     }
 

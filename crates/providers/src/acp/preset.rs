@@ -20,6 +20,9 @@ pub(super) struct Preset {
     pub(super) arguments: &'static [&'static str],
     /// Whether it forgets what a turn was asked that was cut short.
     pub(super) forgets_cut_turns: bool,
+    /// Whether it reads files through us. Gemini CLI takes none of the protocol's errors for a file that is not there, and could
+    /// make no file.
+    pub(super) reads_through_us: bool,
 }
 
 impl Preset {
@@ -40,13 +43,20 @@ impl Preset {
             program: Some(program),
             arguments,
             forgets_cut_turns: false,
+            reads_through_us: true,
         }
     }
 }
 
 /// Any agent.
-pub(super) static ANY: Preset =
-    Preset { provider: "acp", name: "Custom ACP", program: None, arguments: &[], forgets_cut_turns: false };
+pub(super) static ANY: Preset = Preset {
+    provider: "acp",
+    name: "Custom ACP",
+    program: None,
+    arguments: &[],
+    forgets_cut_turns: false,
+    reads_through_us: true,
+};
 
 /// Factory's Droid.
 pub(super) static DROID: Preset = Preset::of(
@@ -72,6 +82,7 @@ pub(super) static DROID: Preset = Preset::of(
 /// Google's Gemini CLI.
 pub(super) static GEMINI: Preset = Preset {
     forgets_cut_turns: true,
+    reads_through_us: false,
     ..Preset::of(
         &ProgramInfo {
             provider: "gemini",

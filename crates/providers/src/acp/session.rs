@@ -26,7 +26,8 @@ const HISTORY_LIMIT: Duration = Duration::from_secs(10);
 impl AcpAgent {
     /// Exchanges greetings.
     pub(super) async fn initialize(&mut self) -> Result<(), AgentError> {
-        let greeted: wire::Initialized = self.call("initialize", wire::initialize()).await?;
+        let offer = wire::initialize(self.launch.reads_through_us);
+        let greeted: wire::Initialized = self.call("initialize", offer).await?;
         if greeted.protocol_version != wire::VERSION {
             let message = format!(
                 "the agent speaks version {} of the Agent Client Protocol; version {} is spoken here",

@@ -325,10 +325,13 @@ pub(super) struct AboutTerminal {
 }
 
 /// The parameters of `initialize`.
-pub(super) fn initialize() -> Value {
+pub(super) fn initialize(reads_through_us: bool) -> Value {
     json!({
         "protocolVersion": VERSION,
-        "clientCapabilities": { "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true },
+        "clientCapabilities": {
+            "fs": { "readTextFile": reads_through_us, "writeTextFile": true },
+            "terminal": true,
+        },
         "clientInfo": { "name": "inspan", "title": "Inspan", "version": env!("CARGO_PKG_VERSION") },
     })
 }
