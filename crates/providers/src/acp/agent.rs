@@ -255,6 +255,11 @@ impl Agent for AcpAgent {
         self.withdraw(turn)
     }
 
+    /// Its commands would go on without their turn.
+    async fn clean_up(&mut self) {
+        self.terminals.end().await;
+    }
+
     fn decoder(&mut self) -> Option<&mut AcpDecoder> {
         Some(&mut self.decoder)
     }
