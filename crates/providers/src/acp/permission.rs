@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::decode::AcpQuestion;
 use super::files::within;
 use super::options::AcpOptions;
-use super::wire::{CreateTerminal, PermissionOption, WriteFile};
+use super::wire::{CreateTerminal, PermissionOption, ReadFile, WriteFile};
 
 /// As much of a file as a question shows, in characters.
-const SHOWN: usize = 4_000;
+pub(super) const SHOWN: usize = 4_000;
 /// Commands that were allowed and not run yet; beyond that the oldest is asked about again.
 const COMMANDS_LIMIT: usize = 64;
 
@@ -153,6 +153,11 @@ pub(super) fn about_file(wanted: &WriteFile) -> (PermissionRequest, Vec<String>)
         input["bytesNotShown"] = json!(more);
     }
     about("fs/write_text_file", "edit", input, format!("write {}", wanted.path))
+}
+
+/// The question whether a file may be read, with its names.
+pub(super) fn about_reading(wanted: &ReadFile) -> (PermissionRequest, Vec<String>) {
+    about("fs/read_text_file", "read", json!({ "path": wanted.path }), format!("read {}", wanted.path))
 }
 
 /// The question whether a command may be run, with its names.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::agent::AcpAgent;
 use super::decode::{AcpQuestion, WantedAction};
 use super::files::{FAILED, Refusal, read, write};
-use super::permission::{Choice, Ruled, about_command, about_file, choose};
+use super::permission::{Choice, Ruled, about_command, about_file, about_reading, choose};
 use super::wire::{self, WriteFile};
 use crate::json_rpc::{RemoteId, refuse, respond};
 use crate::program::turn::ProgramTurn;
@@ -102,6 +102,13 @@ impl AcpAgent {
         let root = self.launch.root.clone();
         match wanted {
             WantedAction::ReadFile(wanted) => {
+                let (request, names) = about_reading(&wanted);
+                // Nobody is asked about reading, but it can be denied.
+                if self.policy.rule(&names, &[]) == Ruled::Denied {
+                    turn.deny(&request);
+                    let message = format!("permission denied: {} is not allowed", request.tool_name);
+                    return refuse(&stdin, &id, FAILED, &message);
+                }
                 work(id, turn, move || read(&root, &wanted).map(|content| json!({ "content": content })));
                 Ok(())
             }

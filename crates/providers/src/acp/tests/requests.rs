@@ -172,6 +172,16 @@ async fn files_are_served_within_the_folder_and_written_with_leave_alone() {
 }
 
 #[tokio::test]
+async fn a_file_is_not_read_where_reading_is_denied() {
+    let path = json!({ "path": "/nowhere" });
+    let fake = Fake::new(&asking(&[request(10, "fs/read_text_file", &path)]));
+    let denied = AcpOptions { disallowed_tools: Some(vec!["read".to_owned()]), ..options() };
+    let (_, result) = once(denied, fake.context()).await;
+    assert_eq!(answers(&fake)[0]["code"], json!(-32603));
+    assert_eq!(result.unwrap().permission_denials[0].tool_input, path);
+}
+
+#[tokio::test]
 async fn without_leave_nothing_is_written_or_run() {
     let fake = Fake::new(&asking(&[
         request(10, "fs/write_text_file", &json!({ "path": "/nowhere", "content": "x" })),
@@ -264,6 +274,37 @@ async fn a_command_does_not_outlive_its_agent() {
     assert_eq!(fake.running().len(), 1, "between turns it goes on");
     provider.shutdown().await;
     assert_eq!(fake.running().len(), 0);
+}
+
+#[tokio::test]
+async fn a_command_does_not_outlive_a_turn_that_is_cut() {
+    let create = request(10, "terminal/create", &json!({ "command": "echo $$ >> pids; sleep 300" }));
+    let cancelled = r#"'{"jsonrpc":"2.0","id":3,"result":{"stopReason":"cancelled"}}'"#;
+    let fake = Fake::new(&format!("{}\nhear\nsay {create}; hear\nhear; say {cancelled}\ncat", plain()));
+    let provider = AcpProvider::new();
+    let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
+    let context = fake.context();
+    let cut = async {
+        super::agent::wait_until(|| fake.pids().len() == 1).await;
+        context.cancel.cancel();
+    };
+    let ((_, result), ()) = tokio::join!(run(&provider, allowed, context.clone()), cut);
+    assert_eq!(result.unwrap().stop_reason, StopReason::Aborted);
+    assert_eq!(fake.running().len(), 0);
+    provider.shutdown().await;
+}
+
+#[tokio::test]
+async fn gemini_reads_files_itself() {
+    for (provider, reads_through_us) in
+        [(AcpProvider::new(), true), (AcpProvider::qwen(), true), (AcpProvider::gemini(), false)]
+    {
+        let fake = Fake::new(&asking(&[]));
+        run(&provider, options(), fake.context()).await.1.unwrap();
+        let offered = &fake.received()[0]["params"]["clientCapabilities"]["fs"];
+        assert_eq!(*offered, json!({ "readTextFile": reads_through_us, "writeTextFile": true }));
+        provider.shutdown().await;
+    }
 }
 
 #[tokio::test]
