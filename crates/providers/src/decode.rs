@@ -1,6 +1,6 @@
 //! What decoders share: the text of a turn, its open tools, and warnings that are given once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use inspan_protocol::{Chunk, StreamEvent};
 use serde::{Deserialize, Deserializer};
@@ -22,6 +22,25 @@ pub(crate) fn background_ended(sub_agents: usize, commands: usize) -> Option<Str
     let parts = parts.into_iter().flatten().collect::<Vec<_>>();
     (!parts.is_empty())
         .then(|| format!("stopped in the background at the end of the turn: {}", parts.join(" and ")))
+}
+
+/// The ids of calls. Some models count their calls from the beginning in each answer, and what a person allows must be the
+/// call that is shown: the second call of an id gets another one.
+#[derive(Debug, Default)]
+pub(crate) struct CallIds {
+    used: HashSet<String>,
+}
+
+impl CallIds {
+    /// The id of a new call, to which the model gave this one.
+    pub(crate) fn fresh(&mut self, call: &str) -> String {
+        let (mut id, mut number) = (call.to_owned(), 1_u32);
+        while !self.used.insert(id.clone()) {
+            number += 1;
+            id = format!("{call}#{number}");
+        }
+        id
+    }
 }
 
 /// All text of a turn.

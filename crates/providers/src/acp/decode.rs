@@ -22,6 +22,7 @@ use crate::output::context_use;
 use crate::program::TurnDecoder;
 
 mod ask;
+mod asked;
 mod end;
 mod spent;
 mod text;
@@ -31,7 +32,7 @@ pub(super) use ask::{AcpQuestion, WantedAction};
 pub(super) use end::AcpTurnEnd;
 use spent::SessionCost;
 use text::TurnText;
-use tools::Tools;
+use tools::{Step, Tools};
 
 /// One thing that the agent reported.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,9 +183,9 @@ impl AcpDecoder {
             "agent_thought_chunk" => self.chunk(&update, ChunkKind::Thought, out),
             "tool_call" => {
                 self.turn.text.boundary();
-                self.tool(update.tool, out);
+                self.tool(update.tool, Step::Called, out);
             }
-            "tool_call_update" => self.tool(update.tool, out),
+            "tool_call_update" => self.tool(update.tool, Step::Continued, out),
             "user_message_chunk"
             | "plan"
             | "plan_update"
@@ -221,11 +222,11 @@ impl AcpDecoder {
         }
     }
 
-    fn tool(&mut self, call: wire::AcpToolCall, out: &mut Vec<AcpDecoded>) {
+    fn tool(&mut self, call: wire::AcpToolCall, step: Step, out: &mut Vec<AcpDecoded>) {
         if call.tool_call_id.is_none() {
             return self.warn_once("brokenUpdate", "", "ignored an update that cannot be read", out);
         }
-        let events = self.turn.tools.update(call);
+        let events = self.turn.tools.update(call, step);
         self.tell(events, out);
     }
 

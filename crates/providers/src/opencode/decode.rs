@@ -38,7 +38,7 @@ mod part;
 pub(super) use ask::RequestKind;
 pub(super) use end::OpenCodeTurnEnd;
 
-use part::{CallIds, OpenCodeCall, PartText};
+use part::{MessageCallIds, OpenCodeCall, PartText};
 
 /// Messages and parts that one turn may have.
 const PARTS_LIMIT: usize = 200_000;
@@ -132,7 +132,7 @@ pub(super) struct OpenCodeDecoder {
     texts: Vec<PartText>,
     parts: HashMap<String, usize>,
     calls: BTreeMap<String, OpenCodeCall>,
-    call_ids: CallIds,
+    call_ids: MessageCallIds,
     steps: BTreeSet<String>,
     /// The messages of which a part is under way, those of sub-agents too: what that took is unknown.
     under_way: BTreeSet<String>,
@@ -183,7 +183,7 @@ impl OpenCodeDecoder {
             texts: Vec::new(),
             parts: HashMap::new(),
             calls: BTreeMap::new(),
-            call_ids: CallIds::default(),
+            call_ids: MessageCallIds::default(),
             steps: BTreeSet::new(),
             under_way: BTreeSet::new(),
             unknown_steps: 0,

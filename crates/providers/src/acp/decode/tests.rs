@@ -124,6 +124,60 @@ fn a_name_comes_from_the_agent_and_not_from_the_model() {
 }
 
 #[test]
+fn a_second_call_with_the_id_of_an_ended_one_is_a_call_of_its_own() {
+    let update = |kind: &str, mut call: Value| {
+        call["sessionUpdate"] = json!(kind);
+        call["toolCallId"] = json!("call_0");
+        json!({ "method": "session/update", "params": { "sessionId": "s", "update": call } }).to_string()
+    };
+    let call = |command: &str| {
+        let meta = json!({ "claudeCode": { "toolName": "Bash" } });
+        update(
+            "tool_call",
+            json!({ "kind": "execute", "_meta": meta, "status": "in_progress", "rawInput": { "command": command } }),
+        )
+    };
+    let end =
+        |output: &str| update("tool_call_update", json!({ "status": "completed", "rawOutput": output }));
+    let asked = json!({ "toolCallId": "call_0", "kind": "execute", "rawInput": { "command": "rm -rf two" } });
+    let asked = json!({ "id": 9, "method": "session/request_permission", "params": { "toolCall": asked } });
+    let lines = [
+        call("echo one"),
+        end("one"),
+        end("again"),
+        call("rm -rf two"),
+        asked.to_string(),
+        end("two"),
+        end("late"),
+    ];
+    let mut said = Vec::new();
+    for decoded in decode(format!("{}\n", lines.join("\n")).as_bytes()) {
+        said.push(match decoded {
+            AcpDecoded::Event(StreamEvent::ToolStart { tool_use_id, input, .. }) => {
+                format!("{tool_use_id} {}", input["command"].as_str().unwrap())
+            }
+            AcpDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, .. }) => {
+                format!("{tool_use_id} gave {}", result.as_str().unwrap())
+            }
+            AcpDecoded::PermissionRequested { question, .. } => {
+                format!("{} as {}", question.request.tool_use_id.unwrap(), question.names.join(" "))
+            }
+            other => format!("{other:?}"),
+        });
+    }
+    assert_eq!(
+        said,
+        [
+            "call_0 echo one",
+            "call_0 gave one",
+            "call_0#2 rm -rf two",
+            "call_0#2 as execute Bash",
+            "call_0#2 gave two"
+        ]
+    );
+}
+
+#[test]
 fn numbers_that_are_only_shown_cost_no_line() {
     let decoded = |update: Value| {
         let params = json!({ "sessionId": "s", "update": update });

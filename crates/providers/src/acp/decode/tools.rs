@@ -1,16 +1,17 @@
 //! The tools of a turn: announced, then in pieces, then whole; and what is asked about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use inspan_protocol::{PermissionRequest, StreamEvent};
 use serde_json::{Map, Value, json};
 
 use super::super::wire::{AcpToolCall, Location};
+use super::asked::shown;
 use super::{AcpQuestion, text_of};
-use crate::decode::unanswered;
+use crate::decode::{CallIds, unanswered};
 
-/// Ends that are remembered, so that an agent that reports one twice ends no tool twice.
-const ENDED_LIMIT: usize = 4096;
+/// Calls that are remembered, so that an agent that reports an end twice ends no tool twice.
+const CALLS_LIMIT: usize = 4096;
 /// The kind that says nothing.
 const OTHER: &str = "other";
 
@@ -18,8 +19,19 @@ const OTHER: &str = "other";
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     open: BTreeMap<String, OpenTool>,
-    ended: BTreeSet<String>,
+    /// The newest call of each of the agent's ids.
+    newest: BTreeMap<String, String>,
+    ids: CallIds,
     count: u64,
+}
+
+/// What is said of a tool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Step {
+    /// It was called, or is asked about.
+    Called,
+    /// Something of it has changed.
+    Continued,
 }
 
 /// A tool that has not ended.
@@ -54,11 +66,9 @@ impl Tools {
     }
 
     /// Takes the update of a tool, and returns the events that follow from it.
-    pub(super) fn update(&mut self, call: AcpToolCall) -> Vec<StreamEvent> {
-        let Some(id) = call.tool_call_id.clone() else { return Vec::new() };
-        if self.ended.contains(&id) {
-            return Vec::new();
-        }
+    pub(super) fn update(&mut self, call: AcpToolCall, step: Step) -> Vec<StreamEvent> {
+        let id = call.tool_call_id.as_deref().and_then(|id| self.call_of(id, step));
+        let Some(id) = id else { return Vec::new() };
         let status = call.status.clone();
         let known = self.open.contains_key(&id);
         let brings_input = call.raw_input.as_ref().is_some_and(is_something);
@@ -76,28 +86,39 @@ impl Tools {
                 is_error: status.as_deref() == Some("failed"),
             });
             self.open.remove(&id);
-            if self.ended.len() >= ENDED_LIMIT {
-                self.ended.clear();
-            }
-            self.ended.insert(id);
         }
         events
     }
 
+    /// Our id of the call that is meant; nothing if it has ended.
+    fn call_of(&mut self, id: &str, step: Step) -> Option<String> {
+        if let Some(newest) = self.newest.get(id) {
+            if self.open.contains_key(newest) {
+                return Some(newest.clone());
+            }
+            if step == Step::Continued {
+                return None;
+            }
+        }
+        if self.newest.len() >= CALLS_LIMIT {
+            self.newest.retain(|_, call| self.open.contains_key(call));
+        }
+        let call = self.ids.fresh(id);
+        self.newest.insert(id.to_owned(), call.clone());
+        Some(call)
+    }
+
     /// Takes a question about a tool, whose arguments are whole by then.
     pub(super) fn ask(&mut self, call: AcpToolCall) -> (AcpQuestion, Vec<StreamEvent>) {
-        let id = call.tool_call_id.clone().unwrap_or_default();
-        let mut spare;
-        let (tool, events) = if id.is_empty() || self.ended.contains(&id) {
-            spare = OpenTool::default();
-            spare.take(call);
-            (&mut spare, Vec::new())
-        } else {
-            let tool = self.merge(&id, call);
-            let events = tool.start(&id).into_iter().collect();
-            (tool, events)
+        let named = call.tool_call_id.as_deref().filter(|id| !id.is_empty());
+        let Some(id) = named.and_then(|id| self.call_of(id, Step::Called)) else {
+            let mut nameless = OpenTool::default();
+            nameless.take(call);
+            return (nameless.question(None), Vec::new());
         };
-        (tool.question(id), events)
+        let tool = self.merge(&id, call);
+        let events = tool.start(&id).into_iter().collect();
+        (tool.question(Some(id)), events)
     }
 
     /// The turn is over: ends what has not ended.
@@ -200,21 +221,18 @@ impl OpenTool {
         }
     }
 
-    fn question(&self, id: String) -> AcpQuestion {
+    fn question(&self, id: Option<String>) -> AcpQuestion {
         let mut names = vec![self.kind().to_owned()];
         names.extend(self.name.clone());
         let titles = self.first_title.iter().chain(&self.title).cloned().collect();
-        let mut paths: Vec<String> = self.locations.iter().map(|location| location.path.clone()).collect();
-        let blocks = self.content.iter().filter_map(Value::as_array).flatten();
-        paths.extend(blocks.filter_map(|block| {
-            (block["type"] == "diff").then(|| block["path"].as_str().map(str::to_owned)).flatten()
-        }));
+        let blocks = self.content.as_ref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let (input, paths) = shown(self.arguments(), self.title.as_deref(), &self.locations, blocks);
         let command = self.input.as_ref().and_then(|input| input["command"].as_str());
         AcpQuestion {
             request: PermissionRequest {
-                tool_use_id: (!id.is_empty()).then_some(id),
+                tool_use_id: id,
                 description: self.title.clone(),
-                ..PermissionRequest::new(self.name(), self.arguments())
+                ..PermissionRequest::new(self.name(), input)
             },
             names,
             titles,

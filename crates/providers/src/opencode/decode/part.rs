@@ -1,7 +1,7 @@
 //! The parts of messages: text and thinking as they stream, tools with what they answered, and the steps with what
 //! they used.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
 use serde_json::Value;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::super::rules::STRUCTURED;
 use super::super::wire;
 use super::{Follows, OpenCodeDecoded, OpenCodeDecoder, OpenCodeMessage, Speaker};
+use crate::decode::CallIds;
 use crate::output::context_use;
 use crate::output::plausible;
 
@@ -50,28 +51,18 @@ impl OpenCodeCall {
     }
 }
 
-/// The ids of calls. Some models count their calls from the beginning in each answer, and what a person allows must be the
-/// call that is shown: the second call of an id gets another one.
+/// The ids of calls, by the message and the model's own id.
 #[derive(Debug, Default)]
-pub(super) struct CallIds {
-    /// By the message and the model's own id.
+pub(super) struct MessageCallIds {
     known: HashMap<(String, String), String>,
-    used: HashSet<String>,
+    ids: CallIds,
 }
 
-impl CallIds {
+impl MessageCallIds {
     pub(super) fn of(&mut self, message: &str, call: &str) -> String {
         let key = (message.to_owned(), call.to_owned());
-        if let Some(id) = self.known.get(&key) {
-            return id.clone();
-        }
-        let (mut id, mut number) = (call.to_owned(), 1_u32);
-        while !self.used.insert(id.clone()) {
-            number += 1;
-            id = format!("{call}#{number}");
-        }
-        self.known.insert(key, id.clone());
-        id
+        let ids = &mut self.ids;
+        self.known.entry(key).or_insert_with(|| ids.fresh(call)).clone()
     }
 }
 
