@@ -1,13 +1,14 @@
 //! One conversation of an editor: the sessions that it has started, and where in the newest one it is.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use inspan_protocol::{PromptId, SessionId};
-use inspan_sessions::{OpenQuestions, RegisteredFlow, SessionError, SessionErrorCode, Sessions};
+use inspan_sessions::{OpenQuestions, RegisteredFlow, SessionError, SessionErrorCode, Sessions, UNREAD};
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::input::command_of;
@@ -30,6 +31,8 @@ pub(crate) struct Chat {
     pub(crate) run: tokio::sync::Mutex<Option<CurrentSession>>,
     /// The turn in progress.
     pub(crate) turn: Mutex<Option<ActiveTurn>>,
+    /// The questions that the editor has been told, and since when.
+    shown: Mutex<HashMap<PromptId, Instant>>,
     /// Cancelled when its session is no longer watched, because a turn begins.
     watch_end: Mutex<CancellationToken>,
     /// Cancelled when the conversation is closed.
@@ -93,6 +96,7 @@ impl Chat {
             sessions,
             run: tokio::sync::Mutex::new(None),
             turn: Mutex::new(None),
+            shown: Mutex::default(),
             watch_end: Mutex::default(),
             closed: CancellationToken::new(),
         })
@@ -118,6 +122,16 @@ impl Chat {
         let end = self.closed.child_token();
         std::mem::replace(&mut *self.watch_end.lock(), end.clone()).cancel();
         Some(end)
+    }
+
+    /// The editor has been told a question.
+    pub(crate) fn note_shown(&self, question: &PromptId) {
+        self.shown.lock().entry(question.clone()).or_insert_with(Instant::now);
+    }
+
+    /// Whether a message that arrived then was written before its author could read the question.
+    pub(crate) fn is_unread(&self, question: &PromptId, arrived: Instant) -> bool {
+        self.shown.lock().get(question).is_none_or(|shown| arrived < *shown + UNREAD)
     }
 
     /// Ends the watch.

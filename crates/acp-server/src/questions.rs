@@ -1,4 +1,5 @@
-//! Questions of a session as requests to the editor: for permission, with the choices as options, or as a form.
+//! Questions of a session as requests to the editor: for permission, or as a form. What a flow asks is never a request for
+//! permission: clients that allow or deny all tools by their settings would answer it.
 
 use inspan_protocol::{Prompt, PromptKind};
 use inspan_sessions::{SessionCommand, answer_command, question_schema, question_text, read_answer};
@@ -14,19 +15,23 @@ pub(crate) fn call_id(prompt: &Prompt) -> String {
 
 /// Whether the editor can be asked; else the person answers by the next prompt.
 pub(crate) fn can_be_shown(prompt: &Prompt, shows_forms: bool) -> bool {
-    shows_forms || prompt.choices.as_ref().is_some_and(|choices| !choices.is_empty())
+    shows_forms || asks_for_permission(prompt)
+}
+
+fn asks_for_permission(prompt: &Prompt) -> bool {
+    prompt.kind == PromptKind::Permission
+        && prompt.choices.as_ref().is_some_and(|choices| !choices.is_empty())
+}
+
+/// A question with what can be chosen, each with its number.
+pub(crate) fn in_words(prompt: &Prompt) -> String {
+    let numbered = (1..).zip(prompt.choices.iter().flatten());
+    numbered.fold(question_text(prompt), |text, (number, choice)| format!("{text}\n    {number}. {choice}"))
 }
 
 /// Asks the editor. Nothing if the person cancelled or declined, or the answer does not fit: the question stays open.
-pub(crate) async fn ask(
-    client: &Client,
-    session: &str,
-    prompt: &Prompt,
-    shows_forms: bool,
-) -> Option<SessionCommand> {
-    let has_choices = prompt.choices.as_ref().is_some_and(|choices| !choices.is_empty());
-    // A form takes a text beside the choices; options do not.
-    if has_choices && !(shows_forms && prompt.kind != PromptKind::Permission && prompt.allows_text()) {
+pub(crate) async fn ask(client: &Client, session: &str, prompt: &Prompt) -> Option<SessionCommand> {
+    if asks_for_permission(prompt) {
         let answer = client.call("session/request_permission", permission(session, prompt)).await.ok()?;
         return chosen(prompt, answer);
     }
@@ -43,11 +48,11 @@ pub(crate) async fn ask(
 
 fn permission(session: &str, prompt: &Prompt) -> Value {
     let option = |choice: &String| {
-        let (kind, name) = match (prompt.kind, choice.as_str()) {
-            (PromptKind::Permission, "allow") => ("allow_once", "Allow"),
-            (PromptKind::Permission, "always") => ("allow_always", "Allow for the rest of the agent's run"),
-            (PromptKind::Permission, "deny") => ("reject_once", "Deny"),
-            (_, choice) => ("allow_once", choice),
+        let (kind, name) = match choice.as_str() {
+            "allow" => ("allow_once", "Allow"),
+            "always" => ("allow_always", "Allow for the rest of the agent's run"),
+            "deny" => ("reject_once", "Deny"),
+            other => ("reject_once", other),
         };
         json!({ "optionId": choice, "name": name, "kind": kind })
     };
@@ -67,9 +72,8 @@ fn chosen(prompt: &Prompt, answer: Value) -> Option<SessionCommand> {
     let Ok(Permission { outcome: Outcome::Selected { option_id } }) = serde_json::from_value(answer) else {
         return None;
     };
-    let field = if prompt.kind == PromptKind::Permission { "decision" } else { "choice" };
     let is_offered = prompt.choices.iter().flatten().any(|choice| *choice == option_id);
-    is_offered.then(|| answer_command(prompt, &json!({ field: option_id })).ok()).flatten()
+    is_offered.then(|| answer_command(prompt, &json!({ "decision": option_id })).ok()).flatten()
 }
 
 fn filled(prompt: &Prompt, answer: Value) -> Option<SessionCommand> {
@@ -137,10 +141,18 @@ mod tests {
         for answer in none {
             assert_eq!(chosen(&asked, answer.clone()), None, "{answer}");
         }
-        let input = prompt(PromptKind::Input, &["yes", "no"]);
-        let reply =
-            SessionCommand::Reply { prompt: id(), content: String::new(), choice: Some("no".to_owned()) };
-        assert_eq!(chosen(&input, selected("no")), Some(reply));
+    }
+
+    #[test]
+    fn what_a_flow_asks_is_no_request_for_permission() {
+        let input = prompt(PromptKind::Input, &["deploy", "do not deploy"]);
+        assert_eq!([can_be_shown(&input, false), can_be_shown(&input, true)], [false, true]);
+        assert_eq!(in_words(&input), "Go on?\n    1. deploy\n    2. do not deploy");
+        let form = json!({ "action": "accept", "content": { "choice": "do not deploy" } });
+        let choice = Some("do not deploy".to_owned());
+        let reply = SessionCommand::Reply { prompt: Some("q".to_owned()), content: String::new(), choice };
+        assert_eq!(filled(&input, form), Some(reply));
+        assert!(can_be_shown(&prompt(PromptKind::Permission, &["allow", "deny"]), false));
     }
 
     #[test]

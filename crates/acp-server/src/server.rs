@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use inspan_protocol::SessionId;
+use inspan_protocol::{Event, SessionId};
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions};
 use inspan_view::DisplayStatus;
 use parking_lot::Mutex;
@@ -255,6 +255,9 @@ impl Server {
                 run.next = last.seq + 1;
                 for envelope in &events {
                     let closed = run.open.apply(envelope);
+                    if let (true, Event::SessionPrompt(prompt)) = (replays, &envelope.event) {
+                        chat.note_shown(&prompt.prompt_id);
+                    }
                     let mut updates = run.updates.of(envelope, InputEcho::Replayed);
                     updates.extend(run.updates.closed(&closed));
                     if replays {

@@ -7,15 +7,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use inspan_protocol::{Envelope, PromptId};
-use inspan_sessions::{Followed, SessionCommand, SessionError, SessionErrorCode, question_text};
+use inspan_protocol::{Envelope, Event, PromptId};
+use inspan_sessions::{Followed, SessionCommand, SessionError, SessionErrorCode};
 use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::{Chat, CurrentSession};
-use crate::questions::{ask, can_be_shown};
+use crate::questions::{ask, can_be_shown, in_words};
 use crate::rpc::Client;
 use crate::updates::InputEcho;
 use crate::wire::{StopReason, says};
@@ -202,6 +202,9 @@ impl<'a> Showing<'a> {
             for each in updates.into_iter().chain(run.updates.closed(&closed)) {
                 update(self.client, self.chat, each).await;
             }
+            if let Event::SessionPrompt(prompt) = &envelope.event {
+                self.chat.note_shown(&prompt.prompt_id);
+            }
             run.next = envelope.seq + 1;
             run.has_told = false;
         }
@@ -225,11 +228,12 @@ impl<'a> Showing<'a> {
             let withdrawn = CancellationToken::new();
             self.asked.insert(id.clone(), withdrawn.clone());
             let (client, session) = (self.client.clone(), self.chat.id.clone());
-            let (prompt, shows_forms) = (prompt.clone(), self.shows_forms);
+            let prompt = prompt.clone();
+            self.chat.note_shown(&prompt.prompt_id);
             let shown = async move {
                 let command = tokio::select! {
                     () = withdrawn.cancelled() => None,
-                    command = ask(&client, &session, &prompt, shows_forms) => command,
+                    command = ask(&client, &session, &prompt) => command,
                 };
                 (prompt.prompt_id, command)
             };
@@ -271,11 +275,12 @@ impl<'a> Showing<'a> {
     /// Says what waits for the person, which ends a turn.
     async fn tell_questions(&mut self, run: &mut CurrentSession) {
         let asked: Vec<String> =
-            run.open.prompts().iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
+            run.open.prompts().iter().map(|prompt| format!("- {}", in_words(prompt))).collect();
         let how = if run.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
         let text =
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
         update(self.client, self.chat, says(&text)).await;
+        run.open.prompts().iter().for_each(|prompt| self.chat.note_shown(&prompt.prompt_id));
         run.has_told = true;
         self.is_over = true;
     }

@@ -10,7 +10,7 @@ use inspan_sessions::{OpenSession, question_text};
 use inspan_view::{NodeRow, SessionView, call, format, look};
 use serde_json::{Value, json};
 
-use crate::questions::call_id;
+use crate::questions::{call_id, in_words};
 use crate::wire::{chunk, says};
 
 /// The longest text of a tool's result or a program's output that is sent, in characters.
@@ -176,13 +176,19 @@ impl Updates {
                 if self.asked.insert(prompt.prompt_id.clone(), call.clone()).is_some() {
                     return;
                 }
-                updates.push(json!({
+                let mut update = json!({
                     "sessionUpdate": "tool_call",
                     "toolCallId": call,
                     "title": question_text(&prompt),
                     "kind": "other",
                     "status": "pending",
-                }));
+                });
+                if prompt.choices.is_some() {
+                    update["content"] = json!([{
+                        "type": "content", "content": { "type": "text", "text": in_words(&prompt) },
+                    }]);
+                }
+                updates.push(update);
             }
             Event::SessionReply { prompt_id, content, choice, is_default } => {
                 if let Some(call) = self.asked.remove(prompt_id) {

@@ -23,7 +23,7 @@ use inspan_protocol::{BoxError, Command, Envelope, Prompt, Reply};
 use crate::invocation;
 use inspan_view::SessionView;
 
-pub(crate) use asker::{AnswerSinks, UNREAD};
+pub(crate) use asker::AnswerSinks;
 pub(crate) use form::fields;
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use plain::{ArgumentsDisplay, Detail, PlainLog, head};
@@ -61,7 +61,7 @@ impl ConsoleChannel {
             device: Device::stderr(),
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
-            unread: UNREAD,
+            unread: inspan_sessions::UNREAD,
         };
         let state = SessionView::new(graph);
         Self {

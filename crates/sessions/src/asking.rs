@@ -1,11 +1,16 @@
 //! A question as a program asks it for us: its words, the form of one JSON object that an answer fills in, and the
 //! command that the filled form becomes. MCP and ACP clients show such forms.
 
+use std::time::Duration;
+
 use inspan_protocol::{FieldKind, FormField, Prompt, PromptKind, Reply};
 use inspan_view::Permission;
 use serde_json::{Map, Value, json};
 
 use crate::SessionCommand;
+
+/// What is typed so soon after a question came was typed before its author could read it.
+pub const UNREAD: Duration = Duration::from_millis(500);
 
 /// The field of a text, of a choice, and of a decision on a permission.
 const ANSWER: &str = "answer";

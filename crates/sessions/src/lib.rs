@@ -33,7 +33,7 @@ use keyed::KeyLocks;
 /// Written above `impl Launcher for …`.
 pub use async_trait::async_trait;
 
-pub use asking::{answer_command, question_schema, question_text, read_answer};
+pub use asking::{UNREAD, answer_command, question_schema, question_text, read_answer};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
 pub use find::{Counted, find, history, of_flow};

@@ -11,12 +11,13 @@ use inspan_sessions::{
 use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
 use crate::chat::{ActiveTurn, Chat, CurrentSession};
 use crate::input::{command, flow_command, flow_input, text_of};
-use crate::questions::typed;
+use crate::questions::{in_words, typed};
 use crate::turn::show;
 use crate::wire::{self, StopReason, params, says};
 
@@ -30,6 +31,7 @@ impl Server {
             Ok(read) => read,
             Err(error) => return self.client.answer(&id, Err(error)).await,
         };
+        let arrived = Instant::now();
         let cancelled = CancellationToken::new();
         let turn = ActiveTurn { request: id.clone(), cancelled: cancelled.clone(), session: None };
         // Noted before the next message is read, which may cancel it.
@@ -37,9 +39,9 @@ impl Server {
         let server = Arc::clone(self);
         work.spawn(async move {
             let result = match running {
-                Some(turn) => server.steer(&chat, &turn, text).await,
+                Some(turn) => server.steer(&chat, &turn, text, arrived).await,
                 None => {
-                    let result = server.turn(&chat, &text, &cancelled).await;
+                    let result = server.turn(&chat, &text, arrived, &cancelled).await;
                     *chat.turn.lock() = None;
                     result
                 }
@@ -58,7 +60,13 @@ impl Server {
     }
 
     /// A prompt while a turn is in progress answers the open question, or is a message to the agents that listen.
-    async fn steer(&self, chat: &Chat, turn: &ActiveTurn, text: String) -> Result<StopReason, SessionError> {
+    async fn steer(
+        &self,
+        chat: &Chat,
+        turn: &ActiveTurn,
+        text: String,
+        arrived: Instant,
+    ) -> Result<StopReason, SessionError> {
         let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
         let session = turn.session.as_ref().ok_or_else(early)?;
         if let Some((flow, _)) = flow_command(&chat.sessions.launcher().flows().await?, &text) {
@@ -67,7 +75,7 @@ impl Server {
                 "cancel the turn, or wait for its end; what is an answer or a message begins otherwise";
             return Err(SessionError::new(SessionErrorCode::InvalidInput, message).with_hint(hint));
         }
-        if answer(&chat.sessions, session, &text).await?.is_none() {
+        if answer(chat, session, &text, arrived).await?.is_none() {
             send(&chat.sessions, session, text).await?;
         }
         Ok(StopReason::EndTurn)
@@ -77,6 +85,7 @@ impl Server {
         &self,
         chat: &Chat,
         text: &str,
+        arrived: Instant,
         cancelled: &CancellationToken,
     ) -> Result<StopReason, SessionError> {
         let mut held = chat.run.lock().await;
@@ -95,7 +104,7 @@ impl Server {
             }
             (None, Some(run)) => {
                 went_on?;
-                match self.continued(chat, run, text, &mut answered).await? {
+                match self.continued(chat, run, text, arrived, &mut answered).await? {
                     Continued::Same => None,
                     Continued::By(session) => Some(session),
                     Continued::Over => Some(self.start_only(chat, &flows, text).await?),
@@ -150,6 +159,7 @@ impl Server {
         chat: &Chat,
         run: &CurrentSession,
         text: &str,
+        arrived: Instant,
         answered: &mut Option<PromptId>,
     ) -> Result<Continued, SessionError> {
         let entry = chat.sessions.entry(&run.session).await?;
@@ -162,7 +172,7 @@ impl Server {
         if DisplayStatus::of(&entry).has_ended() {
             return Ok(Continued::Over);
         }
-        if let Some((question, session)) = answer(&chat.sessions, &run.session, text).await? {
+        if let Some((question, session)) = answer(chat, &run.session, text, arrived).await? {
             *answered = Some(question);
             return Ok(Continued::of(run, session));
         }
@@ -215,16 +225,26 @@ impl Continued {
 
 /// Answers the only open question of a session: which, and the session in which the answer took effect.
 async fn answer(
-    sessions: &Sessions,
+    chat: &Chat,
     session: &SessionId,
     text: &str,
+    arrived: Instant,
 ) -> Result<Option<(PromptId, SessionId)>, SessionError> {
-    match sessions.output(session).await?.questions.as_slice() {
+    let refused = |why: String| SessionError::new(SessionErrorCode::InvalidAnswer, why);
+    match chat.sessions.output(session).await?.questions.as_slice() {
         [] => Ok(None),
+        [one] if chat.is_unread(&one.prompt_id, arrived) => {
+            // The refusal says it.
+            chat.note_shown(&one.prompt_id);
+            let message = format!(
+                "Your message does not answer this question, which has just come:\n\n{}",
+                in_words(one)
+            );
+            Err(refused(message).with_hint("Answer it once you have read it."))
+        }
         [one] => {
-            let command =
-                typed(one, text).map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?;
-            let receipt = sessions.apply(session, &command, None).await?;
+            let command = typed(one, text).map_err(refused)?;
+            let receipt = chat.sessions.apply(session, &command, None).await?;
             Ok(Some((one.prompt_id.clone(), receipt.session_id)))
         }
         _ => {

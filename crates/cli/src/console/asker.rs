@@ -27,9 +27,6 @@ const TYPED: usize = 64;
 /// The longest wait for anything to happen before the deadlines are checked again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A line that ends so soon after a question came was typed before its author could read it.
-pub(crate) const UNREAD: Duration = Duration::from_millis(500);
-
 /// Opens what a person types into.
 pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
 

@@ -98,6 +98,21 @@ fn short(updates: &[Value]) -> Vec<String> {
     updates.iter().map(line).collect()
 }
 
+/// What an editor can do that shows forms.
+fn forms() -> Value {
+    json!({ "elicitation": { "form": {} } })
+}
+
+/// The answer to a form with choices.
+fn chosen(question: &Value, choice: &str) -> Value {
+    json!({ "id": question["id"], "result": { "action": "accept", "content": { "choice": choice } } })
+}
+
+/// A person reads a question.
+fn read() {
+    std::thread::sleep(std::time::Duration::from_millis(550));
+}
+
 /// The next message that is a request to the editor.
 fn asked(client: &mut RpcClient) -> Value {
     loop {
@@ -137,20 +152,26 @@ fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
 }
 
 #[test]
-fn a_question_is_a_request_for_permission() {
+fn a_question_of_a_flow_is_a_form_or_a_text_and_no_request_for_permission() {
     let folder = folder_with(&[("greet.yaml", GREET)]);
     let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let call = prompt(&mut client, &id, "/greet");
+    let (_, before) = client.answer(call);
+    assert!(before.iter().all(|message| message.get("id").is_none()), "{before:?}");
+    let waits = "This waits for you:\n\n- [how] How?\n    1. hello\n    2. bye\n";
+    assert!(short(&updates(&before)).last().unwrap().contains(waits), "{before:?}");
+    let (_, said) = turn(&mut client, &id, "2");
+    assert_eq!(short(&said).last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye world");
+
+    let (mut client, id, _) = editor(folder.path(), &forms());
     let call = prompt(&mut client, &id, r#"/greet {"who":"ox"}"#);
     let question = asked(&mut client);
-    let options = json!([
-        { "optionId": "hello", "name": "hello", "kind": "allow_once" },
-        { "optionId": "bye", "name": "bye", "kind": "allow_once" },
-    ]);
+    let choices = &question["params"]["requestedSchema"]["properties"]["choice"]["enum"];
     assert_eq!(
-        (&question["method"], &question["params"]["options"], &question["params"]["toolCall"]["title"]),
-        (&json!("session/request_permission"), &options, &json!("[how] How?"))
+        (&question["method"], choices, &question["params"]["message"]),
+        (&json!("elicitation/create"), &json!(["hello", "bye"]), &json!("[how] How?"))
     );
-    client.send(json!({ "id": question["id"], "result": { "outcome": { "outcome": "selected", "optionId": "bye" } } }));
+    client.send(chosen(&question, "bye"));
     let (answer, before) = client.answer(call);
     assert_eq!(answer["result"]["stopReason"], json!("end_turn"));
     let shown = short(&updates(&before));
@@ -182,9 +203,15 @@ fn a_question_whose_time_is_up_is_closed() {
 #[test]
 fn a_text_answers_a_question_that_is_still_shown() {
     let folder = folder_with(&[("greet.yaml", GREET)]);
-    let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let (mut client, id, _) = editor(folder.path(), &forms());
     let call = prompt(&mut client, &id, "/greet");
     asked(&mut client);
+    // It was typed before anybody could read the question.
+    let unread = prompt(&mut client, &id, "hello");
+    let (_, before) = client.answer(unread);
+    let shown = short(&updates(&before));
+    assert!(shown.iter().any(|shown| shown.contains("which has just come:\n\n[how] How?")), "{shown:?}");
+    read();
     let wrong = prompt(&mut client, &id, "maybe");
     let (_, before) = client.answer(wrong);
     let shown = short(&updates(&before));
@@ -205,10 +232,10 @@ fn a_text_answers_a_question_that_is_still_shown() {
 fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_prompt() {
     let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();
-    let (mut client, id, _) = editor(folder, &json!({}));
+    let (mut client, id, _) = editor(folder, &forms());
     let answers = [
-        json!({ "result": { "outcome": { "outcome": "cancelled" } } }),
-        json!({ "result": { "outcome": { "outcome": "selected", "optionId": "maybe" } } }),
+        json!({ "result": { "action": "cancel" } }),
+        json!({ "result": { "action": "accept", "content": { "choice": "maybe" } } }),
         json!({ "result": {} }),
         json!({ "error": { "code": -1, "message": "no" } }),
     ];
@@ -227,7 +254,7 @@ fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_promp
     }
     let call = prompt(&mut client, &id, "/greet");
     let question = asked(&mut client);
-    client.send(json!({ "id": question["id"], "result": { "outcome": { "outcome": "cancelled" } } }));
+    client.send(json!({ "id": question["id"], "result": { "action": "decline" } }));
     client.answer(call);
     let (stop, updates) = turn(&mut client, &id, "bye");
     assert_eq!(stop, json!("end_turn"));
@@ -259,6 +286,7 @@ fn a_permission_that_is_cancelled_or_lost_is_answered_by_a_text_and_asked_again_
     let mut client = greeted(folder, &json!({}));
     client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
     cancel(&mut client);
+    read();
     let (stop, said) = turn(&mut client, &id, "yes");
     assert_eq!(stop, json!("end_turn"));
     assert_eq!(short(&said).last().unwrap(), "agent_message_chunk: Flow `permission` ended well.");
@@ -371,6 +399,7 @@ fn a_command_is_no_answer_while_a_turn_runs() {
     let refused = "agent_message_chunk: `/both` starts a flow, and one runs in this conversation";
     let said = short(&updates(&before));
     assert!(said.iter().any(|line| line.starts_with(refused)), "{said:?}");
+    read();
     let message = prompt(&mut client, &id, "/tmp/cache");
     assert_eq!(client.answer(message).0["result"]["stopReason"], json!("end_turn"));
     fs::write(folder.join("go"), "").unwrap();

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use super::writer::AgentWriter;
 use crate::commands::session::Signals;
-use crate::console::UNREAD;
 use crate::exit::Exit;
 use crate::invocation::Invocation;
 use crate::terminal;
@@ -183,7 +182,7 @@ impl<'a> TerminalConversation<'a> {
 
     fn line(&mut self, TypedLine { text: line, at }: &TypedLine) {
         if !self.open.is_empty() {
-            let is_unread = self.shown.is_some_and(|shown| *at < shown + UNREAD);
+            let is_unread = self.shown.is_some_and(|shown| *at < shown + inspan_sessions::UNREAD);
             if is_unread && is_interactive(self.invocation) {
                 self.note("what was typed before the question could be read is not its answer");
                 return self.ask();

@@ -60,7 +60,7 @@ impl SessionConsole {
             device: Device::stderr(),
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
-            unread: crate::console::UNREAD,
+            unread: inspan_sessions::UNREAD,
         };
         let mut state = SessionView::new(graph);
         history.iter().for_each(|envelope| state.apply(envelope));

@@ -48,7 +48,7 @@ fn ids_of(listed: &Value, key: &str) -> Vec<Value> {
 fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
     let folder = folder_with(&[("ship.yaml", SHIP)]);
     let folder = folder.path();
-    let (mut client, id, _) = editor(folder, &json!({}));
+    let (mut client, id, _) = editor(folder, &forms());
     let call = prompt(&mut client, &id, "/ship");
     until("the session runs", || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\""));
     client.notify("session/cancel", &json!({ "sessionId": id }));
@@ -66,7 +66,8 @@ fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
     };
     let is_typed = |line: &&String| line.starts_with("user_message_chunk");
     assert_eq!(short(&updates(&seen)).iter().find(is_typed), None);
-    assert_eq!(question["params"]["toolCall"]["title"], json!("[ask] Ship it now?"));
+    assert_eq!(question["params"]["message"], json!("[ask] Ship it now?"));
+    read();
     let (stop, said) = turn(&mut client, &id, "yes");
     assert_eq!(stop, json!("end_turn"));
     assert_eq!(short(&said).last().unwrap(), SHIPPED);
@@ -87,7 +88,7 @@ fn after_a_message_that_is_refused_a_conversation_is_still_watched() {
     let folder = folder_with(&[("ship.yaml", SHIP)]);
     let folder = folder.path();
     inspan(folder, &["run", "ship.yaml", "--detach", "--session-id", "shell"]).expect(0);
-    let mut client = greeted(folder, &json!({}));
+    let mut client = greeted(folder, &forms());
     load(&mut client, folder, "shell");
     let (_, said) = turn(&mut client, "shell", "hello");
     assert!(short(&said).last().unwrap().contains("listens"), "{said:?}");
@@ -96,8 +97,7 @@ fn after_a_message_that_is_refused_a_conversation_is_still_watched() {
     assert!(short(&said).last().unwrap().starts_with(runs), "{said:?}");
     fs::write(folder.join("go"), "").unwrap();
     let question = asked(&mut client);
-    let chosen = json!({ "outcome": { "outcome": "selected", "optionId": "yes" } });
-    client.send(json!({ "id": question["id"], "result": chosen }));
+    client.send(chosen(&question, "yes"));
     shown_until(&mut client, SHIPPED);
 }
 
