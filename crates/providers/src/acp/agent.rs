@@ -92,6 +92,20 @@ impl AcpAgent {
 }
 
 impl AcpAgent {
+    /// The agent names the terminals of a tool that has ended, whose output we have.
+    fn with_output(&self, mut event: StreamEvent) -> StreamEvent {
+        if let StreamEvent::ToolComplete { result, .. } = &mut event {
+            let blocks = result.get_mut("content").and_then(Value::as_array_mut);
+            for block in blocks.into_iter().flatten().filter(|block| block["type"] == "terminal") {
+                let printed = block["terminalId"].as_str().and_then(|id| self.terminals.printed(id));
+                if let Some(printed) = printed {
+                    block["output"] = json!(self.peer.process().redactor().text(&printed));
+                }
+            }
+        }
+        event
+    }
+
     /// Gemini CLI starts no servers in a folder that it does not trust, and says so on stderr alone.
     fn untrusted(&self) -> Option<StreamEvent> {
         let is_said = || self.peer.process().stderr().contains("untrusted folder");
@@ -205,7 +219,7 @@ impl Agent for AcpAgent {
         turn: &mut ProgramTurn<Self>,
     ) -> Result<Handled<Self>, AgentError> {
         match decoded {
-            AcpDecoded::Event(event) => return Ok(Handled::Event(event)),
+            AcpDecoded::Event(event) => return Ok(Handled::Event(self.with_output(event))),
             AcpDecoded::PermissionRequested { id, question } => self.asked(id, *question, turn)?,
             AcpDecoded::Wanted { id, wanted } => self.wanted(id, wanted, turn)?,
             AcpDecoded::Refused { id, code, message } => refuse(&self.peer.stdin(), &id, code, &message)?,

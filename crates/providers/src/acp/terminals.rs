@@ -1,7 +1,7 @@
 //! The commands that an agent runs through us: our child processes in its working directory, a few at once, with
 //! a bounded part of their output.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,8 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Terminals {
     open: BTreeMap<String, AgentTerminal>,
+    /// The output of the last ones that were released: the tool that ran one ends after it.
+    released: VecDeque<(String, Arc<Mutex<OutputTail>>)>,
     count: u64,
     work: TaskTracker,
 }
@@ -129,13 +131,26 @@ impl Terminals {
     /// Releases a command, which is killed if it still runs.
     pub(super) fn release(&mut self, id: &str) -> Result<Value, Refusal> {
         self.get(id)?;
-        self.open.remove(id);
+        if let Some(terminal) = self.open.remove(id) {
+            if self.released.len() >= COUNT_LIMIT {
+                self.released.pop_front();
+            }
+            self.released.push_back((id.to_owned(), terminal.output));
+        }
         Ok(json!({}))
+    }
+
+    /// What a command printed, also after its release.
+    pub(super) fn printed(&self, id: &str) -> Option<String> {
+        let open = self.open.get(id).map(|terminal| &terminal.output);
+        let released = || self.released.iter().find(|(released, _)| released == id).map(|(_, output)| output);
+        open.or_else(released).map(|output| lock(output).text().0)
     }
 
     /// Kills all commands, and waits until they are gone.
     pub(super) async fn end(&mut self) {
         self.open.clear();
+        self.released.clear();
         self.work.close();
         if timeout(END_LIMIT, self.work.wait()).await.is_err() {
             tracing::warn!("some commands of an agent did not end in time");

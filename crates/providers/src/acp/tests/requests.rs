@@ -295,6 +295,31 @@ async fn a_command_does_not_outlive_a_turn_that_is_cut() {
 }
 
 #[tokio::test]
+async fn the_result_of_a_tool_has_the_output_of_its_terminal() {
+    let about = |id: u32, method: &str| request(id, method, &json!({ "terminalId": "terminal-1" }));
+    let ended = json!({ "sessionId": "s-1", "update": {
+        "sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed",
+        "content": [{ "type": "terminal", "terminalId": "terminal-1" }],
+    } });
+    let ended = json!({ "jsonrpc": "2.0", "method": "session/update", "params": ended });
+    let fake = Fake::new(&asking(&[
+        request(10, "terminal/create", &json!({ "command": "echo", "args": ["tests failed"] })),
+        about(11, "terminal/wait_for_exit"),
+        about(12, "terminal/release"),
+        format!("'{ended}'; say {}", about(13, "terminal/output")),
+    ]));
+    let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
+    let (events, result) = once(allowed, fake.context()).await;
+    result.unwrap();
+    let results = events.iter().filter_map(|event| match event {
+        StreamEvent::ToolComplete { result, .. } => Some(result["content"].clone()),
+        _ => None,
+    });
+    let terminal = json!({ "type": "terminal", "terminalId": "terminal-1", "output": "tests failed\n" });
+    assert_eq!(results.collect::<Vec<_>>(), [json!([terminal])]);
+}
+
+#[tokio::test]
 async fn gemini_reads_files_itself() {
     for (provider, reads_through_us) in
         [(AcpProvider::new(), true), (AcpProvider::qwen(), true), (AcpProvider::gemini(), false)]
