@@ -3,7 +3,6 @@
 
 mod live;
 mod mail;
-mod unbegun;
 mod waits;
 
 use std::{

@@ -249,7 +249,7 @@ pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> Agen
     let refused = refused(error);
     let data = error.data.as_ref().map(Value::to_string).unwrap_or_default();
     let said = format!("{} {data}", error.message).to_lowercase();
-    let tells = ["session", "conversation", "not found", "no such", "unknown", "resume"]
+    let tells = ["session", "conversation", "not found", "no such", "unknown", "resume", "service failure"]
         .iter()
         .any(|word| said.contains(word));
     match refused.code {

@@ -28,6 +28,8 @@ use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
 
 /// How long an interrupted turn may take to end by itself.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// By how much the end of a silence may be noticed too late, before that says that this process was stopped meanwhile.
+const LATE: Duration = Duration::from_secs(2);
 /// A tool may be silent for at least this long; agents end their own tools before that.
 const TOOL_SILENCE: Duration = Duration::from_secs(30 * 60);
 
@@ -254,7 +256,14 @@ impl<A: Agent> ProgramTurn<A> {
             }
             received = agent.next() => Woken::Received(received),
             answered = self.requests.next(), if self.requests.are_pending() => Woken::Answered(answered),
-            () = reached(silence), if running => Woken::Stop(Interruption::Stalled(last_heard.elapsed())),
+            () = reached(silence), if running => match silence.is_some_and(|due| due.elapsed() > LATE) {
+                // We were stopped ourselves: what came meanwhile is not read yet.
+                true => {
+                    self.received();
+                    Woken::Answered(None)
+                }
+                false => Woken::Stop(Interruption::Stalled(last_heard.elapsed())),
+            },
         }
     }
 

@@ -22,8 +22,7 @@ use inspan_protocol::{
 use super::{
     Before, Decision, HostedSession, LostAttempt, Machines, RunningAttempt,
     mail::{Outbox, ends_node, tells_of},
-    unbegun::Unbegun,
-    waits::{AttemptWait, Due, only_waits},
+    waits::{AttemptWait, Due, Unbegun, only_waits},
 };
 use crate::log::{AttemptKey, CommandOutcome, LogError, LogPosition, Segment, SharedLog, Summary, Writer};
 use requests::KeyedRequests;
