@@ -1,13 +1,13 @@
 //! The examples that work in git worktrees, with the real git; a script stands in for the agents.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
 use inspan_testkit::write_program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    processes::until,
+    processes::{left, until},
     program::{Ran, folder_with, inspan, program, ran},
 };
 
@@ -282,6 +282,8 @@ fn killed(folder: &Path, example: &str) {
     until("the hook runs", || folder.join("reached").exists());
     child.kill().unwrap();
     child.wait().unwrap();
+    // Another `git` of the session may still write.
+    assert_eq!(left(&folder.display().to_string(), Duration::from_secs(10)), [""; 0]);
 }
 
 #[test]
