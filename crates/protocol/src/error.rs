@@ -310,6 +310,14 @@ impl AgentError {
         self.kind() == Some(kind)
     }
 
+    /// Whether the turn that failed so can go on in its conversation: by its code, or because nothing arrived any more, or it
+    /// could not begin.
+    pub fn leaves_conversation(&self) -> bool {
+        use ErrorKind::{SessionBusy, Stall, WorkingFolder};
+        self.code.leaves_conversation()
+            || [Stall, SessionBusy, WorkingFolder].map(Some).contains(&self.kind())
+    }
+
     /// The same error with the vendor's wish to wait.
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
@@ -475,6 +483,7 @@ mod tests {
         ];
         for (detail, expected) in rows {
             let error = AgentError::new(ErrorCode::Timeout, "late").with_detail(detail);
+            assert_eq!(error.leaves_conversation(), expected == Some(ErrorKind::Stall));
             assert_eq!(error.kind(), expected);
         }
     }

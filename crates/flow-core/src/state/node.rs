@@ -151,7 +151,7 @@ impl NodeState {
     /// An agent whose vendor, network or program failed after requests that were answered goes on in its conversation when it
     /// is tried again: from the start it would do its work, and pay for it, a second time.
     pub(crate) fn go_on_after(&mut self, error: &AgentError) {
-        if error.code.leaves_conversation() && self.has_named() && self.more().worked {
+        if error.leaves_conversation() && self.has_named() && self.more().worked {
             self.interrupted = true;
             self.more().resume = Some(CONTINUE.to_owned());
         }

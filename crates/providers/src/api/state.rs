@@ -1,7 +1,7 @@
 //! The state of one turn, in the parts that are the same for all vendors: the conversation and how far it is
 //! committed, the tokens, and the output. The form of a message is the vendor's.
 
-use inspan_protocol::{ErrorCode, ProviderSessionId, StopReason, Usage};
+use inspan_protocol::{ProviderSessionId, StopReason, Usage};
 use serde_json::Value;
 
 use crate::output::{PermissionDenial, TurnOutput};
@@ -96,8 +96,8 @@ impl TurnState {
     }
 
     /// Removes what is not committed, since the turn failed. The user's message stays if the conversation goes on with it.
-    pub(crate) fn roll_back(&mut self, failed: ErrorCode) {
-        let kept = if failed.leaves_conversation() { self.committed.max(self.asked) } else { self.committed };
+    pub(crate) fn roll_back(&mut self, goes_on: bool) {
+        let kept = if goes_on { self.committed.max(self.asked) } else { self.committed };
         self.messages.truncate(kept);
     }
 

@@ -324,10 +324,10 @@ impl<A: Api> ApiTurn<A> {
         let state = self.history.state_mut();
         let session = state.session.clone();
         if let Err(error) = &end {
-            if !error.code.leaves_conversation() && !state.is_committed() {
+            if !error.leaves_conversation() && !state.is_committed() {
                 self.stored.conversation.restore(&self.before);
             }
-            state.roll_back(error.code);
+            state.roll_back(error.leaves_conversation());
         }
         if let Err(error) = self.store().await {
             // The output exists and was charged; only the next turn will miss it.

@@ -1,7 +1,7 @@
 //! What a conversation contains after each way in which a turn can end, and which results are added
 //! after a crash.
 
-use inspan_protocol::{ErrorCode, Usage};
+use inspan_protocol::Usage;
 
 use super::*;
 use crate::api::History as _;
@@ -60,7 +60,7 @@ fn begun(messages: Vec<Value>, returned: Vec<Value>) -> MessagesHistory {
 
 /// What stays of a turn that failed.
 fn failed(mut history: MessagesHistory) -> Vec<Value> {
-    history.state.roll_back(ErrorCode::InvalidRequest);
+    history.state.roll_back(false);
     history.state.messages
 }
 
