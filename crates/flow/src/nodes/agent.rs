@@ -89,8 +89,8 @@ async fn answered(provider: &dyn DynProvider, context: &NodeContext, input: &Val
 async fn unheard(provider: &dyn DynProvider, context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
     let is_new = context.conversation.as_ref().is_some_and(|known| known.turns == 0);
-    let forgets = || provider.descriptor().capabilities.forgets_cut_turns;
-    if !is_new || !(forgets() || !context.is_known_to_have_answered().await) {
+    let forgets = provider.descriptor().capabilities.forgets_cut_turns;
+    if !is_new || (!forgets && context.is_known_to_have_answered().await) {
         return None;
     }
     Some(if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
