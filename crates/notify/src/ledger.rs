@@ -25,6 +25,8 @@ const BUSY_AT_ONCE: Duration = Duration::from_millis(200);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// How long a claim is valid without being renewed, if it is unknown whether its process is alive.
 const CLAIM: Duration = Duration::from_secs(60);
+/// The farthest moment that can be meant: the longest wait that a receiver can ask for. Beyond it, the clock was set back since.
+const FARTHEST: Duration = Duration::from_secs(60 * 60);
 
 const TABLES: &str = "
 CREATE TABLE channels (
@@ -237,7 +239,8 @@ impl Ledger {
                 "INSERT INTO cursors (channel, session, created_at, next) VALUES (?1, ?2, ?3, 0) ON CONFLICT DO NOTHING",
                 params![key.channel, key.session.as_str(), key.created_at.as_millis()],
             )?;
-            let (cursor, held, held_until) = row(&transaction, &key)?;
+            let (mut cursor, held, held_until) = row(&transaction, &key)?;
+            cursor.retry_at = cursor.retry_at.filter(|at| at.since(now) <= FARTHEST);
             // The writer of something that cannot be read is not alive.
             let held: Option<Holder> = held.and_then(|text| serde_json::from_str(&text).ok());
             let is_mine = held.as_ref() == Some(&holder);
@@ -431,7 +434,10 @@ fn holds(other: &Holder, here: &Holder, until: Option<i64>, now: Timestamp) -> b
     match other.owner.liveness(&here.owner) {
         Liveness::Alive => true,
         Liveness::Gone => false,
-        Liveness::Elsewhere => until.is_some_and(|until| until > now.as_millis()),
+        Liveness::Elsewhere => {
+            let until = until.map(Timestamp::from_millis);
+            until.is_some_and(|until| until > now && until.since(now) <= FARTHEST)
+        }
     }
 }
 
@@ -594,6 +600,21 @@ mod tests {
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
         again.forget_others(vec!["other".into()], now).await.unwrap();
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(Cursor::default())));
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_set_back_holds_nothing_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::at(&folder.path().join("notify"));
+        let elsewhere = Owner { machine: "elsewhere".to_owned(), ..Owner::of_process() };
+        let (me, other) =
+            (Holder { owner: Owner::of_process(), number: 1 }, Holder { owner: elsewhere, number: 1 });
+        let (late, now) = (Timestamp::from_millis(7_200_000), Timestamp::from_millis(0));
+        assert!(ledger.claim(&key(), &other, late).await.unwrap().is_some());
+        ledger.failed(&key(), late + CLAIM, false).await.unwrap();
+        assert_eq!(ledger.claim(&key(), &me, late).await, Ok(None));
+        let cursor = ledger.claim(&key(), &me, now).await.unwrap().unwrap();
+        assert_eq!((cursor.attempts, cursor.retry_at), (1, None));
     }
 
     #[tokio::test]
