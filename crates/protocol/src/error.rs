@@ -30,10 +30,14 @@ macro_rules! codes {
                 match self { $( Self::$variant => ErrorTag::$tag, )* }
             }
 
-            /// Whether a turn that failed so can go on in its conversation: what failed is its vendor, the network or its
-            /// program, and not what was asked.
+            /// Whether a turn that failed so can go on in its conversation: what failed is its vendor, the network, its
+            /// program, or the login or account with which it asked, and not what was asked.
             pub const fn leaves_conversation(self) -> bool {
-                matches!(self, Self::RateLimited | Self::Overloaded | Self::Network | Self::Process)
+                use ErrorCode::{
+                    Auth, Billing, ConfigMissing, ModelNotFound, Network, Overloaded, Process, RateLimited,
+                };
+                matches!(self, RateLimited | Overloaded | Network | Process)
+                    || matches!(self, Auth | Billing | ConfigMissing | ModelNotFound)
             }
 
             /// Whether the same call may succeed later.

@@ -66,6 +66,7 @@ fn a_retry_goes_on_in_the_conversation_unless_that_is_the_fault_or_nothing_was_d
         (ErrorCode::RateLimited, [10, 0, 10], [None, Some("continue"), Some("continue"), Some("continue")]),
         (ErrorCode::Network, [10, 10, 10], [None, Some("continue"), Some("continue"), Some("continue")]),
         (ErrorCode::Process, [0, 0, 10], [None, None, None, Some("continue")]),
+        (ErrorCode::Auth, [10, 0, 0], [None, Some("continue"), Some("continue"), Some("continue")]),
         (ErrorCode::Timeout, [10, 10, 10], [None; 4]),
         (ErrorCode::OutputInvalid, [10, 10, 10], [None; 4]),
     ];

@@ -320,6 +320,8 @@ fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
         (ErrorCode::Overloaded, Some(10), "a Resumes", "1 c-a: continue"),
         // An agent of the ACP does not tell what it has spent.
         (ErrorCode::Process, Some(0), "a Resumes", "1 c-a: continue"),
+        (ErrorCode::Auth, Some(10), "a Resumes", "1 c-a: continue"),
+        (ErrorCode::Billing, None, "a Runs(Failed)", "1 -: -"),
         (ErrorCode::Overloaded, None, "a Runs(Failed)", "1 -: -"),
         (ErrorCode::Timeout, Some(10), "a Runs(Failed)", "1 -: -"),
     ];
