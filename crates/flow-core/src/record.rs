@@ -86,6 +86,9 @@ pub struct Parent {
     /// The node that runs again in this session, with all that depends on it, and from which pass on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<NodePath>,
+    /// More nodes that run again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_again: Vec<NodePath>,
     /// The budgets that were set or raised for this session when it was made; its flow does not say so.
     #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
     pub budget: BudgetRaise,
@@ -94,7 +97,7 @@ pub struct Parent {
 impl Parent {
     /// A session from which all is taken over that fits.
     pub fn new(session: SessionId, seq: u64, kind: ParentKind) -> Self {
-        Self { session, seq, kind, again: None, budget: BudgetRaise::default() }
+        Self { session, seq, kind, again: None, also_again: Vec::new(), budget: BudgetRaise::default() }
     }
 
     /// What may be reused of that session, by its record, its compiled flow, its facts, and what it could reuse itself;
@@ -115,7 +118,7 @@ impl Parent {
             // That session may have been resumed at the moment when this one was made.
             ParentKind::Resume => reusable.forget_continued(),
         }
-        self.again.iter().for_each(|place| reusable.run_again(place.clone()));
+        self.again.iter().chain(&self.also_again).for_each(|place| reusable.run_again(place.clone()));
         reusable
     }
 }

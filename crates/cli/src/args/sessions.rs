@@ -131,10 +131,13 @@ pub(crate) struct ForkArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the last session of this folder
     #[arg(value_name = "ID", default_value = "@last", hide_default_value = true)]
     pub(crate) session: String,
-    /// Where the fork starts: at a node (everything that does not depend on it is reused) or after an event; without
-    /// it all finished work is reused
+    /// Where the fork starts: at a node, of which there may be several (everything that does not depend on them is reused),
+    /// or after an event; without it all finished work is reused
     #[arg(long, value_name = "NODE|SEQ")]
-    pub(crate) at: Option<String>,
+    pub(crate) at: Vec<String>,
+    /// Start at all that failed where the flow went on: items of a foreach, nodes whose failure was handled
+    #[arg(long, conflicts_with = "at")]
+    pub(crate) failed: bool,
     /// ID of the new session
     #[arg(long, value_name = "ID", value_parser = values::session_id)]
     pub(crate) session_id: Option<String>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::{Parent, ParentKind};
+use inspan_flow::{Parent, ParentKind, Reusable};
 use inspan_protocol::{NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
 
@@ -14,32 +14,29 @@ use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mut kept = StoredSession::open(&args.session, invocation)?;
-    let at = args.at.as_deref().map(|at| Point::read(&kept, at)).transpose()?;
+    let (at, until) = Point::read_all(&kept, &args.at)?;
     // What was answered later does not count for a fork of an earlier point.
-    if !args.plan && !matches!(at, Some(Point::Event(_))) {
+    if !args.plan && until.is_none() {
         kept = kept.with_answers(invocation)?;
     }
-    let until = match at {
-        Some(Point::Event(seq)) => seq,
-        _ => kept.last_seq,
-    };
+    let until = until.unwrap_or(kept.last_seq);
     let mut input = kept.record.input.clone();
     let given = flow::given_input(&kept.graph, args.input_file.as_deref(), &args.input)?;
     kept.settings.given.extend(given.keys().cloned());
     input.extend(given);
     let input = flow::checked_input(&kept.graph, input, &args.input)?;
     let mut parent = Parent::new(kept.record.session.clone(), until, ParentKind::Fork);
-    if let Some(Point::Node(place)) = at {
-        parent.again = Some(place);
+    let mut reusable = kept.reusable(&parent, &kept.graph, Missing::Refused)?;
+    let again = if args.failed { failed(&kept, &reusable)? } else { at };
+    for place in &again {
+        if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
+            let message = format!("session `{}` has never run `{place}`", kept.record.session);
+            return Err(Failure::usage(message).with_hint(node_list(&kept)));
+        }
+        reusable.run_again(place.clone());
     }
-    let reusable = kept.reusable(&parent, &kept.graph, Missing::Refused)?;
-    if let Some(place) = &parent.again
-        && place.as_str().contains(['#', '['])
-        && !reusable.has_run(place)
-    {
-        let message = format!("session `{}` has never run `{place}`", kept.record.session);
-        return Err(Failure::usage(message).with_hint(node_list(&kept)));
-    }
+    let mut again = again.into_iter();
+    (parent.again, parent.also_again) = (again.next(), again.collect());
     let id = args.session_id.as_deref().map(SessionId::from);
     let graph = Arc::clone(&kept.graph);
     let again = Continuation { graph, input, reusable, id, parent };
@@ -48,6 +45,16 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         return Ok(Exit::Success);
     }
     kept.anew(again, &args.mode, invocation)
+}
+
+/// What only a fork runs again: what failed and the flow went on. What failed otherwise runs again in any case.
+fn failed(kept: &StoredSession, reusable: &Reusable) -> Result<Vec<NodePath>, Failure> {
+    let run = kept.folded(kept.record.run(&kept.graph))?;
+    let failed = run.state().handled_failures(run.graph());
+    if failed.is_empty() && run.state().failure().is_none() {
+        return Err(Failure::usage(format!("nothing of session `{}` has failed", kept.record.session)));
+    }
+    Ok(failed.into_iter().flat_map(|place| reusable.failures_within(place)).collect())
 }
 
 /// Where a person finds the nodes of a session.
@@ -64,6 +71,21 @@ enum Point {
 }
 
 impl Point {
+    /// The nodes at which it begins, or the event after which it does.
+    fn read_all(kept: &StoredSession, at: &[String]) -> Result<(Vec<NodePath>, Option<u64>), Failure> {
+        let (mut nodes, mut event) = (Vec::new(), None);
+        for at in at {
+            match Self::read(kept, at)? {
+                Self::Event(seq) => event = Some(seq),
+                Self::Node(place) => nodes.push(place),
+            }
+        }
+        if event.is_some() && at.len() > 1 {
+            return Err(Failure::usage("an event number is the only `--at`: several are nodes"));
+        }
+        Ok((nodes, event))
+    }
+
     fn read(kept: &StoredSession, at: &str) -> Result<Self, Failure> {
         if let Ok(seq) = at.parse::<u64>() {
             if seq == 0 || seq > kept.last_seq {

@@ -359,7 +359,7 @@ impl StoredSession {
     }
 
     /// Its run, as its log says.
-    fn folded(&self, mut run: Run) -> Result<Run, Failure> {
+    pub(super) fn folded(&self, mut run: Run) -> Result<Run, Failure> {
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
         Ok(run)
     }

@@ -365,6 +365,52 @@ edges: [{ from: each, to: nothing, when: each.failed > 0 }]
 }
 
 #[test]
+fn a_fork_runs_all_again_that_failed_and_nothing_else() {
+    let flow = "\
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [a, b, c], as: it, onItemError: continue }
+    body:
+      nodes:
+        - { id: work, type: exec, input: { argv: [sh, -c, 'echo {{ it }} >> did'] } }
+        - { id: check, type: exec, dependsOn: [work], input: { argv: [sh, -c, 'test {{ it }} = b || test -f ok'] } }
+  - { id: gate, type: exec, input: { argv: [sh, -c, 'echo gate >> did; test -f ok'] }, policy: { continueOnError: true } }
+  - { id: tell, type: exec, dependsOn: [each], input: { argv: [sh, -c, 'echo failed {{ each.failed }} >> did'] } }
+";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    let mut did = String::new();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    let mut new = || {
+        let all = fs::read_to_string(folder.join("did")).unwrap();
+        let mut lines: Vec<_> = all[did.len()..].lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        did = all;
+        lines
+    };
+    assert_eq!(new(), ["a", "b", "c", "failed 2", "gate"]);
+    fs::write(folder.join("ok"), "").unwrap();
+    let plan = inspan(folder, &["fork", "s", "--failed", "--plan"]).expect(0);
+    let rows = ["each[0]/check", "each[2]/check", "gate"].map(|node| {
+        plan.stdout.lines().any(|line| line.contains(node) && line.contains("the fork starts here"))
+    });
+    assert_eq!(rows, [true; 3], "{}", plan.stdout);
+    inspan(folder, &["fork", "s", "--failed", "--session-id", "t"]).expect(0);
+    assert_eq!(new(), ["failed 0", "gate"]);
+    inspan(folder, &["fork", "s", "--at", "each[2]", "--at", "each[0]/check"]).expect(0);
+    assert_eq!(new(), ["c", "failed 0"]);
+    for (arguments, words) in [
+        (&["fork", "t", "--failed"][..], "nothing of session `t` has failed"),
+        (&["fork", "s", "--at", "gate", "--at", "3"], "an event number is the only `--at`"),
+    ] {
+        let refused = inspan(folder, arguments);
+        assert_eq!((refused.code, refused.stderr.contains(words)), (Some(2), true), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn a_session_that_another_one_continues_is_deleted_with_it_and_never_runs_again() {
     let flow = |ask: &str, after: &str| {
         format!(

@@ -247,3 +247,18 @@ impl ReusableTask {
         Some(TurnInConversation { path: path.clone(), conversation, turn_id, is_older: false })
     }
 }
+
+/// Whether a path is at the place that runs again, in that pass or a later one, or within its frames.
+pub(super) fn runs_again(path: &NodePath, again: &NodePath) -> bool {
+    let mut parts = path.parts();
+    let mut is_later = false;
+    for from in again.parts() {
+        let Some(part) = parts.next().filter(|part| part.node == from.node) else { return false };
+        let is_other = from.index.is_some_and(|index| part.index != Some(index));
+        if !is_later && (part.pass < from.pass || (part.pass == from.pass && is_other)) {
+            return false;
+        }
+        is_later |= part.pass > from.pass;
+    }
+    true
+}

@@ -16,7 +16,7 @@ use super::{
     inherit::Begun,
     items::ItemMatch,
     resume::with_mail,
-    reusable_task::{ReusableTask, TurnInConversation},
+    reusable_task::{ReusableTask, TurnInConversation, runs_again},
     select::Selected,
 };
 use crate::{
@@ -57,6 +57,9 @@ pub struct Reusable {
     raised: BudgetRaise,
     /// The place that runs again because it was asked for, and so do its later passes.
     again: Option<NodePath>,
+    /// More of them.
+    #[serde(default)]
+    also_again: Vec<NodePath>,
     /// Whether the session may go on itself, in the conversations that are taken over too.
     #[serde(default)]
     pub(super) may_go_on: bool,
@@ -86,6 +89,7 @@ impl Reusable {
             spent_in: BTreeMap::new(),
             raised: BudgetRaise::default(),
             again: None,
+            also_again: Vec::new(),
             may_go_on: false,
             went_on: BTreeMap::new(),
             turns: Vec::new(),
@@ -258,7 +262,20 @@ impl Reusable {
     /// Makes a node run again, from this pass on, with all that runs in its frames, whatever it has done. All its
     /// successors run again too.
     pub fn run_again(&mut self, place: NodePath) {
-        self.again = Some(place);
+        self.also_again.extend(self.again.replace(place));
+    }
+
+    /// The places that run again.
+    fn again(&self) -> impl Iterator<Item = &NodePath> {
+        self.again.iter().chain(&self.also_again)
+    }
+
+    /// What failed at a place and was handled there: the tasks within it, or the whole of it if it failed otherwise.
+    pub fn failures_within(&self, place: NodePath) -> Vec<NodePath> {
+        let failed = |task: &ReusableTask| task.is_handled && task.final_error().is_some();
+        let within = self.tasks.iter().filter(|(path, task)| path.is_within(&place) && failed(task));
+        let within: Vec<NodePath> = within.map(|(path, _)| path.clone()).collect();
+        if within.is_empty() { vec![place] } else { within }
     }
 
     pub(super) fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
@@ -288,26 +305,14 @@ impl Reusable {
         self.tasks.keys().any(|path| path.is_within(place))
     }
 
-    /// Whether a place is the one that runs again, in that pass or a later one, or is within its frames.
+    /// Whether a task runs again because it was asked for.
     pub(super) fn runs_again(&self, path: &NodePath) -> bool {
-        let Some(again) = &self.again else { return false };
-        let mut parts = path.parts();
-        let mut is_later = false;
-        for from in again.parts() {
-            let Some(part) = parts.next().filter(|part| part.node == from.node) else { return false };
-            let is_other = from.index.is_some_and(|index| part.index != Some(index));
-            if !is_later && (part.pass < from.pass || (part.pass == from.pass && is_other)) {
-                return false;
-            }
-            is_later |= part.pass > from.pass;
-        }
-        true
+        self.again().any(|again| runs_again(path, again))
     }
 
-    /// Whether the place that runs again is that of a task, or in its frames.
+    /// Whether a place that runs again is that of a task, or in its frames.
     pub(super) fn is_around_again(&self, path: &NodePath) -> bool {
-        let is_around = |again: &NodePath| again.place().is_within(&path.place());
-        self.runs_again(path) || self.again.as_ref().is_some_and(is_around)
+        self.again().any(|again| runs_again(path, again) || again.place().is_within(&path.place()))
     }
 
     /// Says that the session may go on while another one reuses its work.
@@ -358,8 +363,7 @@ impl Run {
     /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
     /// run again. Else its output is computed from the outputs of its frames.
     fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        let again = reusable.again.as_ref().map(NodePath::place);
-        let is_within = again.is_some_and(|again| again.is_within(&before.place()));
+        let is_within = reusable.again().any(|again| again.place().is_within(&before.place()));
         self.same_flow && !is_within && matches!(self.selected(at), Selected::All | Selected::No)
     }
 

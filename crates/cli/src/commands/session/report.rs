@@ -92,9 +92,13 @@ impl<'a> SessionReport<'a> {
                 if let [first, more @ ..] = &self.result.handled_failures()[..] {
                     let others =
                         if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-                    let fork = commands.command("fork", id, &format!("--at {}", quoted(first.as_str())));
+                    let (at, it) = match more {
+                        [] => (format!("--at {}", quoted(first.as_str())), "it"),
+                        _ => ("--failed".to_owned(), "them"),
+                    };
+                    let fork = commands.command("fork", id, &at);
                     hints.push(format!(
-                        "`{first}`{others} failed and the flow went on, so that is finished work: `{fork}` runs it again"
+                        "`{first}`{others} failed and the flow went on, so that is finished work: `{fork}` runs {it} again"
                     ));
                 }
                 hints
