@@ -198,7 +198,7 @@ impl SessionWorkflow {
                 ctx.continue_as_new(input.clone(), ContinueAsNewOptions::default())?;
             }
             let has_ended =
-                |attempt: &RunningAttempt| ended_attempts.contains(&(attempt.name(), attempt.begun.clone()));
+                |attempt: &RunningAttempt| ended_attempts.contains(&(attempt.name(), attempt.begun));
             let (unseen, running): (Vec<_>, Vec<_>) = decided.running.into_iter().partition(has_ended);
             // An older version has begun it again: its history says so.
             let (unseen, running) = match unseen.is_empty() || ctx.patched(WAITS_FOR_ENDS) {
