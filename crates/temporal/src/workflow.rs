@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     pin::Pin,
     task::Poll,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures::{
@@ -62,9 +62,10 @@ const LOSSES: u32 = 20;
 /// How often in a row the same worker is asked again that could not decide.
 const SAME_WORKER: u32 = 1;
 
-/// How often the session is asked again that has not seen the end of an attempt, before that counts as lost for good: four
-/// minutes.
-const UNSEEN_TIMES: u32 = 12;
+/// How long the session may not have seen the end of an attempt, before that counts as lost for good.
+const UNSEEN: Duration = Duration::from_secs(4 * 60);
+/// The longest pause between two looks for such an end. The pauses grow with the time.
+const LONGEST_LOOK: Duration = Duration::from_secs(30);
 /// What a history says of this program that waits for such an end and does not begin the attempt again.
 const WAITS_FOR_ENDS: &str = "waits for ends";
 
@@ -157,9 +158,9 @@ impl SessionWorkflow {
         let mut is_cancelled = false;
         let mut has_warned = false;
         let mut undecided = 0;
-        // The attempts that have ended, by their beginnings, and how often in a row the session did not know that of one.
+        // The attempts that have ended, by their beginnings, and since when the session does not know that of one.
         let mut ended_attempts: BTreeSet<(String, LogPosition)> = BTreeSet::new();
-        let mut unseen_times = 0;
+        let mut unseen_since: Option<SystemTime> = None;
         loop {
             ctx.state_mut(|state| state.is_woken = false);
             let asked = DecideInput {
@@ -168,7 +169,7 @@ impl SessionWorkflow {
                 stop: stop.clone(),
                 known: flights.keys().cloned().collect(),
                 ending: names_of_ending(&flights),
-                anew: unseen_times > 0,
+                anew: unseen_since.is_some(),
             };
             let Ok(decided) = ctx.execute_local_activity(Decisions::decide, asked, decision()).await else {
                 // This worker could not decide. If it still cannot, its settings may be broken, or its version too old: a task
@@ -205,9 +206,11 @@ impl SessionWorkflow {
                 true => (unseen, running),
                 false => (Vec::new(), unseen.into_iter().chain(running).collect()),
             };
-            unseen_times = if unseen.is_empty() { 0 } else { unseen_times + 1 };
-            if unseen_times > UNSEEN_TIMES {
-                unseen_times = 0;
+            let now = ctx.workflow_time();
+            unseen_since = unseen_since.or(now).filter(|_| !unseen.is_empty());
+            let unseen_for = unseen_since.and_then(|since| now?.duration_since(since).ok());
+            if unseen_for.is_some_and(|time| time > UNSEEN) {
+                unseen_since = None;
                 let why = "it has ended, and its end is not in the log of the session: the folder or bucket of the sessions loses what is written, or shows it late";
                 lost.extend(
                     unseen
@@ -216,10 +219,9 @@ impl SessionWorkflow {
                 );
                 continue;
             }
-            let wake_in_ms = match unseen_times {
-                0 => decided.wake_in_ms,
-                times => Some(decided.wake_in_ms.unwrap_or(u64::MAX).min(1000 << (times - 1).min(5))),
-            };
+            let look =
+                unseen_for.map(|time| time.clamp(Duration::from_secs(1), LONGEST_LOOK).as_millis() as u64);
+            let wake_in_ms = decided.wake_in_ms.into_iter().chain(look).min();
             if may_begin(history, || goes_on(ctx, &input, &mut has_warned)) {
                 for attempt in running {
                     flights.entry(attempt.name()).or_insert_with(|| begin(ctx, &input, attempt));
