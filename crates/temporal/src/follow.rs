@@ -9,6 +9,7 @@ use inspan_flow::{FlowRunResult, RunError, RunStore, WhenWaiting};
 use inspan_flow_core::{Graph, Run};
 use inspan_protocol::{Event, SessionId, SessionStatus};
 use inspan_store::StoreError;
+use tokio::time::Instant;
 
 use crate::store::SharedStore;
 
@@ -16,6 +17,9 @@ use crate::store::SharedStore;
 const PAGE: usize = 1_000;
 /// After how long without a notification the log is read anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a session may be in the log before it is seen here: a client of NFS remembers for half a minute that
+/// a file is not there.
+const SEEN_LATE: Duration = Duration::from_secs(35);
 
 impl SharedStore {
     /// Relays a session's events to a hub until the session has ended, is paused, or waits for something that
@@ -35,7 +39,7 @@ impl SharedStore {
         let mut changes = self.changes();
         // A session that was paused is so until its workers continue it.
         let mut has_begun = false;
-        let mut is_gone = false;
+        let mut gone_since: Option<Instant> = None;
         loop {
             let page = self.read_next(session, next, PAGE).await?;
             for envelope in &page {
@@ -59,13 +63,15 @@ impl SharedStore {
             if rests {
                 return Ok(FlowRunResult::of_run(run, record.input, session.clone()));
             }
-            if is_gone {
+            if gone_since.is_some_and(|since| since.elapsed() > SEEN_LATE) {
                 let (session, by) = (session.clone(), self.owner().to_string());
                 return Err(StoreError::Interrupted { session, by }.into());
             }
-            is_gone = self.is_gone(session, status).await;
+            let is_gone = self.is_gone(session, status).await;
+            let was_there = gone_since.is_none();
+            gone_since = is_gone.then(|| gone_since.unwrap_or_else(Instant::now));
             // It may have ended since the log was read.
-            if is_gone {
+            if is_gone && was_there {
                 continue;
             }
             // Whether it changed or it is time to look again comes to the same.
