@@ -112,7 +112,8 @@ pub struct RunHandle {
 impl RunHandle {
     /// Pauses the session: running agents are cancelled and keep their conversations. Gives the snapshot once the
     /// session is paused; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause. Refused before
-    /// the future of [`FlowRunner::run`] or [`FlowRunner::resume`] has begun the session, and after it has ended.
+    /// the future of [`FlowRunner::run`] or [`FlowRunner::resume`] has begun the session, and after it has ended. A channel or a
+    /// node, for which the pause would wait, pauses by [`Hub::pause`].
     pub async fn pause(&self, reason: Option<String>) -> Result<Arc<RunSnapshot>, Rejection> {
         if self.beginning().is_some() {
             return Err(Rejection::NotActive);

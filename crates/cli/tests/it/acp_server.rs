@@ -110,7 +110,7 @@ fn chosen(question: &Value, choice: &str) -> Value {
 
 /// A person reads a question.
 fn read() {
-    std::thread::sleep(std::time::Duration::from_millis(550));
+    inspan_testkit::pause(std::time::Duration::from_millis(550));
 }
 
 /// The next message that is a request to the editor.

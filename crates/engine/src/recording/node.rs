@@ -27,7 +27,7 @@ pub enum NodeCalls {
     Make,
     /// They are made, and recorded.
     Record(Recorder),
-    /// They are not made: recordings answer for them.
+    /// They are not made: recordings answer for them. Node types of a program of your own make no such calls and run.
     Replay(Replayer),
     /// They are never made: a test answers for them.
     Answer(Arc<dyn AnswerCall>),
