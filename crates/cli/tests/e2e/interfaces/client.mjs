@@ -26,6 +26,8 @@ const connection = new acp.ClientSideConnection(() => client, stream);
 const greeted = await connection.initialize({ protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
 const { sessionId } = load === "new" ? await connection.newSession({ cwd: folder, mcpServers: [] }) : { sessionId: load };
 for (const text of prompts) {
+  // A person reads what is asked before the next prompt.
+  if (seen.stops.length > 0) await new Promise((read) => setTimeout(read, 700));
   const { stopReason } = await connection.prompt({ sessionId, prompt: [{ type: "text", text }] });
   seen.stops.push(stopReason);
 }
