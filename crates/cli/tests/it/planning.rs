@@ -350,7 +350,9 @@ nodes:
     let folder = flow_folder(FLOW);
     let folder = folder.path();
     let mut child = program(folder, &["run", "--session-id", "cut"]).spawn().unwrap();
-    until("it pays", || fs::read_to_string(folder.join("runs")).is_ok_and(|ran| ran.contains("pay")));
+    // Both, or the one that is late would write after the kill.
+    let has_begun = |ran: String| ran.contains("pay") && ran.contains("log");
+    until("it pays", || fs::read_to_string(folder.join("runs")).is_ok_and(has_begun));
     child.kill().unwrap();
     child.wait().unwrap();
     fs::write(folder.join("go"), "").unwrap();
