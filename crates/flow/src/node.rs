@@ -114,7 +114,7 @@ impl NodeContext {
     /// Whether the agent of the interrupted attempt has said or done anything, so that its vendor has the prompt. Without a
     /// log, or if that cannot be read, it is taken for granted.
     pub(crate) async fn has_answered(&self) -> bool {
-        !self.ground.is_log_current() || self.has_emitted(is_answer).await.unwrap_or(true)
+        self.may_have_emitted(is_answer).await
     }
 
     /// Whether the log has something that it has said or done.
@@ -127,7 +127,11 @@ impl NodeContext {
     pub(crate) async fn has_ended_turn(&self) -> bool {
         let is_whole =
             |event: &Event| matches!(event, Event::AgentUsage { usage, .. } if *usage != Usage::default());
-        !self.ground.is_log_current() || self.has_emitted(is_whole).await.unwrap_or(true)
+        self.may_have_emitted(is_whole).await
+    }
+
+    async fn may_have_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> bool {
+        !self.ground.is_log_current() || self.has_emitted(is_wanted).await.unwrap_or(true)
     }
 
     /// The output of the interrupted attempt's agent, if it had answered and waited for messages.
