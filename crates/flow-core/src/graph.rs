@@ -562,6 +562,23 @@ impl Retry {
     pub(crate) fn longest_wish(&self) -> Duration {
         self.max_backoff.unwrap_or_default().max(ORDINARY_WAIT)
     }
+
+    /// What holds for an agent whose author says nothing: a vendor that is busy for three minutes ends no flow. The vendors'
+    /// programs do the same when nobody keeps them from it.
+    pub(crate) fn of_agents() -> Self {
+        Self {
+            max_attempts: 6,
+            backoff: Duration::from_secs(2),
+            factor: 3.0,
+            max_backoff: Some(Duration::from_secs(120)),
+            on: RetryOn::Passing,
+        }
+    }
+
+    /// Whether nobody has written it.
+    pub fn is_of_agents(&self) -> bool {
+        self.on == RetryOn::Passing
+    }
 }
 
 impl Default for Retry {
@@ -571,9 +588,10 @@ impl Default for Retry {
 }
 
 /// Which failures are tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryOn {
+    /// Those of the vendor and the network that pass by themselves. No flow says it; an agent has it if its flow says nothing.
+    Passing,
     /// Those whose code says that trying again may help.
     Retryable,
     /// All.

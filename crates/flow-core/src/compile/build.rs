@@ -161,15 +161,16 @@ impl SharedPolicies {
 fn policy(written: &PolicySpec, kind: NodeKind) -> NodePolicy {
     let default = Retry::default();
     let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
+    let retry = Retry {
+        max_attempts: written.max_attempts.unwrap_or(default.max_attempts),
+        backoff: written.backoff.unwrap_or(default.backoff),
+        factor: written.factor.unwrap_or(default.factor),
+        max_backoff: written.max_backoff,
+        on: written.on.unwrap_or(on),
+    };
     NodePolicy {
         timeout: written.timeout,
-        retry: Retry {
-            max_attempts: written.max_attempts.unwrap_or(default.max_attempts),
-            backoff: written.backoff.unwrap_or(default.backoff),
-            factor: written.factor.unwrap_or(default.factor),
-            max_backoff: written.max_backoff,
-            on: written.on.unwrap_or(on),
-        },
+        retry: if written.has_retry || kind != NodeKind::Agent { retry } else { Retry::of_agents() },
         on_failure: written.on_failure,
         budget: written.budget,
         on_limit: written.on_limit,

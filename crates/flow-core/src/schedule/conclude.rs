@@ -6,7 +6,7 @@ use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatu
 
 use super::{AttemptEnd, CancelCause, Run, fallback::kept_output};
 use crate::{
-    graph::{OnLimit, RetryOn, TaskRef},
+    graph::{Effects, OnLimit, RetryOn, TaskRef},
     node::NodeKind,
 };
 
@@ -156,9 +156,15 @@ impl Run {
 
     /// Whether the node is tried again. Before a usage limit is lifted that could not help.
     fn will_retry(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> bool {
-        let retry = &self.facts.spec(&self.graph, node).policy.retry;
+        let spec = self.facts.spec(&self.graph, node);
+        let retry = &spec.policy.retry;
         let tried = self.facts.node(node).failures + 1;
         let again = match retry.on {
+            RetryOn::Passing => {
+                let passes =
+                    matches!(error.code, ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network);
+                passes && spec.effects != Effects::External && self.next_agent(node).is_none()
+            }
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
             RetryOn::Retryable => error.is_retryable(),
         };

@@ -85,7 +85,7 @@ impl Run {
     }
 
     /// The entry of `fallback` that is next, with its agent's name and that of the one at work.
-    fn next_agent(&self, task: TaskRef) -> Option<(&Fallback, &str, &str)> {
+    pub(super) fn next_agent(&self, task: TaskRef) -> Option<(&Fallback, &str, &str)> {
         let (_, agents) = self.agents(task)?;
         let (current, next) =
             self.facts.node(task).choice.as_ref().map_or((0, 0), |choice| (choice.agent, choice.next));

@@ -227,7 +227,7 @@ fn a_node_has_the_settings_of_its_agent_and_of_its_type() {
     let expected = json!([
         ["write", "claude.agent", { "prompt": "Write.", "options": writer }, [600, 2]],
         ["plain", "claude.agent", { "prompt": "hi", "options": { "maxTurns": 1, "permissionMode": "ask" } }, [3600, 3]],
-        ["review", "codex.agent", { "prompt": "Review T.", "options": { "outputSchema": schema } }, [null, 1]],
+        ["review", "codex.agent", { "prompt": "Review T.", "options": { "outputSchema": schema } }, [null, 6]],
         ["make", "exec", { "argv": ["make"] }, [300, 1]],
         ["inner", "claude.agent", { "prompt": "I", "options": writer }, [600, 2]],
     ]);

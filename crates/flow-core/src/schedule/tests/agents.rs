@@ -395,8 +395,29 @@ fn a_limit_fails_the_node_where_the_author_wants_it() {
         // A wait that is no usage limit is one between two attempts.
         let sim =
             Sim::new(&graph(&text), &[]).driven(asks_to_wait(ErrorCode::Overloaded, Duration::from_secs(7)));
-        let expected = if retry.is_empty() { Outcome::Failed } else { Outcome::Success };
-        assert_eq!(sim.run.state().outcome(), Some(expected), "{retry}");
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Success), "{retry}");
+    }
+}
+
+#[test]
+fn an_agent_whose_author_says_nothing_is_tried_again_after_what_passes() {
+    let graph = |more: &str| graph(&ONE.replace("go } }", &format!("go }}{more} }}")));
+    let fails = |code| {
+        move |_: &StartNode, _: &Run| vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "busy")))]
+    };
+    let passing = [ErrorCode::RateLimited, ErrorCode::Overloaded, ErrorCode::Network];
+    let own = [ErrorCode::Aborted, ErrorCode::BudgetExceeded];
+    for &code in ErrorCode::ALL.iter().filter(|code| !own.contains(code)) {
+        let sim = Sim::new(&graph(""), &[]).driven(fails(code));
+        sim.check();
+        let (attempts, seconds) = if passing.contains(&code) { (6, 2 + 6 + 18 + 54 + 120) } else { (1, 0) };
+        assert_eq!((sim.starts("a").len(), sim.now.as_millis() / 1_000), (attempts, seconds), "{code:?}");
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{code:?}");
+    }
+    // What the author says holds, and what may have taken effect is not done again without a question.
+    for more in [", policy: { retry: { maxAttempts: 1 } }", ", effects: external"] {
+        let sim = Sim::new(&graph(more), &[]).driven(fails(ErrorCode::Overloaded));
+        assert_eq!(sim.starts("a").len(), 1, "{more}");
     }
 }
 

@@ -388,3 +388,17 @@ fn an_output_that_a_condition_could_not_judge_is_judged_again_and_not_paid_again
     let again = Sim::reusing(&edited, forked).driven(unsure);
     assert_eq!(relay(&again.log), failed);
 }
+
+/// The next agent takes over at once; the last one is tried again.
+#[test]
+fn what_passes_is_waited_for_where_no_other_agent_takes_over() {
+    let text = FLOW.replace(", policy: { retry: { maxAttempts: 2, on: any } }", "");
+    let graph = graph(&text.replace("{{ who.value }}", "cheap"));
+    let sim = Sim::new(&graph, &[]).driven(|start: &StartNode, _: &Run| match start.path.node() {
+        "solve" => vec![error(ErrorCode::Overloaded)],
+        _ => vec![AttemptStep::End(AttemptEnd::Output(json!({ "value": 1 })))],
+    });
+    sim.check();
+    assert_eq!(sim.starts("solve").len(), 1 + 1 + 6);
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+}

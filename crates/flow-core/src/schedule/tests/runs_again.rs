@@ -54,7 +54,9 @@ fn an_agent_that_was_to_be_tried_again_goes_on_in_the_next_session() {
 /// Who resumes too early in an outage loses nothing of what the agent has done.
 #[test]
 fn an_agent_goes_on_in_its_conversation_over_two_sessions() {
-    let graph = graph("flow: { name: f }\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n");
+    let graph = graph(
+        "flow: { name: f }\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go }, policy: { retry: { maxAttempts: 1 } } }\n",
+    );
     let gone = || AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::Network, "gone")));
     let works = |start: &StartNode, run: &Run| {
         let steps = talk(start, run).into_iter().take(3);
