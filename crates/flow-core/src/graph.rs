@@ -13,6 +13,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+mod policy;
+
+pub use policy::{NodePolicy, OnFailure, Retry, RetryOn};
+
 pub use crate::ids::{BodyIx, EdgeIx, FrameIx, NodeIx, TaskRef};
 pub(crate) use crate::node::Occupies;
 use crate::{
@@ -522,88 +526,4 @@ pub enum FailFast {
     On,
     /// What does not depend on the failure continues, and the outcome is `partial`.
     Off,
-}
-
-/// A node's policy.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodePolicy {
-    /// How long one attempt may take.
-    pub timeout: Option<Duration>,
-    /// How often it is tried.
-    pub retry: Retry,
-    /// What a failure that remains does.
-    pub on_failure: OnFailure,
-    /// What all attempts of it may cost together.
-    pub budget: Option<Budget>,
-    /// What is done about a usage limit.
-    pub on_limit: OnLimit,
-}
-
-/// How often a node is tried, and how long is waited between.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Retry {
-    /// Attempts in all, the first included.
-    pub max_attempts: u32,
-    /// The wait before the second attempt.
-    pub backoff: Duration,
-    /// By what each further wait grows.
-    pub factor: f64,
-    /// The longest wait.
-    pub max_backoff: Option<Duration>,
-    /// Which failures are tried again.
-    pub on: RetryOn,
-}
-
-/// A wait of this length between two attempts is no surprise, whatever the author says.
-const ORDINARY_WAIT: Duration = Duration::from_secs(5 * 60);
-
-impl Retry {
-    /// The longest wait between two attempts that a vendor may ask for; a longer one is a usage limit.
-    pub(crate) fn longest_wish(&self) -> Duration {
-        self.max_backoff.unwrap_or_default().max(ORDINARY_WAIT)
-    }
-
-    /// What holds for an agent whose author says nothing: a vendor that is busy for three minutes ends no flow. The vendors'
-    /// programs do the same when nobody keeps them from it.
-    pub(crate) fn of_agents() -> Self {
-        Self {
-            max_attempts: 6,
-            backoff: Duration::from_secs(2),
-            factor: 3.0,
-            max_backoff: Some(Duration::from_secs(120)),
-            on: RetryOn::Passing,
-        }
-    }
-
-    /// Whether nobody has written it.
-    pub fn is_of_agents(&self) -> bool {
-        self.on == RetryOn::Passing
-    }
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self { max_attempts: 1, backoff: Duration::ZERO, factor: 1.0, max_backoff: None, on: RetryOn::Any }
-    }
-}
-
-/// Which failures are tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryOn {
-    /// Those of the vendor and the network that pass by themselves. No flow says it; an agent has it if its flow says nothing.
-    Passing,
-    /// Those whose code says that trying again may help.
-    Retryable,
-    /// All.
-    Any,
-}
-
-/// What a failure that remains after all attempts does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFailure {
-    /// It is the flow's to deal with.
-    #[default]
-    Fail,
-    /// The output is an error marker, and the edges are evaluated.
-    Continue,
 }

@@ -53,5 +53,5 @@ pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
 pub use spec::{PROJECT_PACKS, check_pool_name, flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, NotRaised,
-    SessionFacts, SnapshotError, Waits, is_fact, wait_before_retry,
+    SessionFacts, SnapshotError, Waits, is_fact,
 };

@@ -57,7 +57,6 @@ pub use rest::CONTINUE;
 pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use session::{SessionFacts, Waits};
 pub use snapshot::SnapshotError;
-pub use transition::wait_before_retry;
 pub use view::FramesProgress;
 
 use crate::graph::{Body, BodyIx, FrameIx, Graph, Node, TaskRef};

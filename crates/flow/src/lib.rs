@@ -22,7 +22,6 @@ pub use inspan_flow_core::{
     SessionMode, SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue,
     TaskRef, Template, check_input, check_packs, check_pool_name, closest, compile, explain,
     explain_taking_over, flow_schema, forecast, is_equal, parse_time, takes_input, types_of,
-    wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

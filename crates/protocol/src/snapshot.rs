@@ -234,6 +234,9 @@ pub struct NodeSnapshot {
     /// Attempts of this pass that failed.
     #[serde(skip_serializing_if = "is_default")]
     pub failures: u32,
+    /// Those of them that came after an agent's last request that was answered.
+    #[serde(skip_serializing_if = "is_default")]
+    pub failures_in_a_row: u32,
     /// Whether an unhandled failure is its own, or prevented it from running.
     #[serde(skip_serializing_if = "is_default")]
     pub tainted: bool,

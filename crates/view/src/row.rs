@@ -42,7 +42,7 @@ pub struct NodeRow {
     pub error: Option<Box<AgentError>>,
     /// Why it was skipped.
     pub skipped: Option<SkipReason>,
-    /// Attempts of this pass that have failed.
+    /// Attempts of this pass that have failed, as far as they count against its retries.
     pub failures: u32,
     /// When it is retried, and how many attempts it may have.
     pub retry: Option<(Timestamp, u32)>,
@@ -159,7 +159,6 @@ impl NodeRow {
             status => status,
         };
         (self.pass, self.attempt, self.attempts) = (node.pass, node.attempt, node.attempts);
-        self.failures = node.failures();
         (self.started, self.duration_ms, self.skipped) = (node.started_at, node.duration_ms, node.skipped);
         self.error.clone_from(&node.error);
         let known = |progress: &FramesProgress| {
@@ -170,7 +169,9 @@ impl NodeRow {
             (None, Some(progress)) => progress.open = 0,
             (None, None) => {}
         }
-        self.retry = node.retry_at.map(|due| (due, state.spec(graph, task).policy.retry.max_attempts));
+        let retry = &state.spec(graph, task).policy.retry;
+        self.failures = node.counted_failures(retry);
+        self.retry = node.retry_at.map(|due| (due, retry.max_attempts));
     }
 
     /// How long all its attempts took, as its tokens and its cost are those of all; nothing while one is at work.

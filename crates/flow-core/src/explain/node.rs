@@ -248,7 +248,10 @@ impl Walk<'_> {
         let took_over = node.choice.as_ref().is_some_and(|choice| !choice.tried.is_empty());
         let begins_anew = !node.interrupted && node.failures == 0;
         let is_first = begins_anew && !took_over && node.status != NodeStatus::Waiting;
-        let tries = || format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts);
+        let tries = || {
+            let retry = &spec.policy.retry;
+            format!("try {} of {}", node.counted_failures(retry) + 1, retry.max_attempts)
+        };
         let why = if node.status == NodeStatus::Waiting {
             "the usage limit has reset".to_owned()
         } else if node.interrupted && node.error.is_some() {
@@ -390,7 +393,7 @@ impl Walk<'_> {
             (false, Some(_)) => format!("in {}, as the vendor requested", length(wait)),
             (false, None) => format!("in {}", length(wait)),
         };
-        format!("retry {wait}, {} of {} attempts used", node.failures, policy.max_attempts)
+        format!("retry {wait}, {} of {} attempts used", node.counted_failures(policy), policy.max_attempts)
     }
 
     fn not_tried_again(&self, task: TaskRef, error: &AgentError) -> String {
@@ -400,7 +403,7 @@ impl Walk<'_> {
         match retry.max_attempts {
             0 | 1 => "it has no retries".to_owned(),
             _ if retry.is_of_agents() && node.failures <= 1 => "it has no retries".to_owned(),
-            max if node.failures >= max => format!("all {max} attempts are used"),
+            max if node.counted_failures(retry) >= max => format!("all {max} attempts are used"),
             _ if retry.on == RetryOn::Retryable && !error.is_retryable() => {
                 format!("{} is not retryable", error.code)
             }

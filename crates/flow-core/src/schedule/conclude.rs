@@ -17,6 +17,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(15);
 const LONGEST_SHORT_WAIT: Duration = Duration::from_secs(300);
 /// How many attempts may have ended without a failure before such waits end: after about three hours.
 const MOST_WAITS: u32 = 40;
+/// After how many failures an agent whose author says nothing is not tried again, however much it has done between them.
+const MOST_PASSING: u32 = 99;
 
 impl Run {
     /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
@@ -158,12 +160,15 @@ impl Run {
     fn will_retry(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> bool {
         let spec = self.facts.spec(&self.graph, node);
         let retry = &spec.policy.retry;
-        let tried = self.facts.node(node).failures + 1;
+        let tried = self.facts.node(node).counted_failures(retry) + 1;
         let again = match retry.on {
             RetryOn::Passing => {
                 let passes =
                     matches!(error.code, ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network);
-                passes && spec.effects != Effects::External && self.next_agent(node).is_none()
+                passes
+                    && self.facts.node(node).failures < MOST_PASSING
+                    && spec.effects != Effects::External
+                    && self.next_agent(node).is_none()
             }
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
             RetryOn::Retryable => error.is_retryable(),

@@ -60,7 +60,7 @@ fn a_long_backoff_is_waited_and_grows_no_further_than_a_day() {
         let hours = |hours: u64| Duration::from_secs(hours * 3_600);
         let retry = crate::graph::Retry { backoff: hours(backoff), factor, ..Default::default() };
         let error = AgentError::new(ErrorCode::NodeFailed, "no");
-        crate::state::wait_before_retry(&retry, failures, &error).as_secs() / 3_600
+        retry.wait(failures, &error).as_secs() / 3_600
     };
     assert_eq!([wait(48, 2.0, 3), wait(10, 2.0, 2), wait(10, 2.0, 3)], [48, 20, 24]);
 }

@@ -45,6 +45,7 @@ impl Facts {
             && let Some(node) = self.of_run(graph, task)
         {
             node.more().worked = true;
+            node.failures_in_a_row = 0;
         }
         if let Some(spent) = spent {
             self.charge(graph, task, spent);

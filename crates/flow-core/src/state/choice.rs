@@ -26,7 +26,7 @@ impl Facts {
             let seq = self.session.last_seq;
             let node = self.node_mut(task);
             // The policy starts again for each agent, and each begins its own conversation.
-            (node.failures, node.deaths, node.interrupted) = (0, 0, false);
+            (node.failures, node.failures_in_a_row, node.deaths, node.interrupted) = (0, 0, 0, false);
             node.conversation = None;
             if let Some(error) = error {
                 node.error = Some(Box::new(error.clone()));

@@ -39,6 +39,9 @@ pub struct NodeState {
     pub conversation: Option<Conversation>,
     /// Attempts of this pass that failed: these alone count against its retries.
     pub(crate) failures: u32,
+    /// Those of them that came after an agent's last request that was answered.
+    #[serde(default)]
+    pub(crate) failures_in_a_row: u32,
     /// Whether it did not run because of a failure, or failed without anything handling it.
     pub(crate) tainted: bool,
     /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.

@@ -343,6 +343,7 @@ impl NodeState {
         NodeSnapshot {
             attempts: self.attempts,
             failures: self.failures,
+            failures_in_a_row: self.failures_in_a_row,
             tainted: self.tainted,
             interrupted: self.interrupted,
             doubt: self.needs_confirmation,
@@ -371,6 +372,7 @@ impl NodeState {
     fn load(&mut self, saved: &NodeSnapshot) {
         self.attempts = saved.attempts;
         self.failures = saved.failures;
+        self.failures_in_a_row = saved.failures_in_a_row;
         self.tainted = saved.tainted;
         self.interrupted = saved.interrupted;
         self.needs_confirmation = saved.doubt;

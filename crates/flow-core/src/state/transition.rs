@@ -1,6 +1,6 @@
 //! How the states of tasks change when an attempt begins or ends and when an edge is resolved.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use inspan_protocol::{
     AgentError, EdgeStatus, ErrorCode, Event, LONGEST_WAIT, NodePath, NodeStatus, Outcome, ProviderSessionId,
@@ -9,9 +9,7 @@ use inspan_protocol::{
 use serde_json::{Value, json};
 
 use super::{Conversation, Ending, Facts, rest::CONTINUE};
-use crate::graph::{
-    Body, EdgeIx, EdgeOn, FailFast, FrameIx, Graph, NodeIx, Occupies, OnFailure, Retry, TaskRef,
-};
+use crate::graph::{Body, EdgeIx, EdgeOn, FailFast, FrameIx, Graph, NodeIx, Occupies, OnFailure, TaskRef};
 use crate::node::NodeKind;
 
 impl Facts {
@@ -216,8 +214,9 @@ impl Facts {
         let retry = &self.spec(graph, task).policy.retry;
         let node = self.node_mut(task);
         node.failures += 1;
+        node.failures_in_a_row += 1;
         if will_retry {
-            node.retry_at = Some(at + wait_before_retry(retry, node.failures, error));
+            node.retry_at = Some(at + retry.wait(node.counted_failures(retry), error));
             node.go_on_after(error);
         }
         self.note_failure(graph, task, error);
@@ -436,16 +435,6 @@ impl Body {
     fn sees_failure(&self, node: NodeIx) -> bool {
         self.handles_failure(node) || self.edges_on(node, EdgeOn::Any).next().is_some()
     }
-}
-
-/// How long a node waits before it is tried again. The vendor's wait overrides the author's backoff, up to a length.
-pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Duration {
-    if let Some(wait) = error.retry_after.filter(|wait| *wait <= retry.longest_wish()) {
-        return wait;
-    }
-    let grown = retry.backoff.as_secs_f64() * retry.factor.powi(failures.saturating_sub(1).min(1_000) as i32);
-    let limit = retry.max_backoff.unwrap_or(retry.backoff.max(Duration::from_secs(24 * 3_600)));
-    Duration::try_from_secs_f64(grown).map_or(limit, |wait| wait.min(limit))
 }
 
 /// The edge of a body with these ends.

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState, budget::UsedUp};
-use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, TaskRef};
+use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, TaskRef};
 
 impl Facts {
     /// The status of the session.
@@ -232,9 +232,10 @@ pub struct FramesProgress {
 }
 
 impl NodeState {
-    /// Attempts of this pass that failed.
-    pub fn failures(&self) -> u32 {
-        self.failures
+    /// The attempts of this pass that failed, as far as they count against its retries. An agent whose author says nothing may
+    /// work for hours: a vendor that was busy an hour ago does not count.
+    pub fn counted_failures(&self, retry: &Retry) -> u32 {
+        if retry.is_of_agents() { self.failures_in_a_row } else { self.failures }
     }
 
     /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.

@@ -414,6 +414,20 @@ fn an_agent_whose_author_says_nothing_is_tried_again_after_what_passes() {
         assert_eq!((sim.starts("a").len(), sim.now.as_millis() / 1_000), (attempts, seconds), "{code:?}");
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{code:?}");
     }
+    // One that works on between them has each time all attempts, but not for ever.
+    let works = |start: &StartNode, run: &Run| {
+        let steps = talk(start, run).into_iter().take(3);
+        steps
+            .chain([
+                AttemptStep::Turn,
+                AttemptStep::Complete,
+                fails(ErrorCode::Overloaded)(start, run).remove(0),
+            ])
+            .collect()
+    };
+    let sim = Sim::new(&graph(""), &[]).driven(works);
+    sim.check();
+    assert_eq!((sim.starts("a").len(), sim.now.as_millis() / 2_000), (100, 99));
     // What the author says holds, and what may have taken effect is not done again without a question.
     for more in [", policy: { retry: { maxAttempts: 1 } }", ", effects: external"] {
         let sim = Sim::new(&graph(more), &[]).driven(fails(ErrorCode::Overloaded));
