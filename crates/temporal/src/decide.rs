@@ -15,7 +15,7 @@ use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, LaterClock, ProviderRegistry};
 use inspan_flow::{AttemptContext, NodeRegistry};
 use inspan_flow_core::{AttemptSpec, Graph, Reusable, SessionRecord};
-use inspan_protocol::{AgentError, Event, ProviderSessionId, SessionId, Timestamp};
+use inspan_protocol::{AgentError, Envelope, Event, ProviderSessionId, SessionId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -95,12 +95,15 @@ pub struct LostAttempt {
     /// Whether the machine that took it has not begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unfit: bool,
+    /// Whether it is given up because its machine has not taken it in time: the machine may be busy, or gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_taken: bool,
 }
 
 impl From<RunningAttempt> for LostAttempt {
     /// One that was at work, and is tried again.
     fn from(attempt: RunningAttempt) -> Self {
-        Self { attempt, given_up: None, never_began: false, is_unfit: false }
+        Self { attempt, given_up: None, never_began: false, is_unfit: false, not_taken: false }
     }
 }
 
@@ -303,10 +306,17 @@ impl Decider {
         let mut stored = Stored::AsDecided;
         while !self.log.append(&session, &segment).await? {
             let Some(other) = self.log.segment(&session, segment.position).await? else { continue };
-            // An attempt that counts as lost may have ended meanwhile.
-            let loses =
-                || segment.events.iter().any(|event| matches!(event.event, Event::TaskInterrupted { .. }));
-            if other.header.by == Writer::Decider || (other.header.done.is_some() && loses()) {
+            // An attempt that counts as lost, or is given up, may have ended meanwhile.
+            let loses = |event: &Envelope| match (&event.event, &other.header.by) {
+                (Event::TaskInterrupted { .. }, _) => true,
+                (Event::TaskFailed { .. }, Writer::Attempt(key)) => {
+                    event.context.task.as_ref() == Some(&key.path)
+                }
+                _ => false,
+            };
+            let is_overtaken =
+                || other.header.done.is_some() && segment.events.iter().any(|event| loses(event));
+            if other.header.by == Writer::Decider || is_overtaken() {
                 return Ok(Stored::Overtaken);
             }
             stored = Stored::BehindOthers;

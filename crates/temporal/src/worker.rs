@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attempt::{AttemptError, AttemptRunner},
     cluster::{Cluster, EngineError},
-    decide::{Decider, Decision, RunningAttempt, SessionHost},
+    decide::{Decider, Decision, LostAttempt, RunningAttempt, SessionHost},
     log::SharedLog,
     workflow::{AttemptInput, DecideInput, DecideOutput, NEVER_BEGAN, SessionWorkflow, UNFIT},
 };
@@ -46,6 +46,8 @@ const MOST_AT_ONCE: usize = 1_000;
 /// What who decides does for the server.
 pub(crate) struct Decisions {
     decider: Decider,
+    cluster: Cluster,
+    clock: Arc<dyn Clock>,
 }
 
 /// What a worker does for the server.
@@ -65,8 +67,13 @@ impl Decisions {
     pub(crate) async fn decide(
         self: Arc<Self>,
         _ctx: ActivityContext,
-        asked: DecideInput,
+        mut asked: DecideInput,
     ) -> Result<DecideOutput, ActivityError> {
+        if asked.lost.iter().any(|lost| lost.not_taken) {
+            let status = self.cluster.look(self.clock.now()).await;
+            let workers = status.map_err(|error| failure(&error.to_string()))?.workers;
+            asked.lost.iter_mut().for_each(|lost| wait_if_busy(lost, &workers));
+        }
         if asked.anew {
             self.decider.forget(&asked.session).await;
         }
@@ -168,6 +175,20 @@ impl WorkerSettings {
     }
 }
 
+/// An attempt goes on waiting for a machine that was only busy: one of its workers is at the server, by these names.
+fn wait_if_busy(lost: &mut LostAttempt, workers: &[String]) {
+    let machine = lost.attempt.machine.as_deref().filter(|_| lost.not_taken);
+    let is_alive = |machine: &str| workers.iter().any(|worker| is_on(worker, machine));
+    if machine.is_some_and(is_alive) {
+        (lost.given_up, lost.is_unfit) = (None, true);
+    }
+}
+
+/// Whether a worker, by its name at the server, works on this machine.
+fn is_on(worker: &str, machine: &str) -> bool {
+    worker.strip_prefix(machine).is_some_and(|rest| rest.starts_with(", process "))
+}
+
 /// Works for a cluster until `stop` is cancelled: then it takes nothing new, and gives its attempts to other workers.
 pub async fn run_worker(
     cluster: &Cluster,
@@ -207,7 +228,8 @@ pub async fn run_worker(
         heartbeat,
         stopping: stopping.clone(),
     };
-    let decisions = Decisions { decider: Decider::new(log, host, clock) };
+    let decider = Decider::new(log, host, Arc::clone(&clock));
+    let decisions = Decisions { decider, cluster: cluster.clone(), clock };
     let failed = |error: &dyn std::fmt::Display| EngineError::Worker(error.to_string());
     let runtime = Runtime::from_current_tokio(Default::default()).map_err(|error| failed(&error))?;
     let mut options = WorkerOptions::new(cluster.queue())
@@ -316,6 +338,35 @@ mod tests {
     use inspan_protocol::NodePath;
 
     use crate::log::{AttemptKey, LogPosition};
+
+    #[test]
+    fn a_machine_that_is_busy_is_waited_for_and_one_that_is_gone_is_not() {
+        let settings = |machine: &str| WorkerSettings {
+            slots: 1,
+            machine: machine.to_owned(),
+            former: None,
+            pools: vec!["gpu".to_owned()],
+            locks: PathBuf::new(),
+        };
+        let workers = ["m1-a", "m2"].map(|machine| settings(machine).identity());
+        let lost = |machine: &str, not_taken| LostAttempt {
+            given_up: Some("why".to_owned()),
+            not_taken,
+            ..RunningAttempt {
+                key: AttemptKey { path: NodePath::new("x"), attempt: 1 },
+                begun: LogPosition::default(),
+                machine: Some(machine.to_owned()),
+                pool: None,
+                only_waits: false,
+            }
+            .into()
+        };
+        for (machine, not_taken, waits) in [("m2", true, true), ("m1", true, false), ("m2", false, false)] {
+            let mut lost = lost(machine, not_taken);
+            wait_if_busy(&mut lost, &workers);
+            assert_eq!((lost.given_up.is_none(), lost.is_unfit), (waits, waits), "{machine}");
+        }
+    }
 
     #[test]
     fn the_server_is_given_no_more_attempts_than_it_takes() {

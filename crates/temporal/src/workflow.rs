@@ -190,14 +190,6 @@ impl SessionWorkflow {
             if decided.has_ended {
                 return Ok(());
             }
-            let history = ctx.history_length();
-            if flights.is_empty()
-                && history >= LONG_HISTORY
-                && !ctx.state(|state| state.is_woken)
-                && !is_cancelled
-            {
-                ctx.continue_as_new(input.clone(), ContinueAsNewOptions::default())?;
-            }
             let has_ended =
                 |attempt: &RunningAttempt| ended_attempts.contains(&(attempt.name(), attempt.begun));
             let (unseen, running): (Vec<_>, Vec<_>) = decided.running.into_iter().partition(has_ended);
@@ -206,6 +198,16 @@ impl SessionWorkflow {
                 true => (unseen, running),
                 false => (Vec::new(), unseen.into_iter().chain(running).collect()),
             };
+            let history = ctx.history_length();
+            // The new history knows of no attempt that has ended.
+            if flights.is_empty()
+                && unseen.is_empty()
+                && history >= LONG_HISTORY
+                && !ctx.state(|state| state.is_woken)
+                && !is_cancelled
+            {
+                ctx.continue_as_new(input.clone(), ContinueAsNewOptions::default())?;
+            }
             let now = ctx.workflow_time();
             unseen_since = unseen_since.or(now).filter(|_| !unseen.is_empty());
             let unseen_for = unseen_since.and_then(|since| now?.duration_since(since).ok());
@@ -287,6 +289,14 @@ impl SessionWorkflow {
                     lost.push(LostAttempt { never_began: true, ..flight.attempt.into() });
                     continue;
                 }
+                if let Some(machine) = flight.attempt.machine.as_ref().filter(|_| was_not_taken(&error)) {
+                    let why = format!(
+                        "no worker on `{machine}` took it within {MACHINE:?}, and its agent's conversation is only there"
+                    );
+                    let not_taken = true;
+                    lost.push(LostAttempt { given_up: Some(why), not_taken, ..flight.attempt.into() });
+                    continue;
+                }
                 let path = flight.attempt.key.path.to_string();
                 let unfit = failed_as(UNFIT, &error);
                 let is_unfit = unfit.is_some() || failed_as(NEVER_BEGAN, &error).is_some();
@@ -294,15 +304,10 @@ impl SessionWorkflow {
                 *unfit_times += u32::from(unfit.is_some());
                 let times = losses.entry(path).or_default();
                 *times += 1;
-                let given_up = match &flight.attempt.machine {
-                    Some(machine) if was_not_taken(&error) => Some(format!(
-                        "no worker on `{machine}` took it within {MACHINE:?}, and its agent's conversation is only there"
-                    )),
-                    _ => unfit
-                        .clone()
-                        .filter(|_| *unfit_times >= UNFIT_TIMES)
-                        .or_else(|| (*times > LOSSES).then(|| format!("it was lost {times} times: {error}"))),
-                };
+                let given_up = unfit
+                    .clone()
+                    .filter(|_| *unfit_times >= UNFIT_TIMES)
+                    .or_else(|| (*times > LOSSES).then(|| format!("it was lost {times} times: {error}")));
                 if *times > 2 {
                     // A worker that loses everything at once must not turn this into a busy loop.
                     let unit = if unfit.is_some() { 1000 } else { 250 };

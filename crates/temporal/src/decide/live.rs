@@ -343,7 +343,7 @@ impl Live {
     }
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
-        for LostAttempt { attempt, given_up, never_began, is_unfit } in lost {
+        for LostAttempt { attempt, given_up, never_began, is_unfit, .. } in lost {
             let key = &attempt.key;
             let Some(node) = self.running(key) else { continue };
             // It may have stored its end before it was lost.
