@@ -1,5 +1,7 @@
 //! What of a session's events is worth a notification, and the words for it.
 
+use std::time::Duration;
+
 use inspan_protocol::{Envelope, Event, NodePath, Outcome, PauseCause, Prompt, SessionId, Timestamp};
 use inspan_view::{Commands, Line, Permission, format, safe::spelled_out};
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,9 @@ const TEXT: usize = 2_000;
 
 /// A question that is larger, in bytes, is sent in part: receivers refuse large requests.
 const QUESTION: usize = 64 * 1024;
+
+/// A limit that is lifted so soon is no news: a vendor that refuses still when its moment has come is waited for again and again.
+const SHORT_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// What a notice is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -138,7 +143,7 @@ impl Notice {
                     vec![commands.command("why", session, "")],
                 )
             }
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until } if until.since(envelope.timestamp) > SHORT_LIMIT => {
                 let title = format!(
                     "{place} waits for a usage limit of {} until {}",
                     line(provider, 60),
