@@ -275,7 +275,8 @@ impl Trace {
                 node.status = NodeStatus::Pending;
                 node.end(now);
             }
-            Event::AgentStart { .. } => node.turns = vec![String::new()],
+            // One that listens again goes on in its turns.
+            Event::AgentStart { listens: false, .. } => node.turns = vec![String::new()],
             Event::AgentTurn { .. } => node.turns.push(String::new()),
             Event::AgentText { content, .. } => {
                 if let Some(turn) = node.turns.last_mut() {
