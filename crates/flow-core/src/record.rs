@@ -89,6 +89,9 @@ pub struct Parent {
     /// More nodes that run again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_again: Vec<NodePath>,
+    /// Whether all is tried again that failed there and after which it went on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tries_failures_again: bool,
     /// The budgets that were set or raised for this session when it was made; its flow does not say so.
     #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
     pub budget: BudgetRaise,
@@ -97,7 +100,8 @@ pub struct Parent {
 impl Parent {
     /// A session from which all is taken over that fits.
     pub fn new(session: SessionId, seq: u64, kind: ParentKind) -> Self {
-        Self { session, seq, kind, again: None, also_again: Vec::new(), budget: BudgetRaise::default() }
+        let budget = BudgetRaise::default();
+        Self { session, seq, kind, again: None, also_again: Vec::new(), tries_failures_again: false, budget }
     }
 
     /// What may be reused of that session, by its record, its compiled flow, its facts, and what it could reuse itself;
@@ -117,6 +121,9 @@ impl Parent {
             ParentKind::Fork => reusable.branch_off(),
             // That session may have been resumed at the moment when this one was made.
             ParentKind::Resume => reusable.forget_continued(),
+        }
+        if self.tries_failures_again {
+            reusable.try_failures_again(graph);
         }
         self.again.iter().chain(&self.also_again).for_each(|place| reusable.run_again(place.clone()));
         reusable

@@ -80,6 +80,10 @@ pub(crate) struct ResumeArgs {
     /// Raise a budget, for example `usd=20`, `tokens=2000000` or `usd=20,tokens=2000000`; `NODE.usd=2` raises a node's own, `NODE/.usd=2` that of its body. Amounts already spent still count
     #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',')]
     pub(crate) budget: Vec<BudgetChange>,
+    /// Try again also what failed where the flow went on: items of a foreach, nodes whose failure was handled. Starts a new
+    /// session
+    #[arg(long, conflicts_with = "in_place")]
+    pub(crate) failed: bool,
     /// Use the flow file as it is now: starts a new session that reuses finished work
     #[arg(long, conflicts_with = "as_started")]
     pub(crate) edited: bool,
@@ -135,9 +139,6 @@ pub(crate) struct ForkArgs {
     /// or after an event; without it all finished work is reused
     #[arg(long, value_name = "NODE|SEQ")]
     pub(crate) at: Vec<String>,
-    /// Start at all that failed where the flow went on: items of a foreach, nodes whose failure was handled
-    #[arg(long, conflicts_with = "at")]
-    pub(crate) failed: bool,
     /// ID of the new session
     #[arg(long, value_name = "ID", value_parser = values::session_id)]
     pub(crate) session_id: Option<String>,

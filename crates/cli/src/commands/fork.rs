@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::{Parent, ParentKind, Reusable};
+use inspan_flow::{Parent, ParentKind};
 use inspan_protocol::{NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
 
@@ -27,15 +27,14 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let input = flow::checked_input(&kept.graph, input, &args.input)?;
     let mut parent = Parent::new(kept.record.session.clone(), until, ParentKind::Fork);
     let mut reusable = kept.reusable(&parent, &kept.graph, Missing::Refused)?;
-    let again = if args.failed { failed(&kept, &reusable)? } else { at };
-    for place in &again {
+    for place in &at {
         if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
             let message = format!("session `{}` has never run `{place}`", kept.record.session);
             return Err(Failure::usage(message).with_hint(node_list(&kept)));
         }
         reusable.run_again(place.clone());
     }
-    let mut again = again.into_iter();
+    let mut again = at.into_iter();
     (parent.again, parent.also_again) = (again.next(), again.collect());
     let id = args.session_id.as_deref().map(SessionId::from);
     let graph = Arc::clone(&kept.graph);
@@ -45,16 +44,6 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         return Ok(Exit::Success);
     }
     kept.anew(again, &args.mode, invocation)
-}
-
-/// What only a fork runs again: what failed and the flow went on. What failed otherwise runs again in any case.
-fn failed(kept: &StoredSession, reusable: &Reusable) -> Result<Vec<NodePath>, Failure> {
-    let run = kept.folded(kept.record.run(&kept.graph))?;
-    let failed = run.state().handled_failures(run.graph());
-    if failed.is_empty() && run.state().failure().is_none() {
-        return Err(Failure::usage(format!("nothing of session `{}` has failed", kept.record.session)));
-    }
-    Ok(failed.into_iter().flat_map(|place| reusable.failures_within(place)).collect())
 }
 
 /// Where a person finds the nodes of a session.

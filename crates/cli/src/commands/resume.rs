@@ -56,6 +56,11 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         let session = kept.record.session.clone();
         return Err(StoreError::Held { session, owner: Box::new(owner) }.into());
     }
+    if args.failed && !kept.status.has_ended() {
+        let session = &kept.record.session;
+        let message = format!("session `{session}` has not ended, and `--failed` is for one that has");
+        return Err(Failure::usage(message).with_hint(format!("`inspan resume {session}` goes on with it")));
+    }
     match edited {
         Some(loaded) => anew(kept, loaded, FlowVersion::Edited, args, invocation),
         None if kept.status.has_ended() => {
@@ -134,6 +139,15 @@ fn anew(
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
     let mut parent = Parent::new(kept.record.session.clone(), kept.last_seq, ParentKind::Resume);
     let mut reusable = kept.reusable(&parent, &graph, missing)?;
+    if args.failed {
+        parent.tries_failures_again = reusable.try_failures_again(&kept.graph);
+        if !parent.tries_failures_again
+            && kept.folded(kept.record.run(&kept.graph))?.state().failure().is_none()
+        {
+            let session = &kept.record.session;
+            return Err(Failure::usage(format!("nothing of session `{session}` has failed")));
+        }
+    }
     let answers = if args.plan { kept.stored_answers()? } else { Vec::new() };
     answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
     parent.budget = budgets(&args.budget, &graph)?;

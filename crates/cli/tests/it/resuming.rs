@@ -341,7 +341,7 @@ nodes:
 }
 
 #[test]
-fn the_help_of_a_failed_session_names_what_only_a_fork_runs_again() {
+fn the_help_of_a_failed_session_names_what_is_tried_again_only_if_asked_for() {
     let flow = "\
 flow: { name: f }
 nodes:
@@ -354,18 +354,18 @@ edges: [{ from: each, to: nothing, when: each.failed > 0 }]
 ";
     let folder = flow_folder(flow);
     let folder = folder.path();
-    let help = "`each[0]` failed and the flow went on, so that is finished work: `inspan fork s --at 'each[0]'` runs it again";
+    let help = "`each[0]` failed and the flow went on, so that is finished work: `inspan resume s --failed` tries it again too";
     let failed = inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
     assert_eq!((failed.code, failed.stderr.contains(help)), (Some(1), true), "{}", failed.stderr);
     fs::write(folder.join("ok"), "").unwrap();
-    let help = help.replace("fork s", "fork t");
+    let help = help.replace("resume s", "resume t");
     let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
     assert_eq!((resumed.code, resumed.stderr.contains(&help)), (Some(1), true), "{}", resumed.stderr);
-    inspan(folder, &["fork", "t", "--at", "each[0]"]).expect(0);
+    inspan(folder, &["resume", "t", "--failed"]).expect(0);
 }
 
 #[test]
-fn a_fork_runs_all_again_that_failed_and_nothing_else() {
+fn all_that_failed_is_tried_again_and_nothing_else() {
     let flow = "\
 flow: { name: f }
 nodes:
@@ -392,22 +392,96 @@ nodes:
     };
     assert_eq!(new(), ["a", "b", "c", "failed 2", "gate"]);
     fs::write(folder.join("ok"), "").unwrap();
-    let plan = inspan(folder, &["fork", "s", "--failed", "--plan"]).expect(0);
+    let plan = inspan(folder, &["resume", "s", "--failed", "--plan"]).expect(0);
     let rows = ["each[0]/check", "each[2]/check", "gate"].map(|node| {
-        plan.stdout.lines().any(|line| line.contains(node) && line.contains("the fork starts here"))
+        plan.stdout.lines().any(|line| {
+            line.contains(node) && line.ends_with("it failed") || line.ends_with("it was interrupted")
+        })
     });
     assert_eq!(rows, [true; 3], "{}", plan.stdout);
-    inspan(folder, &["fork", "s", "--failed", "--session-id", "t"]).expect(0);
+    inspan(folder, &["resume", "s", "--failed", "--session-id", "t"]).expect(0);
     assert_eq!(new(), ["failed 0", "gate"]);
     inspan(folder, &["fork", "s", "--at", "each[2]", "--at", "each[0]/check"]).expect(0);
     assert_eq!(new(), ["c", "failed 0"]);
     for (arguments, words) in [
-        (&["fork", "t", "--failed"][..], "nothing of session `t` has failed"),
+        (&["resume", "t", "--failed"][..], "nothing of session `t` has failed"),
         (&["fork", "s", "--at", "gate", "--at", "3"], "an event number is the only `--at`"),
     ] {
         let refused = inspan(folder, arguments);
         assert_eq!((refused.code, refused.stderr.contains(words)), (Some(2), true), "{}", refused.stderr);
     }
+}
+
+#[test]
+fn a_resume_of_what_failed_keeps_what_is_finished_around_it() {
+    let flow = "\
+flow: { name: f }
+nodes:
+  - id: outer
+    type: control.foreach
+    input: { items: [x], as: it }
+    body:
+      nodes:
+        - id: inner
+          type: control.foreach
+          input: { items: [1], as: n, onItemError: continue }
+          body:
+            nodes:
+              - { id: pay, type: exec, input: { argv: [sh, -c, echo inner >> did] } }
+              - { id: bad, type: exec, dependsOn: [pay], input: { argv: [sh, -c, test -f ok] } }
+  - id: deep
+    type: control.foreach
+    input: { items: [x], as: it, onItemError: continue }
+    body:
+      nodes:
+        - id: inner
+          type: control.foreach
+          input: { items: [1], as: n }
+          body:
+            nodes:
+              - { id: pay, type: exec, input: { argv: [sh, -c, echo deep >> did] } }
+              - { id: bad, type: exec, dependsOn: [pay], input: { argv: [sh, -c, test -f ok] } }
+  - id: loops
+    type: control.foreach
+    input: { items: [x], as: it, onItemError: continue }
+    body:
+      nodes:
+        - { id: code, type: exec, input: { argv: [sh, -c, 'echo code >> did; printf {{ code.stdout if code else 0 }}1'] } }
+        - { id: try, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'test {{ code.stdout }} = 011'] } }
+        - { id: ship, type: exec, input: { argv: [sh, -c, test -f ok] } }
+      edges:
+        - { from: code, to: try }
+        - { from: try, to: code, when: try.failed, maxIterations: 5 }
+        - { from: try, to: ship, when: not try.failed }
+  - id: slow
+    type: control.foreach
+    input: { items: [x], as: it, onItemError: continue }
+    body:
+      policy: { timeout: 2s }
+      nodes:
+        - { id: pay, type: exec, input: { argv: [sh, -c, echo slow >> did] } }
+        - { id: cut, type: exec, dependsOn: [pay], input: { argv: [sh, -c, test -f ok || sleep 60] } }
+";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    let did = || {
+        let mut lines: Vec<_> =
+            fs::read_to_string(folder.join("did")).unwrap().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines.join(" ")
+    };
+    assert_eq!(did(), "code code deep inner slow");
+    fs::write(folder.join("ok"), "").unwrap();
+    let plan = inspan(folder, &["resume", "s", "--failed", "--plan"]).expect(0).stdout;
+    let begins =
+        plan.lines().filter(|line| line.ends_with("it failed") || line.ends_with("it was interrupted"));
+    let places: Vec<_> =
+        begins.filter_map(|line| line.split_whitespace().find(|word| word.contains('/'))).collect();
+    let expected = ["outer[0]/inner[0]/bad", "deep[0]/inner[0]/bad", "loops[0]/ship", "slow[0]/cut"];
+    assert_eq!(places, expected, "{plan}");
+    inspan(folder, &["resume", "s", "--failed"]).expect(0);
+    assert_eq!(did(), "code code deep inner slow");
 }
 
 #[test]

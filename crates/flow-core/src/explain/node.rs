@@ -14,6 +14,7 @@ use super::{
 use crate::{
     graph::{EdgeIx, FramesKind, Join, OnExhausted, OnLimit, RetryOn, TaskRef},
     schedule::{NotReused, ReuseReason},
+    state::CONTINUE,
 };
 
 /// How many failed items of a foreach are named.
@@ -373,6 +374,8 @@ impl Walk<'_> {
         let ends = self.state().is_ending(task.frame) && !node.cleans_up;
         let then = if ends {
             ", and the node was not started again: the flow was ending".to_owned()
+        } else if message == CONTINUE && node.run().is_some_and(|run| run.between_turns) {
+            ", and the agent waits for messages again".to_owned()
         } else if node_ids.contains(&path) {
             format!(", with this message to the agent: {message}")
         } else if self.spec_of(self.run.graph(), task).effects == crate::graph::Effects::External {

@@ -113,6 +113,9 @@ impl Reusable {
         if is_replaced {
             (copied.answered, copied.rerun) = (None, None);
         }
+        if copied.is_tried_again {
+            self.tried_again.insert(to.place());
+        }
         self.tasks.insert(to.clone(), copied);
     }
 

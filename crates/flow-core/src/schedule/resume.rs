@@ -109,10 +109,10 @@ impl Run {
         let node_ids = self.interrupted_agents();
         let own = |path: &NodePath| {
             let message = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
-            message.map(|message| (path.clone(), message.clone()))
+            message.map(|message| (path.clone(), as_said(message)))
         };
         let messages = node_ids.iter().filter_map(own).collect();
-        let message = message.unwrap_or(CONTINUE).to_owned();
+        let message = message.map_or_else(|| CONTINUE.to_owned(), as_said);
         let budget = budget.clone();
         let idle_since = last_event.filter(|_| state.session.status == SessionStatus::Running);
         actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget, idle_since }));
@@ -410,9 +410,14 @@ impl Reusable {
 pub(super) fn with_mail(message: &str, mail: &[String]) -> String {
     match (message, mail) {
         (_, []) => message.to_owned(),
-        (CONTINUE, mail) => mail.join("\n\n"),
+        (CONTINUE, mail) => as_said(&mail.join("\n\n")),
         (message, mail) => format!("{message}\n\n{}", mail.join("\n\n")),
     }
+}
+
+/// The message of a person, who may say the very word that stands for no message.
+fn as_said(message: &str) -> String {
+    if message == CONTINUE { "Continue".to_owned() } else { message.to_owned() }
 }
 
 /// The end of an agent's run whose process is gone.

@@ -38,6 +38,9 @@ pub(super) struct ReusableTask {
     /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
     #[serde(default)]
     pub(super) is_handled: bool,
+    /// Whether it is tried again all the same.
+    #[serde(default)]
+    pub(super) is_tried_again: bool,
     pub(super) cost_usd: Option<f64>,
     /// What its agents depend on, if several may work on it.
     #[serde(default)]
@@ -106,6 +109,7 @@ impl ReusableTask {
             will_retry: false,
             policy: String::new(),
             is_handled: false,
+            is_tried_again: false,
             cost_usd: None,
             agents: run.alternatives(at),
             session: run.session_words(at),
@@ -145,7 +149,9 @@ impl ReusableTask {
         }
         if let Some((known, (earlier, path))) = known.zip(run.before(at)) {
             // It may fail before it has said anything itself, and must not begin anew then.
-            task.worked |= earlier.task(&path).is_some_and(|left| left.worked);
+            let left = earlier.task(&path);
+            task.worked |= left.is_some_and(|left| left.worked);
+            task.turn_id = left.and_then(|left| left.turn_id.clone());
             task.older = run.worked_in(at, known);
             task.conversation.get_or_insert_with(|| known.clone());
         }

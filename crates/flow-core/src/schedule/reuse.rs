@@ -2,7 +2,11 @@
 //! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
 //! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
@@ -16,7 +20,7 @@ use super::{
     inherit::Begun,
     items::ItemMatch,
     resume::with_mail,
-    reusable_task::{ReusableTask, TurnInConversation, runs_again},
+    reusable_task::{ReusableTask, TurnInConversation},
     select::Selected,
 };
 use crate::{
@@ -56,10 +60,16 @@ pub struct Reusable {
     #[serde(default)]
     raised: BudgetRaise,
     /// The place that runs again because it was asked for, and so do its later passes.
-    again: Option<NodePath>,
+    pub(super) again: Option<NodePath>,
     /// More of them.
     #[serde(default)]
-    also_again: Vec<NodePath>,
+    pub(super) also_again: Vec<NodePath>,
+    /// The nodes and items of the flow that failed and after which it went on.
+    #[serde(default)]
+    pub(super) went_on_after: Vec<NodePath>,
+    /// The places in the file of tasks that are tried again although the session went on after they had failed.
+    #[serde(default)]
+    pub(super) tried_again: BTreeSet<NodePath>,
     /// Whether the session may go on itself, in the conversations that are taken over too.
     #[serde(default)]
     pub(super) may_go_on: bool,
@@ -90,6 +100,8 @@ impl Reusable {
             raised: BudgetRaise::default(),
             again: None,
             also_again: Vec::new(),
+            went_on_after: Vec::new(),
+            tried_again: BTreeSet::new(),
             may_go_on: false,
             went_on: BTreeMap::new(),
             turns: Vec::new(),
@@ -180,6 +192,7 @@ impl Reusable {
         }
         found.turns.splice(..0, run.older_turns());
         run.count_older();
+        found.went_on_after = run.facts.handled_failures(&graph);
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
         found.raised = run.facts.raised;
@@ -211,10 +224,11 @@ impl Reusable {
 
     /// Whether the session went on after the failure of a task: it was handled in its frame, or that of the node around
     /// it was.
-    fn went_on_after(&self, path: &NodePath) -> bool {
-        self.tasks.get(path).is_some_and(|task| {
+    pub(super) fn has_gone_on_after(&self, path: &NodePath) -> bool {
+        self.tasks.get(path).filter(|task| !task.is_tried_again).is_some_and(|task| {
             let is_owners = || {
-                task.final_error().is_some() && path.owner().is_some_and(|owner| self.went_on_after(&owner))
+                task.final_error().is_some()
+                    && path.owner().is_some_and(|owner| self.has_gone_on_after(&owner))
             };
             task.is_handled || is_owners()
         })
@@ -259,25 +273,6 @@ impl Reusable {
         self.raised.bodies.retain(|place, _| of_body(before, place) == of_body(now, place));
     }
 
-    /// Makes a node run again, from this pass on, with all that runs in its frames, whatever it has done. All its
-    /// successors run again too.
-    pub fn run_again(&mut self, place: NodePath) {
-        self.also_again.extend(self.again.replace(place));
-    }
-
-    /// The places that run again.
-    fn again(&self) -> impl Iterator<Item = &NodePath> {
-        self.again.iter().chain(&self.also_again)
-    }
-
-    /// What failed at a place and was handled there: the tasks within it, or the whole of it if it failed otherwise.
-    pub fn failures_within(&self, place: NodePath) -> Vec<NodePath> {
-        let failed = |task: &ReusableTask| task.is_handled && task.final_error().is_some();
-        let within = self.tasks.iter().filter(|(path, task)| path.is_within(&place) && failed(task));
-        let within: Vec<NodePath> = within.map(|(path, _)| path.clone()).collect();
-        if within.is_empty() { vec![place] } else { within }
-    }
-
     pub(super) fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
@@ -292,7 +287,7 @@ impl Reusable {
 
     /// Whether a task was done, or failed and the session went on after that.
     pub(super) fn has_finished(&self, path: &NodePath) -> bool {
-        self.tasks.get(path).is_some_and(|task| task.output.is_some()) || self.went_on_after(path)
+        self.tasks.get(path).is_some_and(|task| task.output.is_some()) || self.has_gone_on_after(path)
     }
 
     /// Whether it has run a task at this place, in this pass.
@@ -303,16 +298,6 @@ impl Reusable {
     /// Whether it has run a node of this pass, or anything in this frame.
     pub fn has_run(&self, place: &NodePath) -> bool {
         self.tasks.keys().any(|path| path.is_within(place))
-    }
-
-    /// Whether a task runs again because it was asked for.
-    pub(super) fn runs_again(&self, path: &NodePath) -> bool {
-        self.again().any(|again| runs_again(path, again))
-    }
-
-    /// Whether a place that runs again is that of a task, or in its frames.
-    pub(super) fn is_around_again(&self, path: &NodePath) -> bool {
-        self.again().any(|again| runs_again(path, again) || again.place().is_within(&path.place()))
     }
 
     /// Says that the session may go on while another one reuses its work.
@@ -363,8 +348,9 @@ impl Run {
     /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
     /// run again. Else its output is computed from the outputs of its frames.
     fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        let is_within = reusable.again().any(|again| again.place().is_within(&before.place()));
-        self.same_flow && !is_within && matches!(self.selected(at), Selected::All | Selected::No)
+        self.same_flow
+            && !reusable.runs_again_within(before)
+            && matches!(self.selected(at), Selected::All | Selected::No)
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
@@ -464,7 +450,7 @@ impl Run {
         before: &NodePath,
     ) -> Option<&'a AgentError> {
         let task = reusable.task(before)?;
-        let error = task.final_error().filter(|_| reusable.went_on_after(before))?;
+        let error = task.final_error().filter(|_| reusable.has_gone_on_after(before))?;
         let stays =
             self.stays_handled(at, error) && (self.same_flow || task.policy == policy_words(self, at));
         stays.then_some(error)

@@ -1,11 +1,11 @@
 //! A run of a part of the flow: the nodes that were asked for run, whatever the edges into them say; of all others the
-//! output is reused, or they are skipped.
+//! output is reused, or they are skipped. And what of an earlier session has failed, to be tried again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::NodePath;
 
-use super::{Plan, ReuseDecision, ReuseReason, Run};
+use super::{Plan, Reusable, ReuseDecision, ReuseReason, Run, reusable_task::runs_again};
 use crate::{
     graph::{Body, BodyIx, FrameIx, FramesKind, Graph, Node, NodeIx, TaskRef},
     node::NodeKind,
@@ -289,4 +289,92 @@ pub(super) fn is_left_out(
     can_reuse_frames: impl FnOnce() -> bool,
 ) -> bool {
     selected == Selected::No && (kind != NodeKind::Frames || !can_reuse_frames())
+}
+
+impl Reusable {
+    /// Makes a node run again, from this pass on, with all that runs in its frames, whatever it has done. All its
+    /// successors run again too.
+    pub fn run_again(&mut self, place: NodePath) {
+        self.also_again.extend(self.again.replace(place));
+    }
+
+    /// The places that run again.
+    pub(super) fn again(&self) -> impl Iterator<Item = &NodePath> {
+        self.again.iter().chain(&self.also_again)
+    }
+
+    /// Whether a task runs again because it was asked for.
+    pub(super) fn runs_again(&self, path: &NodePath) -> bool {
+        self.again().any(|again| runs_again(path, again))
+    }
+
+    /// Whether a place that runs again is that of a task, or in its frames.
+    pub(super) fn is_around_again(&self, path: &NodePath) -> bool {
+        self.again().any(|again| runs_again(path, again)) || self.runs_again_within(path)
+    }
+
+    /// Whether something runs again in the frames of a task, or it does so itself.
+    pub(super) fn runs_again_within(&self, path: &NodePath) -> bool {
+        let place = path.place();
+        self.again().any(|again| again.place().is_within(&place))
+            || self.tried_again.iter().any(|tried| tried.is_within(&place))
+    }
+
+    /// Has all tried again that failed and after which the session went on, as deep in its frames as it is known. What a later
+    /// pass or iteration has taken the place of is left. Gives whether there is any.
+    pub fn try_failures_again(&mut self, graph: &Graph) -> bool {
+        let mut newest: BTreeMap<String, u32> = BTreeMap::new();
+        for (before, number) in self.tasks.keys().flat_map(|path| passes(graph, path)) {
+            let known = newest.entry(before).or_default();
+            *known = number.max(*known);
+        }
+        let is_newest =
+            |path: &NodePath| passes(graph, path).iter().all(|(before, number)| newest[before] == *number);
+        let known = || self.tasks.iter().filter(|(path, _)| is_newest(path));
+        let failed =
+            known().filter(|(path, task)| task.final_error().is_some() && self.has_gone_on_after(path));
+        let mut again: BTreeSet<NodePath> = failed.map(|(path, _)| path.clone()).collect();
+        let mut whole = Vec::new();
+        for end in &self.went_on_after {
+            if again.iter().any(|path| path.is_within(end)) {
+                continue;
+            }
+            // An item whose time or budget was over has cut what was at work in it.
+            let cut = known().filter(|(path, task)| path.is_within(end) && task.was_cut());
+            let cut: Vec<NodePath> = cut.map(|(path, _)| path.clone()).collect();
+            if cut.is_empty() {
+                whole.push(end.clone());
+            }
+            again.extend(cut);
+        }
+        self.tried_again.extend(again.iter().map(NodePath::place));
+        for path in &again {
+            let task = self.tasks.get_mut(path);
+            task.into_iter().for_each(|task| task.is_tried_again = true);
+        }
+        let any = !again.is_empty() || !whole.is_empty();
+        whole.into_iter().for_each(|place| self.run_again(place));
+        any
+    }
+}
+
+/// Each pass and each iteration of a loop on the way to a node: what comes before it in the path, and its number.
+fn passes(graph: &Graph, path: &NodePath) -> Vec<(String, u32)> {
+    let (mut found, mut before, mut place) = (Vec::new(), String::new(), String::new());
+    for part in path.parts() {
+        let slash = if place.is_empty() { "" } else { "/" };
+        place += &format!("{slash}{}", part.node);
+        before += &format!("{slash}{}", part.node);
+        found.push((before.clone(), part.pass));
+        before += &format!("#{}", part.pass);
+        if let Some(index) = part.index {
+            let around = graph.find_place(&NodePath::new(&place)).ok();
+            let frames = around.and_then(|node| node.frames.as_deref());
+            if frames.is_some_and(|frames| matches!(frames.kind, FramesKind::Loop { .. })) {
+                found.push((format!("{before}["), index));
+            }
+            before += &format!("[{index}]");
+        }
+    }
+    found
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::terminal;
-use inspan_view::{Commands, quoted};
+use inspan_view::Commands;
 
 /// How many questions are named that wait; one who answers needs an example or two.
 const MOST_HINTS: usize = 3;
@@ -90,15 +90,13 @@ impl<'a> SessionReport<'a> {
                 let resume = commands.command("resume", id, "");
                 let mut hints = vec![format!("fix it, then run `{resume}`; finished work is reused")];
                 if let [first, more @ ..] = &self.result.handled_failures()[..] {
-                    let others =
-                        if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-                    let (at, it) = match more {
-                        [] => (format!("--at {}", quoted(first.as_str())), "it"),
-                        _ => ("--failed".to_owned(), "them"),
+                    let (others, it) = match more {
+                        [] => (String::new(), "it"),
+                        _ => (format!(" and {} more", more.len()), "them"),
                     };
-                    let fork = commands.command("fork", id, &at);
+                    let again = commands.command("resume", id, "--failed");
                     hints.push(format!(
-                        "`{first}`{others} failed and the flow went on, so that is finished work: `{fork}` runs {it} again"
+                        "`{first}`{others} failed and the flow went on, so that is finished work: `{again}` tries {it} again too"
                     ));
                 }
                 hints
