@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -151,7 +151,7 @@ fn moved(from: &Path, to: &Path) -> bool {
     // A link is left by a session that never began: nothing else continues this one.
     let Ok(real) = from.canonicalize() else { return false };
     let all = to.parent().and_then(|all| all.canonicalize().ok());
-    if cfg!(not(unix)) || real.parent() != all.as_deref() || rename(&real, to).is_err() {
+    if real.parent() != all.as_deref() || rename(&real, to).is_err() {
         return false;
     }
     let _linked = symlink(to, &real);
@@ -174,16 +174,6 @@ fn rename(folder: &Path, to: &Path) -> io::Result<()> {
         let _moved = fs::remove_file(&link).and_then(|()| symlink(to, &link));
     }
     Ok(())
-}
-
-#[cfg(unix)]
-fn symlink(to: &Path, at: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(to, at)
-}
-
-#[cfg(not(unix))]
-fn symlink(_: &Path, _: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Says to the repository of a worktree where the worktree is now, as `git worktree repair` does.
@@ -237,8 +227,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
             if kind.is_dir() {
                 open.push(name);
             } else if kind.is_symlink() {
-                #[cfg(unix)]
-                symlink(&within(&names, &folder, fs::read_link(entry.path())?), &to.join(name))?;
+                symlink(within(&names, &folder, fs::read_link(entry.path())?), to.join(name))?;
             } else if kind.is_file() {
                 fs::copy(entry.path(), to.join(name))?;
             }

@@ -27,18 +27,15 @@ use invocation::Invocation;
 /// Raises the soft limit of open files: a flow may run hundreds of programs at once, and each of them has several pipes. It
 /// is low for programs that wait for files by `select`, and 256 on macOS.
 fn allow_files() {
-    #[cfg(unix)]
-    {
-        use rustix::process::{Resource, getrlimit, setrlimit};
-        /// Programs that close all numbers that they could have inherited take long with more.
-        const MOST: u64 = 8192;
-        let mut limit = getrlimit(Resource::Nofile);
-        let most = limit.maximum.map_or(MOST, |most| most.min(MOST));
-        if limit.current.is_some_and(|now| now < most) {
-            limit.current = Some(most);
-            // If it stays as it is, a flow with fewer programs runs.
-            let _raised = setrlimit(Resource::Nofile, limit);
-        }
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    /// Programs that close all numbers that they could have inherited take long with more.
+    const MOST: u64 = 8192;
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(MOST, |most| most.min(MOST));
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        // If it stays as it is, a flow with fewer programs runs.
+        let _raised = setrlimit(Resource::Nofile, limit);
     }
 }
 

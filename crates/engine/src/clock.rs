@@ -111,7 +111,6 @@ fn wall_millis() -> i64 {
 }
 
 /// A count of time that passes, sleep of the machine included if the system reports it.
-#[cfg(unix)]
 fn passed_millis() -> i64 {
     use rustix::time::{ClockId, clock_gettime};
 
@@ -121,13 +120,6 @@ fn passed_millis() -> i64 {
     let clock = ClockId::Monotonic;
     let now = clock_gettime(clock);
     now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
-}
-
-#[cfg(not(unix))]
-#[expect(clippy::disallowed_methods, reason = "this is the clock that all others take")]
-fn passed_millis() -> i64 {
-    static BEGAN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
-    i64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A clock that starts at a given moment and follows tokio's time, paused time included.

@@ -4,16 +4,13 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
 /// Creates a folder, and those above it, for the owner only; an existing one does not change.
 pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Opens a file to write it from the start. One that exists loses its content, and only its owner can read it
@@ -37,26 +34,15 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    #[cfg(unix)]
-    {
-        std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
-    }
-    let file = options.open(path)?;
+    let file = options.mode(0o600).open(path)?;
     // Devices and pipes belong to others.
-    #[cfg(unix)]
     if file.metadata()?.is_file() {
-        let mode: Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        file.set_permissions(mode)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
     }
     Ok(file)
 }
 
 /// Makes a folder readable for its owner only. It fails for a folder of another user.
 pub fn make_dir_private(path: &Path) -> io::Result<()> {
-    #[cfg(unix)]
-    {
-        let mode: Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(path, mode)?;
-    }
-    Ok(())
+    fs::set_permissions(path, Permissions::from_mode(0o700))
 }

@@ -222,7 +222,6 @@ mod tests {
     }
 
     /// Packs are part of the source too: those of the flow's folder, and those that the project shares.
-    #[cfg(unix)]
     #[test]
     fn packs_are_read_whole_and_nothing_outside_of_them() {
         let project = tempfile::tempdir().unwrap();
@@ -266,7 +265,6 @@ mod tests {
         assert_eq!((again.hash, again.bodies.len()), (graph.hash, 2));
     }
 
-    #[cfg(unix)]
     #[test]
     fn links_and_large_files_do_not_slip_in() {
         let outside = tempfile::tempdir().unwrap();

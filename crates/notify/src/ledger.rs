@@ -509,15 +509,9 @@ fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-#[cfg(unix)]
 fn private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-}
-
-#[cfg(not(unix))]
-fn private(_: &Path) -> std::io::Result<()> {
-    Ok(())
 }
 
 fn count(number: i64) -> u64 {

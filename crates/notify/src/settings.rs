@@ -478,7 +478,6 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_program_that_is_a_relative_path_is_in_the_folder_of_the_settings() {
         let program = |program: &str| {

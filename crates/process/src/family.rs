@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 #[cfg(target_os = "linux")]
 use std::io::Read;
-#[cfg(unix)]
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -159,7 +158,6 @@ pub(crate) fn ask_to_kill(guard: u32) {
 
 /// How a program ended whose guard was asked to kill it and ended so. A guard that was asked before it could listen was ended
 /// by the request itself, before it started anything.
-#[cfg(unix)]
 pub(crate) fn killed(guard: ExitStatus) -> ExitStatus {
     let by_request = guard.signal() == Some(number(Signal::AskToKill).as_raw());
     if by_request { ExitStatus::from_raw(number(Signal::Kill).as_raw()) } else { guard }
@@ -172,7 +170,6 @@ enum Signal {
     Kill,
 }
 
-#[cfg(unix)]
 fn number(signal: Signal) -> rustix::process::Signal {
     match signal {
         Signal::Terminate => rustix::process::Signal::TERM,
@@ -181,20 +178,17 @@ fn number(signal: Signal) -> rustix::process::Signal {
     }
 }
 
-#[cfg(unix)]
 fn pid(pid: u32) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
 /// An error means that the process is gone already, which is what was wanted.
-#[cfg(unix)]
 fn signal(process: u32, signal: Signal) {
     if let Some(pid) = pid(process) {
         let _gone = rustix::process::kill_process(pid, number(signal));
     }
 }
 
-#[cfg(unix)]
 fn signal_group(leader: u32, signal: Signal) {
     if let Some(pid) = pid(leader) {
         let _gone = rustix::process::kill_process_group(pid, number(signal));

@@ -204,7 +204,6 @@ fn not_started(program: &Path, error: &io::Error) -> AgentError {
     }
     let message = format!("cannot start {}: {error}", program.display());
     // A package whose install script did not run has a text in the place of its program, at the next attempt too.
-    #[cfg(unix)]
     if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
         let message = format!(
             "{message}: it is not a program; run the install script of its package, or reinstall the package without \

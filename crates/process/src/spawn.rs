@@ -55,13 +55,7 @@ pub struct Exit {
 
 impl From<ExitStatus> for Exit {
     fn from(status: ExitStatus) -> Self {
-        Self {
-            code: status.code(),
-            #[cfg(unix)]
-            signal: std::os::unix::process::ExitStatusExt::signal(&status),
-            #[cfg(not(unix))]
-            signal: None,
-        }
+        Self { code: status.code(), signal: std::os::unix::process::ExitStatusExt::signal(&status) }
     }
 }
 
@@ -128,9 +122,7 @@ pub async fn spawn<L: Future<Output = ()> + Send + 'static>(
         Some(supervisor) => {
             let (guard, before) = supervisor.before(std::process::id(), &program);
             let mut command = Command::new(guard);
-            #[cfg(unix)]
-            command.arg0(Supervisor::NAME);
-            command.args(before);
+            command.arg0(Supervisor::NAME).args(before);
             (command, Mode::Guarded)
         }
         None => (Command::new(&program), Mode::Direct),

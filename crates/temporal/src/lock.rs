@@ -5,6 +5,7 @@ use std::{
     fmt::Write as _,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -79,14 +80,10 @@ fn name(session: &SessionId, node: &NodePath) -> String {
 /// Whether an open file is the one at a path.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
-        #[cfg(unix)]
         Ok(at) => {
-            use std::os::unix::fs::MetadataExt as _;
             let open = file.metadata()?;
             Ok((open.dev(), open.ino()) == (at.dev(), at.ino()))
         }
-        #[cfg(not(unix))]
-        Ok(_) => Ok(file.metadata().is_ok()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }

@@ -82,9 +82,6 @@ fn on_path(name: &str, environment: &Environment) -> Option<PathBuf> {
 /// Whether there is an executable file; `None` if there is nothing.
 fn is_program(path: &Path) -> Option<bool> {
     let metadata = std::fs::metadata(path).ok()?;
-    #[cfg(unix)]
     let executable = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o111 != 0;
-    #[cfg(not(unix))]
-    let executable = true;
     Some(metadata.is_file() && executable)
 }

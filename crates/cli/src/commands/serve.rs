@@ -267,7 +267,6 @@ fn token(file: &Path) -> Result<Token, Failure> {
 }
 
 /// A token that others can read is no secret.
-#[cfg(unix)]
 fn check_private(opened: &std::fs::File, file: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::MetadataExt;
 
@@ -278,11 +277,6 @@ fn check_private(opened: &std::fs::File, file: &Path) -> Result<(), Failure> {
     let message = format!("the token in {} can be read by other users", file.display());
     Err(Failure::new(Exit::Configuration, message)
         .with_hint("remove the file; the next `inspan serve` makes a new token that is yours alone"))
-}
-
-#[cfg(not(unix))]
-fn check_private(_: &std::fs::File, _: &Path) -> Result<(), Failure> {
-    Ok(())
 }
 
 fn refused(address: SocketAddr, error: &io::Error) -> Failure {

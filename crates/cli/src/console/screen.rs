@@ -1,14 +1,14 @@
 //! The one writer of stderr while a session runs: adds lines for good, and redraws a picture below them.
 //! What is drawn comes from `tree`; when, from `painter`.
 
-#[cfg(unix)]
-use std::sync::{Mutex, PoisonError};
 use std::{
     io::Write,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-#[cfg(unix)]
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 };
@@ -20,19 +20,15 @@ use inspan_view::{Colour, Line};
 static HIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// How the terminal was before letters were taken at once.
-#[cfg(unix)]
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 const HIDE: &str = "\x1b[?25l";
 const SHOW: &str = "\x1b[?25h";
 
 /// Whether the terminal puts marks around what is pasted.
-#[cfg(unix)]
 static MARKS_PASTES: AtomicBool = AtomicBool::new(false);
 
-#[cfg(unix)]
 const MARK_PASTES: &str = "\x1b[?2004h";
-#[cfg(unix)]
 const MARK_NO_PASTES: &str = "\x1b[?2004l";
 
 /// Leaves the terminal as it was: the cursor shows again, and so does what is typed. May be called from anywhere,
@@ -52,7 +48,6 @@ fn tell(code: &str) {
 
 /// Takes letters at once, and the terminal itself shows none but marks what is pasted, if this process has the terminal.
 /// Ctrl-C and Ctrl-Z stay signals. Done again and again: a shell that had the terminal meanwhile may have changed it.
-#[cfg(unix)]
 pub(super) fn take_keys() {
     let stdin = std::io::stdin();
     // A process in the background that changed the terminal would be stopped.
@@ -75,7 +70,6 @@ pub(super) fn take_keys() {
 }
 
 /// Lets the terminal show what is typed again, as before.
-#[cfg(unix)]
 fn give_back_keys() {
     if MARKS_PASTES.swap(false, Ordering::SeqCst) {
         tell(MARK_NO_PASTES);
@@ -85,12 +79,6 @@ fn give_back_keys() {
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
     }
 }
-
-#[cfg(not(unix))]
-pub(super) fn take_keys() {}
-
-#[cfg(not(unix))]
-fn give_back_keys() {}
 
 /// Where is written, and how much room there is.
 pub(crate) struct Device {

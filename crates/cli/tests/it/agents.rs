@@ -92,17 +92,13 @@ fn a_conversation_that_is_exported_continues() {
         state["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
     assert_eq!((said, &state["model"]), (vec!["user", "assistant", "user", "assistant"], &json!("m")));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
-    #[cfg(unix)]
-    {
-        let mode = fs::metadata(folder.path().join("talk.json")).unwrap().permissions();
-        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
-    }
+    let mode = fs::metadata(folder.path().join("talk.json")).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     // It continues and is not stored any more.
     let third = inspan_reading(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
     assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
 }
 
-#[cfg(unix)]
 #[test]
 fn an_export_writes_through_a_link_and_replaces_no_pipe() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,7 +124,6 @@ fn an_export_writes_through_a_link_and_replaces_no_pipe() {
 }
 
 /// Starts the program, waits until the agent answers, sends a signal, and returns the whole result.
-#[cfg(unix)]
 fn interrupted(arguments: &[&str], signal: &str) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let mut child = program(folder.path(), arguments).spawn().unwrap();
@@ -145,7 +140,6 @@ fn interrupted(arguments: &[&str], signal: &str) -> Ran {
     }
 }
 
-#[cfg(unix)]
 #[test]
 fn a_signal_aborts_an_answer_and_what_was_said_stays() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {

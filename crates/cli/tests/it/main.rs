@@ -20,7 +20,6 @@ mod mcp_http;
 mod mcp_server;
 mod messages;
 mod model_server;
-#[cfg(unix)]
 mod notify;
 #[cfg(target_os = "linux")]
 mod old_stores;
@@ -28,10 +27,8 @@ mod orphans;
 mod planning;
 mod processes;
 mod program;
-#[cfg(unix)]
 mod pty;
 mod resuming;
-#[cfg(unix)]
 mod secrets;
 mod serving;
 mod sessions;
@@ -43,5 +40,4 @@ mod terminal;
 mod testing;
 mod tools;
 mod traces;
-#[cfg(unix)]
 mod working_folder;

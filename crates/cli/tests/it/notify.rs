@@ -531,7 +531,6 @@ fn ntfy_gets_a_message_without_buttons_that_lead_nowhere() {
     );
 }
 
-#[cfg(unix)]
 #[test]
 fn a_command_reads_the_message_and_the_desktop_shows_it() {
     let settings = "
@@ -564,7 +563,6 @@ type = \"desktop\"
     );
 }
 
-#[cfg(unix)]
 #[test]
 fn a_run_in_the_background_that_waits_for_a_person_tries_again_what_failed() {
     let script = "[ -e tried ] || { touch tried; exit 1; }; cat > message.json";
@@ -578,7 +576,6 @@ fn a_run_in_the_background_that_waits_for_a_person_tries_again_what_failed() {
     until("nothing is left", || run(folder.path(), &["notify", "deliver", "--once"]).stderr.is_empty());
 }
 
-#[cfg(unix)]
 #[test]
 fn a_signal_ends_a_run_in_the_background_that_tries_again_what_failed() {
     let settings =
@@ -602,7 +599,6 @@ fn a_signal_ends_a_run_in_the_background_that_tries_again_what_failed() {
     }
 }
 
-#[cfg(unix)]
 #[test]
 fn a_relative_program_of_a_channel_is_in_the_folder_of_its_settings() {
     let settings = "[channels.script]\ntype = \"command\"\nargv = [\"./notify.sh\"]\n";

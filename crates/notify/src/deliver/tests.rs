@@ -41,7 +41,6 @@ async fn ask(store: &MemoryStore, id: &str) -> Lease {
 }
 
 /// Deliveries to a channel whose program is a script.
-#[cfg(unix)]
 async fn delivery(store: MemoryStore, script: &str, folder: &Path) -> Delivery {
     let settings = json!({ "type": "command", "argv": ["sh", "-c", script] });
     let settings = ChannelSettings::read(settings.as_object().cloned().unwrap()).unwrap();
@@ -61,7 +60,6 @@ async fn delivery(store: MemoryStore, script: &str, folder: &Path) -> Delivery {
     }
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -81,7 +79,6 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
 }
 
 /// The time of the question is up; an answer is stored in one session, and another continues one: nobody runs them.
-#[cfg(unix)]
 #[tokio::test]
 async fn a_question_is_announced_as_it_can_be_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -106,7 +103,6 @@ async fn a_question_is_announced_as_it_can_be_answered() {
 }
 
 /// A receiver that cannot take one message may take others.
-#[cfg(unix)]
 #[tokio::test]
 async fn others_do_not_wait_for_a_delivery_that_fails_again_and_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::wire::{ReadFile, WriteFile};
 
@@ -109,15 +112,9 @@ pub(super) fn write(root: &Path, wanted: &WriteFile) -> Result<(), Refusal> {
 
 /// Opens a path that has no links, and still has none.
 fn open(path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        // Opening a pipe without a writer would block forever.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-        options.custom_flags(flags.cast_signed());
-    }
-    options.open(path)
+    // Opening a pipe without a writer would block forever.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    options.custom_flags(flags.cast_signed()).open(path)
 }
 
 fn check(file: &File, path: &str) -> Result<(), Refusal> {
@@ -131,7 +128,6 @@ fn too_large(path: &str) -> Refusal {
     Refusal::new(INVALID, format!("{path} is larger than {} MiB", LIMIT / 1024 / 1024))
 }
 
-#[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -378,11 +379,8 @@ struct PrivateFile(PathBuf);
 impl PrivateFile {
     fn new(mut content: impl Read, extension: &str, folder: &Path) -> Result<Self, AgentError> {
         let path = folder.join(format!("inspan-{}.{extension}", crate::conversation::fresh_id()));
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let written = options.open(&path).and_then(|mut file| io::copy(&mut content, &mut file));
+        let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let written = opened.and_then(|mut file| io::copy(&mut content, &mut file));
         let file = Self(path);
         written.map(|_| file).map_err(|error| {
             let message = format!("cannot write a file for the program in {}: {error}", folder.display());

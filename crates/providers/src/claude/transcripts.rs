@@ -212,7 +212,6 @@ mod tests {
         assert_eq!(transcripts.take_counts(), []);
     }
 
-    #[cfg(unix)]
     #[tokio::test]
     async fn what_is_no_file_blocks_nothing() {
         let home = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId};
@@ -106,18 +107,13 @@ fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Opt
 
 /// Creates a folder that is its owner's only, unless it exists.
 pub(super) fn create_private(folder: &Path) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// A new file is its owner's only.
 pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.mode(0o600);
     options
 }
 

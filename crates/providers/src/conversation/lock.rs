@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -99,20 +100,13 @@ fn try_lock(path: &Path) -> Result<File, TryLockError> {
     if is_at(&file, path).map_err(TryLockError::Error)? { Ok(file) } else { Err(TryLockError::WouldBlock) }
 }
 
-#[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
     let opened = file.metadata()?;
     match fs::metadata(path) {
         Ok(there) => Ok((there.dev(), there.ino()) == (opened.dev(), opened.ino())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, _: &Path) -> io::Result<bool> {
-    Ok(true)
 }
 
 #[cfg(test)]

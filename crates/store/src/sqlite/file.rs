@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -79,11 +79,8 @@ pub(super) struct Opened {
 /// locks do not cover the switch to a write-ahead log.
 pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Result<Opened, StoreError> {
     if let Some(folder) = path.parent() {
-        let mut private = DirBuilder::new();
-        private.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut private, 0o700);
-        private.create(folder).map_err(|error| of_file(path, &error))?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| of_file(path, &error))?;
     }
     let paths = Paths::of(path)?;
     let file = |error: std::io::Error| of_file(&paths.store, &error);
@@ -155,9 +152,7 @@ pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result
 /// How a file is opened for writing that only its owner may read: conversations are private.
 pub(super) fn private() -> OpenOptions {
     let mut options = File::options();
-    options.write(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).mode(0o600);
     options
 }
 

@@ -139,7 +139,6 @@ fn wait_until_begun(mut reader: PipeReader, child: &mut Child, log: &Path, from:
 /// In the process in the background: says to the one that started it that it drives the session. Its standard input is
 /// the pipe to there.
 pub(super) fn tell_begun() {
-    #[cfg(unix)]
     if let Ok(pipe) = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned() {
         // The listener may be gone.
         let _ = File::from(pipe).write_all(BEGUN);
@@ -192,7 +191,6 @@ fn said(log: &Path, from: u64, exit: Exit) -> Failure {
 
 /// Leaves the terminal and the group of the one who started us, so that their end is not ours.
 pub(crate) fn leave_terminal() {
-    #[cfg(unix)]
     // It fails only for the leader of a group, which then has left already.
     let _ = rustix::process::setsid();
 }

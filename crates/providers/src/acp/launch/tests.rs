@@ -11,7 +11,6 @@ use super::*;
 fn context(folder: &Path) -> ExecutionContext {
     for name in ["droid", "gemini", "other"] {
         std::fs::write(folder.join(name), "").unwrap();
-        #[cfg(unix)]
         std::fs::set_permissions(folder.join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
     }

@@ -39,7 +39,6 @@ fn what_is_written_is_read_by_the_next_turn() {
     assert_eq!(names, [format!("{ID}.json"), format!("{ID}.lock")].map(std::ffi::OsString::from));
 }
 
-#[cfg(unix)]
 #[test]
 fn nobody_else_may_read_it() {
     use std::os::unix::fs::PermissionsExt as _;
