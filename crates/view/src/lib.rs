@@ -28,7 +28,7 @@ pub use drawing::{
     Size, Spending, dot, mermaid, svg, text,
 };
 pub use entry::DisplayStatus;
-pub use line::{Colour, Line, Tone, tail};
+pub use line::{Colour, Line, Tone, table, tail};
 pub use next_commands::{Commands, quoted};
 pub use page::{
     FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageEdge, PageFold, PageFrames,

@@ -201,6 +201,26 @@ fn columns_of(c: char) -> usize {
     if c.is_ascii() { 1 } else { console::measure_text_width(c.encode_utf8(&mut [0; 4])) }
 }
 
+/// The lines of a table. Each column but the last is as wide as its widest cell, but at most `widest`: what is longer is
+/// clipped.
+pub fn table<const COLUMNS: usize>(rows: &[[(Tone, String); COLUMNS]], widest: usize) -> Vec<Line> {
+    let mut lines = vec![Line::new(); rows.len()];
+    let mut end = 0;
+    for column in 0..COLUMNS {
+        let cells = || rows.iter().map(|row| &row[column]);
+        let width = cells().map(|(_, cell)| console::measure_text_width(cell)).max().unwrap_or_default();
+        end += width.min(widest) + 2;
+        for (line, (tone, cell)) in lines.iter_mut().zip(cells()) {
+            line.push(*tone, cell);
+            if column + 1 < COLUMNS {
+                *line = std::mem::take(line).clip(end - 1);
+                line.pad_to(end);
+            }
+        }
+    }
+    lines
+}
+
 /// The end of a text in so many columns, with `…` before it if something is missing.
 pub fn tail(text: &str, columns: usize) -> String {
     if console::measure_text_width(text) <= columns {

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
-use inspan_view::{Line, Tone, format, look, safe::clean};
+use inspan_view::{Line, Tone, format, look, safe::clean, table};
 
 /// The widest column of a session, so that two fit side by side.
 const WIDEST: usize = 40;
@@ -27,13 +27,6 @@ pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, F
     Ok(Exit::Success)
 }
 
-/// One row of the table: its name, what both sessions have, and whether that is the same.
-struct ComparisonRow {
-    name: String,
-    cells: [String; 2],
-    counts: Counts,
-}
-
 /// Whether a difference is one between results, or only of cost and time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
@@ -43,20 +36,19 @@ enum Counts {
 
 fn lines(comparison: &Comparison) -> Vec<Line> {
     let [one, other] = &comparison.sessions;
-    let row = |name: &str, counts, cell: &dyn Fn(&SessionSide) -> String| ComparisonRow {
-        name: name.to_owned(),
-        cells: [cell(one), cell(other)],
-        counts,
+    let both = |name: &str, counts, cell: &dyn Fn(&SessionSide) -> String| {
+        row(name, [cell(one), cell(other)], counts)
     };
     let mut rows = vec![
-        row("flow", Counts::Expense, &|side| side.flow.clone()),
-        row("outcome", Counts::Result, &SessionSide::word),
-        row("cost", Counts::Expense, &|side| side.cost_usd.map_or("unknown".to_owned(), format::dollars)),
-        row("tokens", Counts::Expense, &|side| format::count(side.tokens)),
-        row("time", Counts::Expense, &|side| format::millis(side.duration_ms)),
+        ["", &one.session_id, &other.session_id].map(|title| (Tone::Faint, clean(title))),
+        both("flow", Counts::Expense, &|side| side.flow.clone()),
+        both("outcome", Counts::Result, &SessionSide::word),
+        both("cost", Counts::Expense, &|side| side.cost_usd.map_or("unknown".to_owned(), format::dollars)),
+        both("tokens", Counts::Expense, &|side| format::count(side.tokens)),
+        both("time", Counts::Expense, &|side| format::millis(side.duration_ms)),
     ];
     rows.extend(comparison.nodes.iter().map(node_row));
-    let mut lines = table(["", &one.session_id, &other.session_id], &rows);
+    let mut lines = table(&rows, WIDEST);
     let mut part = |title: &str, difference: &str| {
         if !difference.is_empty() {
             lines.push(Line::new());
@@ -76,7 +68,15 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
     lines
 }
 
-fn node_row(node: &NodeComparison) -> ComparisonRow {
+/// A row of the table: its name, and what both sessions have.
+fn row(name: &str, cells: [String; 2], counts: Counts) -> [(Tone, String); 3] {
+    let differs = counts == Counts::Result && cells[0] != cells[1];
+    let tone = if differs { Tone::Warning } else { Tone::Plain };
+    let [one, other] = cells.map(|cell| (tone, clean(&cell)));
+    [(Tone::Strong, clean(name)), one, other]
+}
+
+fn node_row(node: &NodeComparison) -> [(Tone, String); 3] {
     let cell = |side: &Option<NodeSide>| match side {
         None => "-".to_owned(),
         Some(side) => {
@@ -95,34 +95,6 @@ fn node_row(node: &NodeComparison) -> ComparisonRow {
     };
     let status = |side: &Option<NodeSide>| side.as_ref().map(|side| (side.status, side.attempts));
     let same = node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1]);
-    ComparisonRow {
-        name: node.path.clone(),
-        cells: node.sides.each_ref().map(cell),
-        counts: if same { Counts::Expense } else { Counts::Result },
-    }
-}
-
-fn table(titles: [&str; 3], rows: &[ComparisonRow]) -> Vec<Line> {
-    let width = |texts: &mut dyn Iterator<Item = &str>| {
-        texts.map(console::measure_text_width).max().unwrap_or_default().min(WIDEST)
-    };
-    let first = width(&mut rows.iter().map(|row| row.name.as_str()).chain([titles[0]])) + 2;
-    let second = width(&mut rows.iter().map(|row| row.cells[0].as_str()).chain([titles[1]])) + 2;
-    let line = |name: &str, cells: [&str; 2], tones: [Tone; 3]| {
-        let mut line = Line::new();
-        line.push(tones[0], &clean(name));
-        line = line.clip(first - 1);
-        line.pad_to(first);
-        line.push(tones[1], &clean(cells[0]));
-        line = line.clip(first + second - 1);
-        line.pad_to(first + second).push(tones[2], &clean(cells[1]));
-        line
-    };
-    let mut lines = vec![line(titles[0], [titles[1], titles[2]], [Tone::Faint; 3])];
-    for row in rows {
-        let differs = row.counts == Counts::Result && row.cells[0] != row.cells[1];
-        let tone = if differs { Tone::Warning } else { Tone::Plain };
-        lines.push(line(&row.name, [&row.cells[0], &row.cells[1]], [Tone::Strong, tone, tone]));
-    }
-    lines
+    let counts = if same { Counts::Expense } else { Counts::Result };
+    row(&node.path, node.sides.each_ref().map(cell), counts)
 }

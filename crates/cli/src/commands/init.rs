@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use inspan_view::{Line, Tone, quoted};
+use inspan_view::{Line, Tone, quoted, table};
 
 /// A project that `init` writes.
 pub(crate) struct Template {
@@ -98,12 +98,11 @@ fn list(invocation: &Invocation) {
         let all = TEMPLATES.iter().map(|template| json!({ "name": template.name, "about": template.about }));
         return invocation.json(&all.collect::<Vec<_>>());
     }
-    let width = TEMPLATES.iter().map(|template| template.name.len()).max().unwrap_or_default();
-    for template in TEMPLATES {
-        let mut line = Line::new();
-        line.push(Tone::Accent, template.name).pad_to(width + 2).push(Tone::Plain, template.about);
-        invocation.print([line]);
-    }
+    let rows: Vec<_> = TEMPLATES
+        .iter()
+        .map(|one| [(Tone::Accent, one.name.to_owned()), (Tone::Plain, one.about.to_owned())])
+        .collect();
+    invocation.print(table(&rows, usize::MAX));
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use inspan_view::{Line, Tone};
+use inspan_view::{Tone, table};
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let providers = all_providers();
@@ -16,15 +16,14 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         invocation.json(&all);
         return Ok(Exit::Success);
     }
-    let width = all.iter().map(|one| one.provider_type.len()).max().unwrap_or(0);
-    let names = all.iter().map(|one| one.display_name.chars().count()).max().unwrap_or(0);
-    for one in &all {
-        let mut line = Line::new();
-        line.push(Tone::Accent, &one.provider_type).pad_to(width + 2);
-        line.push(Tone::Plain, &one.display_name).pad_to(width + names + 4);
-        let able = one.capabilities.abilities().into_iter().filter(|(_, can)| *can);
-        line.push(Tone::Faint, &able.map(|(name, _)| name).collect::<Vec<_>>().join(", "));
-        invocation.print([line]);
-    }
+    let rows: Vec<_> = all
+        .into_iter()
+        .map(|one| {
+            let able = one.capabilities.abilities().into_iter().filter(|(_, can)| *can);
+            let able = able.map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+            [(Tone::Accent, one.provider_type), (Tone::Plain, one.display_name), (Tone::Faint, able)]
+        })
+        .collect();
+    invocation.print(table(&rows, usize::MAX));
     Ok(Exit::Success)
 }

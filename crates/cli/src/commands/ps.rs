@@ -10,7 +10,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Line, Tone, entry, safe::clean};
+use inspan_view::{DisplayStatus, Line, Tone, entry, safe::clean, table};
 
 /// The longest text of what a session waits for, in columns.
 const WIDEST: usize = 60;
@@ -46,51 +46,21 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
         return;
     }
     let now = SystemClock.now();
-    let cells = |entry: &SessionEntry| {
+    let row = |entry: &SessionEntry| {
         let waits = entry::waits_for(entry).unwrap_or_default();
         let replay = if entry.is_replay { " (replay)" } else { "" };
-        let state = format!("{}{replay}", DisplayStatus::of(entry).word());
+        let status = DisplayStatus::of(entry);
         [
-            clean(entry.session.as_str()),
-            clean(&entry.flow),
-            state,
-            entry::age(entry, now),
-            entry::cost(entry),
-            waits,
+            (Tone::Strong, clean(entry.session.as_str())),
+            (Tone::Plain, clean(&entry.flow)),
+            (status.tone(), format!("{}{replay}", status.word())),
+            (Tone::Faint, entry::age(entry, now)),
+            (Tone::Faint, entry::cost(entry)),
+            (Tone::Plain, Line::new().with(Tone::Plain, &waits).clip(WIDEST).text()),
         ]
     };
-    let titles = ["ID", "FLOW", "STATE", "AGE", "COST", "WAITS FOR"].map(str::to_owned);
-    let rows: Vec<_> = entries.iter().map(cells).collect();
-    let width = |column: usize| {
-        let all = rows.iter().chain([&titles]).map(|row| console::measure_text_width(&row[column]));
-        all.max().unwrap_or(0)
-    };
-    let widths = [0, 1, 2, 3, 4].map(width);
-    let tones = entries.iter().map(|entry| Some(DisplayStatus::of(entry).tone()));
-    let all = [(&titles, None)].into_iter().chain(rows.iter().zip(tones));
-    for (row, tone) in all {
-        if invocation.print([line(row, &widths, tone)]) == terminal::TerminalReader::Gone {
-            return;
-        }
-    }
-}
-
-/// One row; without a tone it is the one of the titles.
-fn line(row: &[String; 6], widths: &[usize; 5], tone: Option<Tone>) -> Line {
-    let mut line = Line::new();
-    let mut end = 0;
-    for (column, cell) in row.iter().enumerate() {
-        let look = match (tone, column) {
-            (None, _) | (_, 3 | 4) => Tone::Faint,
-            (_, 0) => Tone::Strong,
-            (Some(tone), 2) => tone,
-            _ => Tone::Plain,
-        };
-        line.push(look, cell);
-        if let Some(width) = widths.get(column) {
-            end += width + 2;
-            line.pad_to(end);
-        }
-    }
-    line.clip(end + WIDEST)
+    let titles = ["ID", "FLOW", "STATE", "AGE", "COST", "WAITS FOR"];
+    let mut rows = vec![titles.map(|title| (Tone::Faint, title.to_owned()))];
+    rows.extend(entries.iter().map(row));
+    invocation.print(table(&rows, usize::MAX));
 }

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
-use inspan_view::{Line, Tone, format, safe::clean};
+use inspan_view::{Line, Tone, format, safe::clean, table};
 
 /// The widest column of paths and types.
 const WIDEST: usize = 40;
@@ -71,13 +71,6 @@ pub(super) fn confirm(
     )))
 }
 
-/// The cells of one line of the table.
-struct PlanRow {
-    name: String,
-    cells: [String; 5],
-    tone: Tone,
-}
-
 fn lines(forecast: &Forecast) -> Vec<Line> {
     let based_on = match forecast.sessions {
         0 => "no earlier session of this flow".to_owned(),
@@ -87,10 +80,10 @@ fn lines(forecast: &Forecast) -> Vec<Line> {
     title.push(Tone::Strong, &clean(&forecast.flow));
     title.push(Tone::Faint, &format!(": what would run; the forecast is based on {based_on}"));
     let mut lines = vec![title, Line::new()];
-    let head = ["type", "runs", "cost", "time each", "based on"].map(str::to_owned);
-    let mut rows = vec![PlanRow { name: "node".to_owned(), cells: head, tone: Tone::Faint }];
+    let titles = ["node", "type", "runs", "cost", "time each", "based on"];
+    let mut rows = vec![titles.map(|title| (Tone::Faint, title.to_owned()))];
     rows.extend(forecast.nodes.iter().map(row));
-    lines.extend(table(&rows));
+    lines.extend(table(&rows, WIDEST));
     lines.push(Line::new());
     let mut total = Line::new();
     let (cost, time) = (range(&forecast.cost_usd, format::dollars), range(&forecast.duration_ms, millis));
@@ -108,7 +101,7 @@ fn lines(forecast: &Forecast) -> Vec<Line> {
     lines
 }
 
-fn row(node: &NodeForecast) -> PlanRow {
+fn row(node: &NodeForecast) -> [(Tone, String); 6] {
     let depth = node.path.matches('/').count();
     let name = format!("{}{}", "  ".repeat(depth), clean(&node.path));
     let node_type = clean(&node.node_type);
@@ -127,11 +120,13 @@ fn row(node: &NodeForecast) -> PlanRow {
         None => times,
     };
     let is_left_out = matches!(node.action, Expected::Reused | Expected::NotRun);
-    PlanRow {
-        name,
-        cells: [node_type, if is_left_out { "-".to_owned() } else { times }, cost, time, based_on(node)],
-        tone: if is_left_out { Tone::Faint } else { Tone::Plain },
+    let times = if is_left_out { "-".to_owned() } else { times };
+    let mut row = [name, node_type, times, cost, time, based_on(node)]
+        .map(|cell| (if is_left_out { Tone::Faint } else { Tone::Plain }, cell));
+    if !is_left_out {
+        row[0].0 = Tone::Strong;
     }
+    row
 }
 
 fn frames(count: &FrameCount) -> String {
@@ -184,24 +179,4 @@ fn number(count: f64) -> String {
 
 fn millis(ms: f64) -> String {
     format::millis(ms.round() as u64)
-}
-
-fn table(rows: &[PlanRow]) -> Vec<Line> {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| if column == 0 { &row.name } else { &row.cells[column - 1] });
-        cells.map(|cell| console::measure_text_width(cell)).max().unwrap_or_default().min(WIDEST) + 2
-    };
-    let widths: Vec<usize> = (0..5).map(width).collect();
-    let line = |row: &PlanRow| {
-        let mut line = Line::new();
-        let mut end = 0;
-        line.push(if row.tone == Tone::Plain { Tone::Strong } else { row.tone }, &row.name);
-        for (cell, width) in row.cells.iter().zip(&widths) {
-            end += width;
-            line = line.clip(end - 1);
-            line.pad_to(end).push(row.tone, cell);
-        }
-        line
-    };
-    rows.iter().map(line).collect()
 }
