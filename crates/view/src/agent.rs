@@ -124,22 +124,14 @@ impl AgentView {
     fn write(&mut self, content: &str) {
         self.text.push_str(content);
         let body = self.text.trim_end();
-        let start = body.rfind('\n').map_or(0, |end| end + 1).max(floor(body, TAIL));
+        let tail = body.ceil_char_boundary(body.len().saturating_sub(TAIL));
+        let start = body.rfind('\n').map_or(0, |end| end + 1).max(tail);
         let line = clean(&body[start..]);
         self.text.drain(..start);
         if !line.is_empty() {
             self.doing = AgentActivity::Writing { text: line };
         }
     }
-}
-
-/// The first place from which at most `bytes` bytes are left, between two letters.
-fn floor(text: &str, bytes: usize) -> usize {
-    let mut start = text.len().saturating_sub(bytes);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    start
 }
 
 /// A tool call in one line: its name, and its most informative argument.

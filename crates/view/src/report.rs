@@ -238,8 +238,8 @@ fn dollars(usd: Option<f64>) -> String {
 /// A value as text, or the beginning of it.
 fn value(value: &Value) -> String {
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
-    if let Some(end) = (0..=LONGEST).rev().find(|at| text.len() > LONGEST && text.is_char_boundary(*at)) {
-        text.truncate(end);
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
         text.push('…');
     }
     safe::text(&text).into_owned()

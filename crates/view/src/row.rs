@@ -233,8 +233,7 @@ impl NodeRow {
         }
         self.output.push_str(last);
         if self.output.len() > LINE {
-            let from = self.output.len() - LINE;
-            let from = (from..).find(|at| self.output.is_char_boundary(*at)).unwrap_or(self.output.len());
+            let from = self.output.ceil_char_boundary(self.output.len() - LINE);
             self.output.drain(..from);
         }
     }

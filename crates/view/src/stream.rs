@@ -362,7 +362,7 @@ fn bounded(value: &Value) -> (Value, Option<usize>) {
     if text.len() <= LONGEST_VALUE {
         return (value.clone(), None);
     }
-    let end = (0..=LONGEST_VALUE).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = text.floor_char_boundary(LONGEST_VALUE);
     (Value::String(text[..end].to_owned()), Some(text.len()))
 }
 

@@ -346,11 +346,7 @@ fn cause(text: &str) -> Option<&str> {
 }
 
 fn tail(text: &str, bytes: usize) -> &str {
-    let mut start = text.len().saturating_sub(bytes);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }
 
 #[cfg(test)]

@@ -123,10 +123,7 @@ impl Fitting {
 
     fn text(&mut self, text: &str) {
         self.all_text += text.len();
-        let mut end = text.len().min(TEXT_LIMIT - self.text);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = text.floor_char_boundary(TEXT_LIMIT - self.text);
         if end > 0 {
             self.text += end;
             self.content.push(ContentBlock::Text { text: text[..end].to_owned() });

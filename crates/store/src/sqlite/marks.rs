@@ -133,11 +133,7 @@ fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
 }
 
 fn shorten(session: &str) -> &str {
-    let mut end = session.len().min(ID);
-    while !session.is_char_boundary(end) {
-        end -= 1;
-    }
-    &session[..end]
+    &session[..session.floor_char_boundary(ID)]
 }
 
 /// The file, open for writing.
