@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{BoxError, Command, Envelope, Prompt, Reply};
+use inspan_protocol::{BoxError, Command, Envelope, Prompt};
 
 use crate::invocation;
 use inspan_view::SessionView;
@@ -113,21 +113,15 @@ impl Drop for ConsoleChannel {
 }
 
 impl AnswerSinks for Replies {
-    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
+    fn send(&self, command: Command) -> Result<(), String> {
         let hub = self.0.get().ok_or("the session has not started")?;
-        hub.reply(question.prompt_id.clone(), answer.content, answer.choice)
-            .map_err(|error| error.to_string())
-    }
-
-    fn message(&self, text: &str) -> Result<(), String> {
-        let hub = self.0.get().ok_or("the session has not started")?;
-        hub.send(text).map(drop).map_err(|error| error.to_string())
+        hub.command(command).map_err(|error| error.to_string())
     }
 
     fn nobody(&self, question: &Prompt) {
-        if let Some(hub) = self.0.get().filter(|_| question.default.is_some()) {
+        if question.default.is_some() {
             // A refusal is in the log; another answer was faster.
-            let _ = hub.command(Command::TakeDefault { prompt: question.prompt_id.clone() });
+            let _ = self.send(Command::TakeDefault { prompt: question.prompt_id.clone() });
         }
     }
 }

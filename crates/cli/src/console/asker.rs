@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::{Prompt, PromptId, Reply};
+use inspan_protocol::{Command, Prompt, PromptId, Reply};
 use tokio::time::Instant;
 
 use super::editor::Editor;
@@ -32,10 +32,8 @@ pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
 
 /// Where answers and messages go.
 pub(crate) trait AnswerSinks: Send + Sync {
-    /// Sends an answer; a refusal says why.
-    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String>;
-    /// Sends a message to the agents that listen; a refusal says why.
-    fn message(&self, text: &str) -> Result<(), String>;
+    /// Sends an answer, or a message to the agents that listen; a refusal says why.
+    fn send(&self, command: Command) -> Result<(), String>;
     /// Nobody is there to answer this.
     fn nobody(&self, question: &Prompt);
 }
@@ -234,10 +232,11 @@ impl PromptLoop {
             Some(form) => form.take(typed),
             None => inspan_sessions::read_answer(&asked.question, typed).map(Some),
         };
-        let question = &asked.question;
         let sent = answer.and_then(|answer| {
-            let said = answer.as_ref().map(|answer| answer.content.clone());
-            answer.map_or(Ok(()), |answer| self.answers.answer(question, answer)).map(|()| said)
+            let Some(Reply { content, choice }) = answer else { return Ok(None) };
+            let said = content.clone();
+            let reply = Command::Reply { prompt: asked.question.prompt_id.clone(), content, choice };
+            self.answers.send(reply).map(|()| Some(said))
         });
         match sent {
             Ok(Some(said)) => self.settle(&said),
@@ -262,7 +261,7 @@ impl PromptLoop {
         if typed.trim().is_empty() {
             return;
         }
-        match self.answers.message(typed) {
+        match self.answers.send(Command::Send { content: typed.to_owned() }) {
             Ok(()) => self.shared.say(note("sent")),
             Err(why) => self.shared.say(note(&why)),
         }

@@ -8,7 +8,7 @@ use std::{
 
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{BoxError, Command, Envelope, Event, EventContext, LogLevel, Prompt, Reply, SessionId};
+use inspan_protocol::{BoxError, Command, Envelope, Event, EventContext, LogLevel, Prompt, SessionId};
 use serde_json::Map;
 
 use super::{CommandSink, report::SessionReport};
@@ -138,12 +138,9 @@ impl Channel for SessionConsole {
 }
 
 impl AnswerSinks for PromptRouter {
-    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
-        self.send(reply(question, answer))
-    }
-
-    fn message(&self, text: &str) -> Result<(), String> {
-        self.send(Command::Send { content: text.to_owned() })
+    fn send(&self, command: Command) -> Result<(), String> {
+        let commands = self.commands.get().ok_or("the session has not started")?;
+        commands(command)
     }
 
     fn nobody(&self, question: &Prompt) {
@@ -163,15 +160,4 @@ impl AnswerSinks for PromptRouter {
             let _ = self.send(Command::Abort { reason });
         }
     }
-}
-
-impl PromptRouter {
-    fn send(&self, command: Command) -> Result<(), String> {
-        let commands = self.commands.get().ok_or("the session has not started")?;
-        commands(command)
-    }
-}
-
-fn reply(question: &Prompt, Reply { content, choice }: Reply) -> Command {
-    Command::Reply { prompt: question.prompt_id.clone(), content, choice }
 }

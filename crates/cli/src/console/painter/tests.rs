@@ -3,7 +3,7 @@
 
 use std::io::{self, BufReader, PipeWriter, Write};
 
-use inspan_protocol::{EventContext, Outcome, Prompt, PromptKind, Reply, SessionId};
+use inspan_protocol::{Command, EventContext, Outcome, Prompt, PromptKind, Reply, SessionId};
 use serde_json::json;
 
 use super::*;
@@ -98,17 +98,15 @@ struct Sent {
 }
 
 impl AnswerSinks for Sent {
-    fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
-        if answer.content == "refused" {
-            return Err(format!("prompt `{}` takes something else", question.prompt_id));
+    fn send(&self, command: Command) -> Result<(), String> {
+        match command {
+            Command::Reply { prompt, content, .. } if content == "refused" => {
+                return Err(format!("prompt `{prompt}` takes something else"));
+            }
+            Command::Reply { content, choice, .. } => lock(&self.answers).push(Reply { content, choice }),
+            Command::Send { content } => lock(&self.messages).push(content),
+            other => panic!("{other:?}"),
         }
-        lock(&self.answers).push(answer);
-        self.arrived.notify_all();
-        Ok(())
-    }
-
-    fn message(&self, text: &str) -> Result<(), String> {
-        lock(&self.messages).push(text.to_owned());
         self.arrived.notify_all();
         Ok(())
     }
