@@ -5,7 +5,7 @@ mod render;
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp, UnpricedTurns};
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Spending, Timestamp, UnpricedTurns};
 use inspan_sessions::is_late;
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
@@ -156,10 +156,8 @@ pub struct WaitingItem {
 /// What one session spent and did.
 #[derive(Default)]
 struct Sum {
-    usd: f64,
-    has_unknown: bool,
+    spent: Spending,
     unpriced_turns: UnpricedTurns,
-    tokens: u64,
     finished: u64,
     duration_ms: Option<u64>,
     error: Option<String>,
@@ -187,7 +185,7 @@ impl Digest {
             done: Vec::new(),
             running: Vec::new(),
         };
-        let mut flows: BTreeMap<String, FlowMoney> = BTreeMap::new();
+        let mut flows: BTreeMap<String, Spending> = BTreeMap::new();
         // A replay costs nothing, and fails or waits as its recording did.
         let entries = store.entries("", usize::MAX).await?;
         for mut entry in entries.into_iter().filter(|entry| !entry.is_replay) {
@@ -208,20 +206,17 @@ impl Digest {
             };
             let mut sum = Sum::default();
             events.iter().for_each(|event| sum.apply(event, event.timestamp >= since));
-            sum.has_unknown |= entry.has_cut_turns();
-            let money = flows.entry(entry.flow.clone()).or_insert_with(|| FlowMoney {
-                flow: line(&entry.flow, 100),
-                usd: 0.0,
-                is_complete: true,
-                tokens: 0,
-            });
-            money.usd += sum.usd;
-            money.is_complete &= !sum.has_unknown;
-            money.tokens += sum.tokens;
+            sum.spent.unpriced |= entry.has_cut_turns();
+            *flows.entry(entry.flow.clone()).or_default() += sum.spent;
             digest.add(&entry, sum, commands);
         }
-        let has_spent = |flow: &FlowMoney| flow.tokens > 0 || flow.usd > 0.0 || !flow.is_complete;
-        digest.spent.flows = flows.into_values().filter(has_spent).collect();
+        let flow = |(flow, spent): (String, Spending)| FlowMoney {
+            flow: line(&flow, 100),
+            usd: spent.cost_usd,
+            is_complete: !spent.unpriced,
+            tokens: spent.tokens,
+        };
+        digest.spent.flows = flows.into_iter().filter(|(_, spent)| !spent.is_zero()).map(flow).collect();
         digest.spent.flows.sort_by(|a, b| b.usd.total_cmp(&a.usd));
         for flow in &digest.spent.flows {
             digest.spent.usd += flow.usd;
@@ -308,7 +303,7 @@ impl Digest {
             at: entry.digest.updated_at,
             duration_ms: sum.duration_ms,
             finished_nodes: sum.finished,
-            cost_usd: (!sum.has_unknown).then_some(sum.usd),
+            cost_usd: (!sum.spent.unpriced).then_some(sum.spent.cost_usd),
             error,
             errors: errors.collect(),
             damage: entry.damage.as_ref().map(|damage| line(damage, ERROR)),
@@ -326,9 +321,7 @@ impl Sum {
             return;
         }
         if let Some((_, spent)) = spent {
-            self.usd += spent.cost_usd;
-            self.has_unknown |= spent.unpriced;
-            self.tokens += spent.tokens;
+            self.spent += spent;
         }
         match (&envelope.event, task) {
             (Event::TaskComplete { .. }, task) => {
