@@ -104,26 +104,18 @@ pub(crate) struct ScriptInput {
     options: ScriptOptions,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct ScriptOptions {
-    #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     resume: Option<ProviderSessionId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     multi_turn: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     idle_timeout_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_turns: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     mcp_servers: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     secret_sauce: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
 }
 
@@ -146,19 +138,17 @@ impl ProviderInput for ScriptInput {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ScriptOutput {
     text: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     structured_output: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     session_id: Option<ProviderSessionId>,
     #[serde(default = "complete")]
     stop_reason: StopReason,
     #[serde(default)]
     usage: Usage,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     cost_usd: Option<f64>,
     #[serde(default = "one")]
     num_turns: u32,

@@ -123,6 +123,7 @@ pub struct Position {
 }
 
 /// One problem.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnostic {
@@ -133,7 +134,6 @@ pub struct Diagnostic {
     /// What is wrong, in one sentence.
     pub message: String,
     /// How to fix it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
     /// The flow file, or a file that it includes.
     pub path: Arc<str>,
@@ -141,13 +141,10 @@ pub struct Diagnostic {
     #[serde(flatten)]
     pub start: Position,
     /// The place after its end, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<Position>,
     /// The node that it belongs to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
     /// The key, as `nodes[2].input.options.model`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 

@@ -43,6 +43,7 @@ pub struct Forecast {
 }
 
 /// What one node would do.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeForecast {
@@ -56,17 +57,14 @@ pub struct NodeForecast {
     /// How often it runs in all.
     pub times: Estimate,
     /// How many frames it runs each time, if it runs frames.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FrameCount>,
     /// What cost and time are based on.
     pub based_on: Basis,
     /// How many earlier runs that are.
     pub runs: u32,
     /// What one run costs in US dollars; absent for a node that is no agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd_each: Option<Estimate>,
     /// How long one run takes, in milliseconds; absent for a node that runs frames.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms_each: Option<Estimate>,
     /// What all of its runs cost in US dollars, those in its frames included.
     pub cost_usd: Estimate,

@@ -33,6 +33,7 @@ use crate::{
 const CARRIED_VERSION: u16 = 1;
 
 /// An attempt as its executor gets it: data, so that it may run in another process.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptSpec {
@@ -51,25 +52,20 @@ pub struct AttemptSpec {
     /// Its input, checked.
     pub input: Value,
     /// The conversation that an agent continues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<Conversation>,
     /// The conversation that an agent branches, unless it has begun its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branches: Option<Conversation>,
     /// What is left of an interrupted attempt, if this one replaces it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that follow its first turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mail: Vec<String>,
     /// The pool of machines that may run it; any if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Arc<str>>,
     /// The environment variables with keys that its program may see.
     #[serde(default, skip_serializing_if = "no_secrets")]
     pub secrets: Arc<[String]>,
     /// How many milliseconds it may take, of a time that begins when a machine has begun it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 

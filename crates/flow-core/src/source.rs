@@ -47,6 +47,7 @@ pub struct FlowSource {
 }
 
 /// A change made to a loaded flow, so that it can be made again.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "change")]
 #[non_exhaustive]
@@ -70,7 +71,6 @@ pub enum Change {
     /// The provider of an agent node was set, or of all.
     Provider {
         /// The node; all of the flow and of those that it runs if absent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<NodePath>,
         /// The provider.
         to: String,
@@ -78,7 +78,6 @@ pub enum Change {
     /// The model of an agent node was set, or of all.
     Model {
         /// The node; all of the flow and of those that it runs if absent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<NodePath>,
         /// The model.
         to: String,
@@ -107,7 +106,6 @@ pub enum Change {
     /// The limits of a budget were set.
     Budget {
         /// The node whose own budget it is; the flow's if absent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<NodePath>,
         /// Whether it is that of the body of the node.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]

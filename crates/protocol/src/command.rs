@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{MessageMode, NodeId, PromptId, RunId};
 
 /// What may be asked of a live session.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "command", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Command {
@@ -42,7 +43,6 @@ pub enum Command {
         /// The answer.
         content: String,
         /// Which of the choices it is.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         choice: Option<String>,
     },
     /// The default of a question is its answer: nobody can be asked.
@@ -58,13 +58,11 @@ pub enum Command {
     /// Pause the session: it can be resumed later, by any process. Pausing twice is one pause.
     Pause {
         /// Why.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// Stop the session for good.
     Abort {
         /// Why.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
 }

@@ -61,19 +61,17 @@ fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::E
 }
 
 /// The place of an event: its session, and as far as known the phase, the task and the agent run.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EventContext {
     /// The session that the event belongs to.
     pub session_id: SessionId,
     /// The flow's phase.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Arc<str>>,
     /// The node's place in the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<NodePath>,
     /// The agent run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<RunId>,
 }
 

@@ -341,6 +341,7 @@ impl fmt::Display for AgentError {
 
 impl std::error::Error for AgentError {}
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "AgentError")]
@@ -350,13 +351,9 @@ struct Wire {
     code: ErrorCode,
     message: String,
     retryable: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     resets_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     provider: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     detail: Option<Box<Value>>,
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{Form, NodePath, PromptId, PromptKind, Rejection, Timestamp};
 
 /// A question to a person.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Prompt {
@@ -15,28 +16,21 @@ pub struct Prompt {
     /// The question.
     pub prompt: String,
     /// The answers to choose from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<String>>,
     /// Whether a free text is an answer; if absent, exactly when there are no choices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_text: Option<bool>,
     /// The form that the answer fills in, as a JSON Schema; the answer is then a JSON mapping.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
     /// Whether a flow asks for input, an agent for permission, or an agent for an answer.
     pub kind: PromptKind,
     /// More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as
     /// `description`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Value>,
     /// The node that waits for the answer. Absent in the event, whose context names it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<NodePath>,
     /// When the default is taken, or the node fails without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     /// The answer taken at the deadline.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
 }
 

@@ -144,6 +144,7 @@ pub enum Probe {
 }
 
 /// The state of an agent CLI on a machine.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramStatus {
@@ -154,32 +155,26 @@ pub struct ProgramStatus {
     /// The version that the adapter was tested with; empty if it was tested with none.
     pub tested_version: String,
     /// Where it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// The version that it prints.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Where a login or key is found; never the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// Why it cannot be used, and what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 /// What is known of a service before it is called.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceStatus {
     /// The provider that calls it.
     pub provider: String,
     /// The host of its address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The variable that holds the key; never the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Why it cannot be called, and what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -149,6 +149,7 @@ pub struct SessionSpending {
 }
 
 /// One iteration of a node that opens frames.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FrameSnapshot {
@@ -157,22 +158,17 @@ pub struct FrameSnapshot {
     /// Which iteration it is, counting from 0.
     pub index: u32,
     /// The item it works on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<Value>,
     /// The input of a subflow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
     /// When it began.
     #[serde(default)]
     pub started_at: Timestamp,
     /// What it gives, if it ends by that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
     /// How it ends, if it is to end before its time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Outcome>,
     /// The first failure in it that nothing handled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<AgentError>,
     /// What its agents have spent.
     #[serde(default)]
@@ -226,6 +222,7 @@ pub struct EndedFrameSnapshot {
 }
 
 /// What it takes to continue a node, beside its status and its newest attempt; what is not set is left out.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct NodeSnapshot {
@@ -259,10 +256,8 @@ pub struct NodeSnapshot {
     #[serde(skip_serializing_if = "is_default")]
     pub follows_work: bool,
     /// When the first attempt began of those that interruptions alone part.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// When the next attempt is due.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// Whether the agent of this attempt has named its conversation.
     #[serde(skip_serializing_if = "is_default")]
@@ -271,16 +266,13 @@ pub struct NodeSnapshot {
     #[serde(skip_serializing_if = "is_default")]
     pub worked: bool,
     /// The message to the agent when it continues.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
     /// Messages to the agent that no finished turn has answered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
     /// The question that was answered, if its answer has not been used.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Prompt>,
     /// The answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reply: Option<Reply>,
     /// What all its attempts have cost, where known, in US dollars.
     #[serde(skip_serializing_if = "is_default")]
@@ -298,10 +290,8 @@ pub struct NodeSnapshot {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<String>,
     /// Its frames, while it runs them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesSnapshot>,
     /// When the time of a node that runs frames is up.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
 }
 
@@ -371,6 +361,7 @@ pub struct RunSnapshot {
 }
 
 /// An agent session, exported: enough to continue it elsewhere. Immutable.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionState {
@@ -383,13 +374,10 @@ pub struct SessionState {
     /// The requested model, or the one that the vendor named; empty if it is not known.
     pub model: String,
     /// How much it thinks; absent where the vendor decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingLevel>,
     /// The system prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// The vendor's conversation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_session_id: Option<ProviderSessionId>,
     /// Messages that no turn has delivered yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

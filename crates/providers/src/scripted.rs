@@ -66,6 +66,7 @@ pub struct ScriptedOptions {
 }
 
 /// One step of a turn.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 #[non_exhaustive]
@@ -106,7 +107,6 @@ pub enum Step {
         #[serde(default)]
         tokens: Usage,
         /// Cost in US dollars; absent means unknown.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
     },
     /// Says how much of its context the conversation fills.
@@ -125,10 +125,8 @@ pub enum Step {
         #[serde(default)]
         message: String,
         /// How long to wait before trying again, in milliseconds.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
         /// When a usage limit is lifted.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         resets_at: Option<Timestamp>,
     },
     /// Does nothing until the turn is cancelled or its time is over.

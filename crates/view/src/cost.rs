@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// What a session has spent.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cost {
     /// In US dollars, unless the price of some turn is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub spent_usd: Option<f64>,
     /// The sum of the prices that are known, in US dollars.
     pub known_usd: f64,
@@ -26,13 +26,10 @@ pub struct Cost {
     #[serde(skip_serializing_if = "is_nothing")]
     pub reserved_usd: f64,
     /// What the flow may spend, as it is now.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetLimits>,
     /// What counts against the budget: what the sessions before had spent that this one continues is part of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub against_budget: Option<Spending>,
     /// What the whole was expected to cost by earlier sessions, in US dollars.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast: Option<CostForecast>,
     /// The nodes by their places in the flow, frames and passes together; the dearest first.
     pub by_node: Vec<NodeCost>,

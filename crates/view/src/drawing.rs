@@ -128,6 +128,7 @@ pub enum NodeShape {
 }
 
 /// An edge.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "DrawnEdge")]
@@ -142,10 +143,8 @@ pub struct Edge {
     /// After which end of the node it fires.
     pub on: EdgeOn,
     /// Its condition.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     /// How often it may fire, if it closes a cycle.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_iterations: Option<u32>,
     /// How often it did.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -154,10 +153,9 @@ pub struct Edge {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<[f64; 2]>,
     /// The text beside it, if the drawing is placed.
-    #[serde(rename = "label", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "label")]
     pub label_text: Option<String>,
     /// The left end of the label's middle line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub label_at: Option<Point>,
 }
 

@@ -14,17 +14,15 @@ use self::chain::Chain;
 use crate::label;
 
 /// When everything happened.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
     /// When the session began.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
     /// The newest event, or the end of the session.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
     /// How long the session took, once it has ended: the same number that a list and `show` give.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The nodes: first those of the flow, then those in frames, each by the time it began.
     pub rows: Vec<TimelineRow>,

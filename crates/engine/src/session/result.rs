@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The end of one `run_agent`, or of one chat of a session.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -13,7 +14,6 @@ pub struct AgentResult {
     /// The answer of the last turn.
     pub text: String,
     /// The answer in the schema that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
     /// What was said in this chat: its prompts, the answers, the tools and what they gave.
     pub messages: Vec<Message>,
@@ -22,15 +22,12 @@ pub struct AgentResult {
     /// Tokens of this chat.
     pub usage: Usage,
     /// Cost of this chat in US dollars; absent means unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// The provider's type.
     pub provider: String,
     /// The model that the vendor named, else the one that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The vendor's conversation, to continue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<ProviderSessionId>,
     /// Why it ended.
     pub stop_reason: StopReason,

@@ -51,6 +51,7 @@ pub enum ExecParse {
 }
 
 /// The output of `exec`.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecOutput {
@@ -61,13 +62,10 @@ pub struct ExecOutput {
     /// Its exit code.
     pub exit_code: i32,
     /// The file with all of its output, if `stdoutFile` names one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout_file: Option<String>,
     /// The file with all that it printed as errors, if `stderrFile` names one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr_file: Option<String>,
     /// The output as `parse` says.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
 }
 

@@ -7,34 +7,28 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 
 /// What the events of a session say about the session as a whole.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionFacts {
     /// Its status.
     pub status: SessionStatus,
     /// How it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// When it began.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// The time of its newest event.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Timestamp>,
     /// How long it took in milliseconds, once it has ended; absent if it ended before this was kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Its newest event.
     pub last_seq: u64,
     /// What it waits for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
     /// Why it is paused, unless a person or a program paused it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<PauseCause>,
     /// The limits to raise, as `--budget` names them, with commas: those that were used up last, until the session is resumed or
     /// ends in another way.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_to_raise: Option<String>,
     /// Unanswered questions, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]

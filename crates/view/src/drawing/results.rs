@@ -42,6 +42,7 @@ pub struct Spending {
 }
 
 /// One node over all frames that ran it.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "DrawnResults")]
@@ -58,19 +59,16 @@ pub struct Results {
     /// Passes of the loops that lead back to it.
     pub passes: u32,
     /// The sum over its frames, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// What was spent on it.
     #[serde(flatten)]
     pub spent: Spending,
     /// How far it is with its frames.
-    #[serde(rename = "progress", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "progress")]
     pub progress: Option<FramesProgress>,
     /// The agent that worked on it last, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The first error.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 

@@ -21,24 +21,21 @@ pub struct FramePage {
 }
 
 /// One frame.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ShownFrame {
     /// Its path, `each[3]`.
     pub path: String,
     /// The item in short, or the pass of a loop.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Running, waiting for a person, complete, failed or cancelled.
     pub status: NodeStatus,
     /// When it began.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// How long it took.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<AgentError>,
     /// How many of its nodes have ended.
     pub done: usize,
@@ -47,7 +44,6 @@ pub struct ShownFrame {
     /// Tokens of its nodes.
     pub tokens: u64,
     /// What they cost in US dollars, unless the price of some turn is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// Its nodes by their paths.
     pub nodes: BTreeMap<String, PageNode>,

@@ -8,6 +8,7 @@ use super::shown;
 use crate::{AgentActivity, NodeRow, entry::DisplayStatus};
 
 /// One node.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PageNode {
@@ -35,19 +36,14 @@ pub struct PageNode {
     #[serde(skip_serializing_if = "is_zero")]
     pub failed_passes: u32,
     /// When the newest attempt began.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// How long the newest attempt took.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The newest failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<AgentError>,
     /// Why it was skipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<SkipReason>,
     /// When the next attempt is due.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// Tool calls that its agents were denied, each in one line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -58,19 +54,15 @@ pub struct PageNode {
     /// Tokens over all attempts, passes and frames.
     pub tokens: u64,
     /// The cost in US dollars, unless the price of some turn is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// The agent that works on it, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// Its newest agent run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<PageAgent>,
     /// The last line that its program wrote.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub output: String,
     /// How far it is with its frames.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<PageFrames>,
 }
 

@@ -35,19 +35,17 @@ pub struct StreamItem {
 }
 
 /// What an item is.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ItemBody {
     /// An attempt began.
     Prompt {
         /// The prompt to an agent.
-        #[serde(skip_serializing_if = "Option::is_none")]
         text: Option<String>,
         /// The whole input of the node, if it is known.
-        #[serde(skip_serializing_if = "Option::is_none")]
         input: Option<Value>,
         /// How many bytes the input has, if only its beginning is shown.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cut: Option<usize>,
     },
     /// Text of an agent.
@@ -75,19 +73,15 @@ pub enum ItemBody {
         /// Its arguments.
         input: Value,
         /// What it answered.
-        #[serde(skip_serializing_if = "Option::is_none")]
         output: Option<Value>,
         /// Whether it succeeded, once that is known.
-        #[serde(skip_serializing_if = "Option::is_none")]
         ok: Option<bool>,
         /// How long it took.
-        #[serde(skip_serializing_if = "Option::is_none")]
         duration_ms: Option<u64>,
         /// The files that its arguments edit.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         edits: Vec<FileEdit>,
         /// How many bytes arguments or answer have, if only the beginning is shown.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cut: Option<usize>,
     },
     /// Output of a program.
@@ -112,7 +106,6 @@ pub enum ItemBody {
         /// The question.
         prompt: Box<Prompt>,
         /// The answer, once there is one.
-        #[serde(skip_serializing_if = "Option::is_none")]
         answer: Option<Answer>,
     },
     /// Tokens and cost of a turn.
@@ -120,10 +113,8 @@ pub enum ItemBody {
         /// Tokens.
         usage: Usage,
         /// In US dollars; absent means unknown.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
         /// How much of its context the conversation fills; absent means unknown.
-        #[serde(skip_serializing_if = "Option::is_none")]
         context: Option<ContextUse>,
     },
     /// Something was tolerated.
@@ -145,7 +136,6 @@ pub enum ItemBody {
         /// The output.
         output: Value,
         /// How many bytes it has, if only its beginning is shown.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cut: Option<usize>,
         /// How long the attempt took.
         duration_ms: u64,
