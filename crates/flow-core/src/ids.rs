@@ -37,11 +37,11 @@ impl TaskRef {
 }
 
 /// The position of a node in [`Body::nodes`](crate::Body::nodes).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeIx(pub u32);
 
 /// The position of an edge in [`Body::edges`](crate::Body::edges).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EdgeIx(pub u32);
 
 /// Something that counts up from 0.
@@ -73,7 +73,7 @@ impl Position for EdgeIx {
 }
 
 /// One value for each node, or for each edge.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct IndexVec<I, T> {
     values: Vec<T>,

@@ -13,73 +13,53 @@ use super::Run;
 use crate::{HumanInput, graph::TaskRef, state::is_work};
 
 /// One task of the earlier session, by its newest attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(super) struct ReusableTask {
     pub(super) node_type: Arc<str>,
     pub(super) input: Option<Value>,
     pub(super) output: Option<Arc<Value>>,
     pub(super) conversation: Option<ProviderSessionId>,
     /// The end of its last turn in that.
-    #[serde(default)]
     pub(super) turn_id: Option<TurnId>,
     /// Whether a request of its agent was answered.
-    #[serde(default)]
     pub(super) worked: bool,
     /// Its last failure, if no other attempt followed.
-    #[serde(default)]
     pub(super) error: Option<AgentError>,
     /// Whether it was to be tried again after that.
-    #[serde(default)]
     pub(super) will_retry: bool,
     /// The policy that it failed under.
-    #[serde(default)]
     pub(super) policy: String,
     /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
-    #[serde(default)]
     pub(super) is_handled: bool,
     /// Whether it is tried again all the same.
-    #[serde(default)]
     pub(super) is_tried_again: bool,
     pub(super) cost_usd: Option<f64>,
     /// What its agents depend on, if several may work on it.
-    #[serde(default)]
     pub(super) agents: Option<Value>,
     /// The conversation that it continued or branched, as its author names it.
-    #[serde(default)]
     pub(super) session: Option<String>,
     /// How each agent took over from the one before: events `task:agent`.
-    #[serde(default)]
     pub(super) fallbacks: Vec<Event>,
     /// Of a node that begins after any of its predecessors: those whose edges had fired when it did.
-    #[serde(default)]
     pub(super) came_after: Vec<NodeId>,
     /// What a person has said is to be done about it, since it was cut short and may have taken effect.
-    #[serde(default)]
     pub(super) rerun: Option<String>,
     /// Whether it was cancelled or lost before any machine had begun it.
-    #[serde(default)]
     pub(super) never_began: bool,
     /// When the first of the attempts began that interruptions alone part, if the newest did not fail.
-    #[serde(default)]
     pub(super) since: Option<Timestamp>,
     /// Whether its newest attempt asked a person.
-    #[serde(default)]
     pub(super) asked: bool,
     /// Its question, if it is answered and nobody has taken the answer.
-    #[serde(default)]
     pub(super) answered: Option<(Prompt, Reply)>,
     /// Where its agent worked before, if it went on in the conversation of an earlier session; the oldest first.
-    #[serde(default)]
     pub(super) older: Vec<(SessionId, NodePath)>,
     /// How many runs its newest attempt has begun.
-    #[serde(default)]
     pub(super) runs: u32,
     /// Whether a person has answered its newest question, and not the default.
-    #[serde(default)]
     pub(super) answered_by_person: bool,
     /// Messages to its agent that no finished turn has answered.
-    #[serde(default)]
     pub(super) mail: Vec<String>,
 }
 
@@ -101,29 +81,10 @@ impl ReusableTask {
         Self {
             node_type: run.facts.spec(&run.graph, at).node_type.clone(),
             input: run.any_input(at),
-            output: None,
-            conversation: None,
-            turn_id: None,
-            worked: false,
-            error: None,
-            will_retry: false,
-            policy: String::new(),
-            is_handled: false,
-            is_tried_again: false,
-            cost_usd: None,
             agents: run.alternatives(at),
             session: run.session_words(at),
-            fallbacks: Vec::new(),
             came_after: run.came_after(at),
-            rerun: None,
-            never_began: false,
-            since: None,
-            asked: false,
-            older: Vec::new(),
-            runs: 0,
-            answered: None,
-            answered_by_person: false,
-            mail: Vec::new(),
+            ..Self::default()
         }
     }
 

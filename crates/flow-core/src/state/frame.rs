@@ -23,7 +23,7 @@ pub(crate) use set::{FrameEnd, FrameSet, FramesStep};
 pub(crate) use table::FrameTable;
 
 /// The status of one frame.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FrameState {
     pub(crate) id: FrameIx,
@@ -47,7 +47,6 @@ pub(crate) struct FrameState {
     #[serde(default)]
     pub(crate) limited: u32,
     /// Since when it waits for nothing else.
-    #[serde(default)]
     pub(crate) limited_since: Option<Timestamp>,
     /// The most attempts that a node in it, or further in, has had when it ran before, and has had in all.
     pub(crate) attempts_before: u32,
@@ -55,7 +54,6 @@ pub(crate) struct FrameState {
     /// Why it must end before its time: the first cause counts. Of the flow, see `Facts::ending`.
     pub(crate) ending: Option<Ending>,
     /// The event by which it does.
-    #[serde(default)]
     pub(crate) ended_by: Option<u64>,
     /// The first failure that nothing handled.
     pub(crate) failure: Option<AgentError>,
@@ -91,28 +89,11 @@ impl FrameState {
         Self {
             id,
             body,
-            owner: None,
-            index: 0,
-            prefix: String::new(),
             nodes: nodes.iter().map(state).collect(),
             edges: graph.body(body).edges.iter().map(|_| EdgeState::default()).collect(),
             outputs: nodes.iter().map(|_| None).collect(),
-            started_at: Timestamp::default(),
-            deadline: None,
-            running: 0,
-            slots: 0,
-            limited: 0,
-            limited_since: None,
-            attempts_before: 0,
-            most_attempts: 0,
-            ending: None,
-            ended_by: None,
-            failure: None,
-            outputs_at_end: None,
-            spent: Spending::default(),
-            budget_reported: false,
-            input: None,
             locals: Arc::new(json!({ "frame": { "pass": 1 } })),
+            ..Self::default()
         }
     }
 

@@ -76,7 +76,6 @@ pub struct NodeState {
     /// The frames that it runs.
     pub(crate) frames: Option<Box<FrameSet>>,
     /// The agent that works on it in this pass, if it was chosen among several.
-    #[serde(default)]
     pub(crate) choice: Option<Box<AgentChoice>>,
 }
 

@@ -114,7 +114,7 @@ pub(super) enum QuestionAnswer {
 }
 
 /// The decoder of one turn of one conversation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OpenCodeDecoder {
     reader: SseReader,
     count: u64,
@@ -169,35 +169,7 @@ enum Speaker {
 impl OpenCodeDecoder {
     /// A decoder for the next turn of a conversation whose last message of the user is known, if it had one here.
     pub(super) fn new(session: &str, before: Option<String>) -> Self {
-        Self {
-            reader: SseReader::default(),
-            count: 0,
-            events_of_turn: 0,
-            session: session.to_owned(),
-            before,
-            prompt: None,
-            messages: HashMap::new(),
-            open: BTreeSet::new(),
-            last: None,
-            created: None,
-            texts: Vec::new(),
-            parts: HashMap::new(),
-            calls: BTreeMap::new(),
-            call_ids: MessageCallIds::default(),
-            steps: BTreeSet::new(),
-            under_way: BTreeSet::new(),
-            unknown_steps: 0,
-            num_turns: 0,
-            usage: Usage::default(),
-            cost_usd: 0.0,
-            overflows: 0,
-            error: None,
-            finish: None,
-            structured: None,
-            model: None,
-            held: Vec::new(),
-            warned: Warned::default(),
-        }
+        Self { session: session.to_owned(), before, ..Self::default() }
     }
 
     /// Takes the bytes of one read, wherever it ended.

@@ -26,7 +26,6 @@ pub(crate) struct FrameSet {
     /// The frames that are open, by their index.
     pub(crate) open: BTreeMap<u32, FrameIx>,
     /// Since when these wait for nothing but usage limits.
-    #[serde(default)]
     pub(crate) limited_since: Option<Timestamp>,
     /// How each frame ended that has ended, by its index.
     pub(crate) ended: Vec<Option<FrameEnd>>,
