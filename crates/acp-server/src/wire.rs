@@ -94,7 +94,6 @@ pub(crate) enum PromptBlock {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Embedded {
     pub(crate) uri: String,
-    #[serde(default)]
     pub(crate) text: Option<String>,
 }
 
@@ -124,7 +123,6 @@ pub(crate) enum Outcome {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Elicited {
     pub(crate) action: String,
-    #[serde(default)]
     pub(crate) content: Option<Value>,
 }
 

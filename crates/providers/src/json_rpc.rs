@@ -43,7 +43,6 @@ pub(crate) struct RpcError {
     pub(crate) code: i64,
     #[serde(default)]
     pub(crate) message: String,
-    #[serde(default)]
     pub(crate) data: Option<Value>,
 }
 
@@ -126,15 +125,10 @@ fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
 #[derive(Deserialize)]
 struct Frame {
     // A request may have the id null, which is not the same as none; no known program sends it.
-    #[serde(default)]
     id: Option<Value>,
-    #[serde(default)]
     method: Option<String>,
-    #[serde(default)]
     params: Option<Box<RawValue>>,
-    #[serde(default)]
     result: Option<Box<RawValue>>,
-    #[serde(default)]
     error: Option<Box<RawValue>>,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct MessageStart<'a> {
 /// A message before its first block.
 #[derive(Deserialize)]
 pub(super) struct Head<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) model: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) usage: ApiUsage,
@@ -43,13 +43,13 @@ pub(super) struct BlockDelta<'a> {
 pub(super) struct AnthropicDelta<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) text: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) thinking: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) signature: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) partial_json: Option<Cow<'a, str>>,
 }
 
@@ -69,18 +69,14 @@ pub(super) struct MessageDelta {
 
 #[derive(Deserialize)]
 pub(super) struct MessageEnd {
-    #[serde(default)]
     pub(super) stop_reason: Option<String>,
-    #[serde(default)]
     pub(super) stop_details: Option<StopDetails>,
 }
 
 /// Why the model refused.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct StopDetails {
-    #[serde(default)]
     pub(super) category: Option<String>,
-    #[serde(default)]
     pub(super) explanation: Option<String>,
 }
 
@@ -88,15 +84,13 @@ pub(super) struct StopDetails {
 #[derive(Deserialize)]
 pub(super) struct AnthropicError {
     pub(super) error: FailureWords,
-    #[serde(default)]
     pub(super) request_id: Option<String>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct FailureWords {
-    #[serde(rename = "type", default)]
+    #[serde(rename = "type")]
     pub(super) kind: Option<String>,
-    #[serde(default)]
     pub(super) message: Option<String>,
 }
 

@@ -59,7 +59,7 @@ pub(super) fn line_type(line: &str) -> Option<Cow<'_, str>> {
 pub(super) struct StreamLine<'a> {
     #[serde(borrow)]
     pub(super) event: ApiEvent<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) parent_tool_use_id: Option<Str<'a>>,
 }
 
@@ -67,11 +67,10 @@ pub(super) struct StreamLine<'a> {
 pub(super) struct ApiEvent<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) message: Option<MessageHead<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) delta: Option<ClaudeDelta<'a>>,
-    #[serde(default)]
     pub(super) usage: Option<ClaudeUsage>,
 }
 
@@ -79,19 +78,18 @@ pub(super) struct ApiEvent<'a> {
 pub(super) struct MessageHead<'a> {
     #[serde(borrow)]
     pub(super) id: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) model: Option<Str<'a>>,
-    #[serde(default)]
     pub(super) usage: Option<ClaudeUsage>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct ClaudeDelta<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) text: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) thinking: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) stop_reason: Option<Str<'a>>,
 }
 
@@ -122,11 +120,11 @@ impl From<ClaudeUsage> for Usage {
 pub(super) struct AssistantLine<'a> {
     #[serde(borrow)]
     pub(super) message: AssistantMessage<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) parent_tool_use_id: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) error: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) uuid: Option<Str<'a>>,
 }
 
@@ -134,13 +132,12 @@ pub(super) struct AssistantLine<'a> {
 pub(super) struct AssistantMessage<'a> {
     #[serde(borrow)]
     pub(super) id: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) model: Option<Str<'a>>,
     #[serde(borrow)]
     pub(super) content: MessageBlocks<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) stop_reason: Option<Str<'a>>,
-    #[serde(default)]
     pub(super) usage: Option<ClaudeUsage>,
 }
 
@@ -148,21 +145,18 @@ pub(super) struct AssistantMessage<'a> {
 pub(super) struct Block<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) text: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) thinking: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) id: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) name: Option<Str<'a>>,
-    #[serde(default)]
     pub(super) input: Option<Value>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool_use_id: Option<Str<'a>>,
-    #[serde(default)]
     pub(super) content: Option<Value>,
-    #[serde(default)]
     pub(super) is_error: Option<bool>,
 }
 
@@ -204,15 +198,15 @@ impl TranscriptLine<'_> {
 pub(super) struct UserLine<'a> {
     #[serde(borrow)]
     pub(super) message: UserMessage<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) parent_tool_use_id: Option<Str<'a>>,
     /// Whether the program repeats what it was sent.
     #[serde(default, rename = "isReplay")]
     pub(super) is_replay: bool,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) uuid: Option<Str<'a>>,
     /// What a tool answered, in the program's own form.
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool_use_result: Option<&'a RawValue>,
 }
 
@@ -288,21 +282,19 @@ pub(super) struct ResultLine<'a> {
     #[serde(borrow)]
     pub(super) subtype: Str<'a>,
     pub(super) is_error: bool,
-    #[serde(default)]
     pub(super) api_error_status: Option<u16>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) result: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) errors: Vec<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) stop_reason: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) terminal_reason: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) session_id: Option<Str<'a>>,
     #[serde(default)]
     pub(super) duration_ms: f64,
-    #[serde(default)]
     pub(super) total_cost_usd: Option<f64>,
     #[serde(default)]
     pub(super) usage: ClaudeUsage,
@@ -310,10 +302,8 @@ pub(super) struct ResultLine<'a> {
     pub(super) model_usage: BTreeMap<String, ModelUsage>,
     #[serde(default)]
     pub(super) permission_denials: Vec<Denial>,
-    #[serde(default)]
     pub(super) structured_output: Option<Value>,
     /// What began the turn, unless it was a prompt.
-    #[serde(default)]
     pub(super) origin: Option<IgnoredAny>,
 }
 
@@ -342,39 +332,35 @@ pub(super) struct Denial {
 pub(super) struct SystemLine<'a> {
     #[serde(borrow)]
     pub(super) subtype: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) session_id: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) model: Option<Str<'a>>,
-    #[serde(default)]
     pub(super) attempt: Option<u64>,
-    #[serde(default)]
     pub(super) max_retries: Option<u64>,
-    #[serde(default)]
     pub(super) retry_delay_ms: Option<f64>,
-    #[serde(default)]
     pub(super) error_status: Option<u16>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) error: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) original_model: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) fallback_model: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool_name: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) task_id: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) task_type: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) state: Option<Str<'a>>,
     /// What changed of a task.
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) patch: Option<TaskChange<'a>>,
     /// See [`Self::mcp_servers`].
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     mcp_servers: Option<&'a RawValue>,
 }
 
@@ -396,7 +382,7 @@ impl SystemLine<'_> {
 
 #[derive(Deserialize)]
 pub(super) struct TaskChange<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status: Option<Str<'a>>,
 }
 
@@ -410,10 +396,9 @@ pub(super) struct RateLimitLine<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RateLimitInfo<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status: Option<Str<'a>>,
     /// Seconds since 1970.
-    #[serde(default)]
     pub(super) resets_at: Option<i64>,
 }
 
@@ -430,13 +415,12 @@ pub(super) struct ControlRequestLine<'a> {
 pub(super) struct ControlRequest<'a> {
     #[serde(borrow)]
     pub(super) subtype: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool_name: Option<Str<'a>>,
-    #[serde(default)]
     pub(super) input: Option<Value>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool_use_id: Option<Str<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) description: Option<Str<'a>>,
 }
 
@@ -460,6 +444,6 @@ pub(super) struct ControlResponse<'a> {
     pub(super) subtype: Str<'a>,
     #[serde(borrow)]
     pub(super) request_id: Str<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) error: Option<Str<'a>>,
 }

@@ -19,7 +19,6 @@ const BUILT_IN: &[&str] = &["openai", "amazon-bedrock", "ollama", "lmstudio"];
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Account {
-    #[serde(default)]
     account: Option<Value>,
     #[serde(default)]
     requires_openai_auth: bool,
@@ -28,7 +27,6 @@ struct Account {
 #[derive(Deserialize)]
 struct OpenedThread {
     thread: ThreadId,
-    #[serde(default)]
     model: Option<String>,
 }
 

@@ -23,11 +23,11 @@ pub(super) enum AnswerForm {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NotificationPlace<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) thread_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) turn_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) item: Option<ItemName<'a>>,
 }
 
@@ -67,55 +67,34 @@ pub(super) struct Item<'a> {
     pub(super) kind: Cow<'a, str>,
     #[serde(borrow)]
     pub(super) id: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) text: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) summary: Option<Vec<String>>,
-    #[serde(default)]
     pub(super) content: Option<Value>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) status: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) command: Option<Value>,
-    #[serde(default)]
     pub(super) cwd: Option<Value>,
-    #[serde(default)]
     pub(super) aggregated_output: Option<Value>,
-    #[serde(default)]
     pub(super) exit_code: Option<i64>,
-    #[serde(default)]
     pub(super) changes: Option<Value>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) server: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) arguments: Option<Value>,
-    #[serde(default)]
     pub(super) result: Option<Value>,
-    #[serde(default)]
     pub(super) error: Option<Value>,
-    #[serde(default)]
     pub(super) content_items: Option<Value>,
-    #[serde(default)]
     pub(super) success: Option<bool>,
-    #[serde(default)]
     pub(super) query: Option<Value>,
-    #[serde(default)]
     pub(super) action: Option<Value>,
-    #[serde(default)]
     pub(super) results: Option<Value>,
-    #[serde(default)]
     pub(super) path: Option<Value>,
-    #[serde(default)]
     pub(super) saved_path: Option<Value>,
-    #[serde(default)]
     pub(super) prompt: Option<Value>,
-    #[serde(default)]
     pub(super) receiver_thread_ids: Option<Value>,
-    #[serde(default)]
     pub(super) agents_states: Option<Value>,
-    #[serde(default)]
     pub(super) duration_ms: Option<Value>,
 }
 
@@ -133,9 +112,7 @@ pub(super) struct WireTurn<'a> {
     pub(super) id: Cow<'a, str>,
     #[serde(borrow, default)]
     pub(super) status: Cow<'a, str>,
-    #[serde(default)]
     pub(super) error: Option<TurnError>,
-    #[serde(default)]
     pub(super) duration_ms: Option<f64>,
     #[serde(borrow, default)]
     pub(super) items: Vec<&'a RawValue>,
@@ -156,9 +133,7 @@ pub(super) struct ErrorLine {
 pub(super) struct TurnError {
     #[serde(default)]
     pub(super) message: String,
-    #[serde(default)]
     pub(super) codex_error_info: Option<Value>,
-    #[serde(default)]
     pub(super) additional_details: Option<String>,
 }
 
@@ -217,9 +192,7 @@ pub(super) struct LimitsLine {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct RateLimits {
-    #[serde(default)]
     pub(super) primary: Option<Window>,
-    #[serde(default)]
     pub(super) secondary: Option<Window>,
 }
 
@@ -230,7 +203,6 @@ pub(super) struct Window {
     #[serde(default)]
     pub(super) used_percent: f64,
     /// In seconds since 1970.
-    #[serde(default)]
     pub(super) resets_at: Option<i64>,
 }
 
@@ -275,29 +247,21 @@ pub(super) struct TerminalLine<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AskLine<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) thread_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) item_id: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) reason: Option<String>,
-    #[serde(default)]
     pub(super) command: Option<Value>,
-    #[serde(default)]
     pub(super) cwd: Option<Value>,
-    #[serde(default)]
     pub(super) grant_root: Option<Value>,
-    #[serde(default)]
     pub(super) network_approval_context: Option<Value>,
-    #[serde(default)]
     pub(super) additional_permissions: Option<Value>,
-    #[serde(default)]
     pub(super) permissions: Option<Value>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) server_name: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) message: Option<String>,
-    #[serde(default, rename = "_meta")]
+    #[serde(rename = "_meta")]
     pub(super) meta: Option<Value>,
 }
 

@@ -15,24 +15,17 @@ pub(super) struct ResponseEvent {
 
 #[derive(Deserialize)]
 pub(super) struct Response {
-    #[serde(default)]
     pub(super) id: Option<String>,
-    #[serde(default)]
     pub(super) model: Option<String>,
     /// As it came, because an unknown item is stored unchanged.
-    #[serde(default)]
     pub(super) output: Option<Vec<Value>>,
-    #[serde(default)]
     pub(super) usage: Option<ApiUsage>,
-    #[serde(default)]
     pub(super) incomplete_details: Option<IncompleteDetails>,
-    #[serde(default)]
     pub(super) error: Option<FailureWords>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct IncompleteDetails {
-    #[serde(default)]
     pub(super) reason: Option<String>,
 }
 
@@ -57,13 +50,9 @@ pub(super) struct DeltaEvent<'a> {
 /// The event `error`: its words beside its type, or in a separate field as in the body of an answer.
 #[derive(Deserialize)]
 pub(super) struct ErrorEvent {
-    #[serde(default)]
     pub(super) error: Option<FailureWords>,
-    #[serde(default)]
     pub(super) code: Option<Value>,
-    #[serde(default)]
     pub(super) message: Option<String>,
-    #[serde(default)]
     pub(super) param: Option<String>,
 }
 
@@ -75,14 +64,11 @@ pub(super) struct OpenAiError {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct FailureWords {
-    #[serde(rename = "type", default)]
+    #[serde(rename = "type")]
     pub(super) kind: Option<String>,
     /// A text; some gateways send a number.
-    #[serde(default)]
     pub(super) code: Option<Value>,
-    #[serde(default)]
     pub(super) message: Option<String>,
-    #[serde(default)]
     pub(super) param: Option<String>,
 }
 

@@ -117,9 +117,8 @@ fn api(data: &FailureData, words: &str) -> ErrorCode {
     }
     #[derive(Deserialize)]
     struct Words {
-        #[serde(default, rename = "type")]
+        #[serde(rename = "type")]
         kind: Option<String>,
-        #[serde(default)]
         code: Option<serde_json::Value>,
     }
     let body =

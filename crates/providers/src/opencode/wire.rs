@@ -20,7 +20,7 @@ pub(super) struct Envelope<'a> {
 /// The conversation that an event is about, if it is about one.
 #[derive(Deserialize)]
 pub(super) struct EventOrigin<'a> {
-    #[serde(borrow, default, rename = "sessionID")]
+    #[serde(borrow, rename = "sessionID")]
     pub(super) session: Option<Cow<'a, str>>,
 }
 
@@ -39,18 +39,16 @@ pub(super) struct MessageInfo<'a> {
     pub(super) role: Cow<'a, str>,
     #[serde(default)]
     pub(super) time: MessageTime,
-    #[serde(default)]
     pub(super) error: Option<OpenCodeFailure>,
-    #[serde(borrow, default, rename = "providerID")]
+    #[serde(borrow, rename = "providerID")]
     pub(super) provider: Option<Cow<'a, str>>,
-    #[serde(borrow, default, rename = "modelID")]
+    #[serde(borrow, rename = "modelID")]
     pub(super) model: Option<Cow<'a, str>>,
     /// Set for the summary by which a conversation is shortened. A user's message has an object here.
     #[serde(default)]
     pub(super) summary: Value,
-    #[serde(default)]
     pub(super) structured: Option<Value>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) finish: Option<Cow<'a, str>>,
 }
 
@@ -71,9 +69,7 @@ pub(super) struct StoredInfo {
 #[derive(Default, Deserialize)]
 pub(super) struct MessageTime {
     /// In milliseconds since 1970; a branch keeps it, and gives its messages new ids.
-    #[serde(default)]
     pub(super) created: Option<f64>,
-    #[serde(default)]
     pub(super) completed: Option<f64>,
 }
 
@@ -92,27 +88,23 @@ pub(super) struct Part<'a> {
     pub(super) message: Cow<'a, str>,
     #[serde(borrow, rename = "type")]
     pub(super) kind: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) text: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) time: Option<PartTime>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool: Option<Cow<'a, str>>,
-    #[serde(borrow, default, rename = "callID")]
+    #[serde(borrow, rename = "callID")]
     pub(super) call: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) state: Option<ToolState<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) reason: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) tokens: Option<Tokens>,
-    #[serde(default)]
     pub(super) cost: Option<f64>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct PartTime {
-    #[serde(default)]
     pub(super) end: Option<f64>,
 }
 
@@ -122,9 +114,9 @@ pub(super) struct ToolState<'a> {
     pub(super) status: Cow<'a, str>,
     #[serde(default)]
     pub(super) input: Value,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) output: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) error: Option<Cow<'a, str>>,
 }
 
@@ -182,25 +174,21 @@ pub(super) struct Status<'a> {
     pub(super) kind: Cow<'a, str>,
     #[serde(default)]
     pub(super) attempt: u32,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) message: Option<Cow<'a, str>>,
     /// The moment of the next attempt, in milliseconds since 1970.
-    #[serde(default)]
     pub(super) next: Option<f64>,
-    #[serde(default)]
     pub(super) action: Option<RetryAction>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct RetryAction {
-    #[serde(default)]
     pub(super) reason: Option<String>,
 }
 
 /// `session.error`.
 #[derive(Deserialize)]
 pub(super) struct SessionError {
-    #[serde(default)]
     pub(super) error: Option<OpenCodeFailure>,
 }
 
@@ -233,7 +221,7 @@ pub(super) struct PermissionAsked<'a> {
     pub(super) patterns: Vec<String>,
     #[serde(default)]
     pub(super) metadata: Value,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool: Option<CallOf<'a>>,
 }
 
@@ -252,7 +240,7 @@ pub(super) struct QuestionAsked<'a> {
     pub(super) id: Cow<'a, str>,
     #[serde(default)]
     pub(super) questions: Value,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) tool: Option<CallOf<'a>>,
 }
 
@@ -261,6 +249,6 @@ pub(super) struct QuestionAsked<'a> {
 pub(super) struct Replied<'a> {
     #[serde(borrow, rename = "requestID")]
     pub(super) request: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) reply: Option<Cow<'a, str>>,
 }
