@@ -62,17 +62,14 @@ struct Start {
 }
 
 /// The session to fork.
-#[derive(Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Fork {
     /// The event after which, or the node from which on work is not reused; all finished work is reused if absent.
-    #[serde(default)]
     at: Option<ForkPoint>,
     /// Values of the flow's input that change.
-    #[serde(default)]
     input: Map<String, Value>,
     /// A text of the caller. Requests with the same key start one session.
-    #[serde(default)]
     key: Option<String>,
 }
 

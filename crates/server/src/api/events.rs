@@ -49,22 +49,17 @@ pub(super) fn routes() -> Vec<Route> {
 
 /// Which events are sent.
 #[derive(Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct EventsQuery {
     /// The first event. The header `Last-Event-ID` counts before it.
-    #[serde(default)]
     from: Option<u64>,
     /// Only events of these names, separated by commas; `agent:*` means all that begin so.
-    #[serde(default)]
     types: Option<String>,
     /// Only events of this node and of what is within it.
-    #[serde(default)]
     node: Option<String>,
     /// At most so many events.
-    #[serde(default)]
     limit: Option<usize>,
     /// `0` sends what is there and ends.
-    #[serde(default)]
     follow: Option<u8>,
 }
 

@@ -38,22 +38,17 @@ pub(super) fn routes() -> Vec<Route> {
 
 /// Which sessions are listed.
 #[derive(Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct SessionFilter {
     /// Only those in one of these states, separated by commas: `running,waiting`. `open` means all that have not ended.
-    #[serde(default)]
     state: Option<String>,
     /// Only those of the flow of this name.
-    #[serde(default)]
     flow: Option<String>,
     /// Only those whose id or flow has this in it.
-    #[serde(default)]
     q: Option<String>,
     /// The sessions of the answer, at most 1000; 100 if absent.
-    #[serde(default)]
     limit: Option<usize>,
     /// The `next` of the answer before.
-    #[serde(default)]
     cursor: Option<String>,
 }
 

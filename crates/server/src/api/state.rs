@@ -254,17 +254,14 @@ async fn sums(
 }
 
 /// Which rows of a timeline are wanted.
-#[derive(Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct TimelineQuery {
     /// Only nodes whose paths begin with this: `each[3]/` for those of one frame.
-    #[serde(default)]
     within: String,
     /// At most so many rows, 2000 if absent.
-    #[serde(default)]
     limit: Option<usize>,
     /// The newest event that counts; all that there are if absent.
-    #[serde(default)]
     at: Option<u64>,
 }
 
