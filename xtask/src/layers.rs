@@ -20,7 +20,7 @@ pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspac
         match layers.iter().position(|layer| layer.package == package.name) {
             Some(row) => {
                 findings.extend(check_edges(layers, row, package));
-                findings.extend(check_sources(&layers[row], package, workspace));
+                findings.extend(check_sources(package, workspace));
             }
             None => findings.push(TidyFinding::broken(
                 &package.manifest,
@@ -41,11 +41,15 @@ pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspac
 pub(crate) fn table(layers: &[Layer]) -> String {
     let mut text = "| Crate | Uses | Owns | Must not know |\n|---|---|---|---|".to_owned();
     for layer in layers.iter().rev() {
-        let names: Vec<&str> =
-            layer.knows.iter().map(|name| name.strip_prefix("inspan-").unwrap_or(name)).collect();
+        let short = |name: &'static str| name.strip_prefix("inspan-").unwrap_or(name);
+        let names: Vec<&str> = layer.knows.iter().map(|name| short(name)).collect();
         let uses = if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+        let folder = match layer.package {
+            "xtask" => "xtask".to_owned(),
+            package => format!("crates/{}", short(package)),
+        };
         // Writing to a string cannot fail.
-        let _ = write!(text, "\n| `{}` | {uses} | {} | {} |", layer.folder, layer.owns, layer.must_not_know);
+        let _ = write!(text, "\n| `{folder}` | {uses} | {} | {} |", layer.owns, layer.must_not_know);
     }
     text
 }
@@ -90,7 +94,7 @@ fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<TidyFindi
 }
 
 /// A manifest takes versions and lints from the workspace, and names nothing that its sources do not use.
-fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec<TidyFinding> {
+fn check_sources(package: &Package, workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let manifest = workspace.text(&package.manifest).unwrap_or_default();
     if !manifest.contains("[lints]\nworkspace = true") {
@@ -103,11 +107,11 @@ fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec
         );
         findings.push(TidyFinding::broken(format!("{}:{line}", package.manifest), sentence));
     }
-    let sources = format!("{}/", layer.folder);
+    let sources = package.manifest.trim_end_matches("Cargo.toml");
     for Dependency { name, in_code, .. } in &package.dependencies {
         let used = workspace
             .rust()
-            .filter(|file| file.path.starts_with(&sources))
+            .filter(|file| file.path.starts_with(sources))
             .any(|file| mentions(&file.text, in_code));
         if !used {
             let sentence =

@@ -4,7 +4,6 @@
 pub(crate) struct Layer {
     /// The package's name as cargo knows it.
     pub(crate) package: &'static str,
-    pub(crate) folder: &'static str,
     pub(crate) owns: &'static str,
     pub(crate) must_not_know: &'static str,
     /// Our crates that it may use. Each is in a row above its own, so no circle is possible.
@@ -17,7 +16,6 @@ pub(crate) struct Layer {
 pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         package: "workspace-hack",
-        folder: "crates/workspace-hack",
         owns: "the features of outside packages that all builds of the workspace share",
         must_not_know: "any other crate of ours, none of which uses it",
         knows: &[],
@@ -60,7 +58,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-protocol",
-        folder: "crates/protocol",
         owns: "identifiers, events, the provider and agent contracts, the error taxonomy, snapshot types",
         must_not_know: "a runtime, files, clocks, any other crate of ours",
         knows: &[],
@@ -81,7 +78,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-model-server",
-        folder: "crates/model-server",
         owns: "the scripted model server",
         must_not_know: "any other crate of ours",
         knows: &[],
@@ -98,7 +94,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-testkit",
-        folder: "crates/testkit",
         owns: "what tests share: sandboxes, agent CLIs, fixtures, golden files, split and corrupted bytes",
         must_not_know: "the hub, flows, any adapter",
         knows: &["inspan-model-server", "inspan-protocol"],
@@ -106,7 +101,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-engine",
-        folder: "crates/engine",
         owns: "the hub, agent runs and their turns, agent sessions, channels, recording and replay",
         must_not_know: "flows, any vendor",
         knows: &["inspan-protocol"],
@@ -132,7 +126,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-process",
-        folder: "crates/process",
         owns: "child processes: spawn, guard, reap, output limits, and the end of all that they started",
         must_not_know: "vendors, flows, what the programs are for",
         knows: &["inspan-protocol"],
@@ -140,7 +133,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-transport",
-        folder: "crates/transport",
         owns: "HTTP requests, MCP servers, the lines of programs: the transports that adapters and nodes share",
         must_not_know: "vendors, flows",
         knows: &["inspan-process", "inspan-protocol"],
@@ -148,7 +140,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-providers",
-        folder: "crates/providers",
         owns: "one adapter per vendor",
         must_not_know: "the hub, flows",
         knows: &["inspan-process", "inspan-protocol", "inspan-transport"],
@@ -172,7 +163,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-conformance",
-        folder: "crates/conformance",
         owns: "the list of what every provider does alike, and what holds a provider against it",
         must_not_know: "any vendor, flows",
         knows: &["inspan-engine", "inspan-model-server", "inspan-protocol"],
@@ -180,7 +170,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-conformance-targets",
-        folder: "crates/conformance-targets",
         owns: "how the conformance suite meets each provider",
         must_not_know: "the hub, flows",
         knows: &["inspan-conformance", "inspan-model-server", "inspan-protocol", "inspan-providers"],
@@ -188,7 +177,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-flow-core",
-        folder: "crates/flow-core",
         owns: "the flow file, its compiler, the node catalogue, the scheduler, explanations",
         must_not_know: "a runtime, files, clocks, the store",
         knows: &["inspan-protocol"],
@@ -210,7 +198,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-store",
-        folder: "crates/store",
         owns: "the contract of a run store, in memory and in SQLite",
         must_not_know: "the runtime, providers",
         knows: &["inspan-flow-core", "inspan-process", "inspan-protocol"],
@@ -229,7 +216,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-flow",
-        folder: "crates/flow",
         owns: "the runtime, what nodes do, the reader of flow files",
         must_not_know: "vendors, terminals",
         knows: &[
@@ -244,7 +230,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-flow-test",
-        folder: "crates/flow-test",
         owns: "test files: cases, answers, expectations, coverage, and the run of a case by the real engine",
         must_not_know: "vendors, terminals",
         knows: &["inspan-engine", "inspan-flow", "inspan-protocol"],
@@ -264,7 +249,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-view",
-        folder: "crates/view",
         owns: "the read model of a session: its status, nodes, frames, costs, time and graph, as a fold of its events",
         must_not_know: "a runtime, terminals, HTTP",
         knows: &["inspan-flow-core", "inspan-protocol", "inspan-store"],
@@ -272,7 +256,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-sessions",
-        folder: "crates/sessions",
         owns: "what programs do with stored sessions: find, read, follow, command, start, resume and fork them",
         must_not_know: "vendors, terminals, HTTP",
         knows: &["inspan-engine", "inspan-flow", "inspan-flow-test", "inspan-protocol", "inspan-view"],
@@ -290,7 +273,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-notify",
-        folder: "crates/notify",
         owns: "outbound channels: webhook, Slack, ntfy, mail, desktop, command; the digest",
         must_not_know: "vendors, terminals, how sessions are run",
         knows: &[
@@ -324,7 +306,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-otel",
-        folder: "crates/otel",
         owns: "traces, derived from the events of a session",
         must_not_know: "vendors, terminals, how sessions are run",
         knows: &["inspan-protocol", "inspan-transport"],
@@ -342,7 +323,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-temporal",
-        folder: "crates/temporal",
         owns: "sessions that several machines run: their shared log, decisions, attempts, and the Temporal workflow",
         must_not_know: "vendors, terminals",
         knows: &["inspan-engine", "inspan-flow", "inspan-flow-core", "inspan-protocol", "inspan-store"],
@@ -372,7 +352,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-server",
-        folder: "crates/server",
         owns: "the HTTP API, the WebSocket and the web page, behind one guard",
         must_not_know: "vendors, terminals",
         knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-sessions", "inspan-view"],
@@ -397,7 +376,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-mcp-server",
-        folder: "crates/mcp-server",
         owns: "flows as tools of an MCP server",
         must_not_know: "vendors, terminals, HTTP routes of the API",
         knows: &["inspan-protocol", "inspan-sessions", "inspan-view"],
@@ -405,7 +383,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-acp-server",
-        folder: "crates/acp-server",
         owns: "flows as an agent of editors",
         must_not_know: "vendors, terminals, HTTP",
         knows: &["inspan-protocol", "inspan-sessions", "inspan-view"],
@@ -413,7 +390,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan",
-        folder: "crates/inspan",
         owns: "what a Rust program depends on: one package, with a prelude, examples and documentation",
         must_not_know: "terminals; it only passes on what others do",
         knows: &[
@@ -428,7 +404,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-cli",
-        folder: "crates/cli",
         owns: "arguments, wiring, the console, exit codes",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
         knows: &[
@@ -470,7 +445,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "xtask",
-        folder: "xtask",
         owns: "the project's own commands",
         must_not_know: "nothing is hidden from it, and nothing of ours may use it",
         knows: &[

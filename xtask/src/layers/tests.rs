@@ -3,17 +3,16 @@
 use super::{LAYERS, Layer, check, table};
 use crate::workspace::{Dependency, Package, Workspace};
 
-const LOW: Layer = row("inspan-low", "crates/low", &[], &["serde"]);
-const MID: Layer = row("inspan-mid", "crates/mid", &["inspan-low"], &[]);
-const TOP: Layer = row("inspan-top", "crates/top", &["inspan-mid"], &[]);
+const LOW: Layer = row("inspan-low", &[], &["serde"]);
+const MID: Layer = row("inspan-mid", &["inspan-low"], &[]);
+const TOP: Layer = row("inspan-top", &["inspan-mid"], &[]);
 
 const fn row(
     package: &'static str,
-    folder: &'static str,
     knows: &'static [&'static str],
     packages: &'static [&'static str],
 ) -> Layer {
-    Layer { package, folder, owns: "things", must_not_know: "others", knows, packages }
+    Layer { package, owns: "things", must_not_know: "others", knows, packages }
 }
 
 fn package(name: &str, dependencies: &[(&str, bool)]) -> Package {
