@@ -17,7 +17,7 @@ read -r line
 echo '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
 while read -r line; do
   printf '%s\n' "$line" >> "$HOME/asked"
-  case $line in *Implement* | *"and commit it"* | *"Do task"*) . "$HOME/code" >&2 ;; esac
+  case $line in *Implement* | *"and commit it"* | *"Do task"* | *"Resolve the"*) . "$HOME/code" >&2 ;; esac
   echo '{"type":"result","subtype":"success","is_error":false,"result":"done","structured_output":{"ok":true,"why":"","score":50,"browser":false,"steps":"","kind":"bug","title":"Fix search","reviews":[]},"stop_reason":"end_turn","num_turns":1,"usage":{"input_tokens":1,"output_tokens":1}}'
 done
 "#;
@@ -159,6 +159,87 @@ fn a_repository_that_an_agent_makes_is_not_merged_as_its_work() {
 }
 
 #[test]
+fn what_cannot_be_merged_whole_is_not_merged() {
+    // The agents of the tickets change the same line. `$PWD` of the agent that resolves a conflict ends with `main`.
+    let conflict = |resolves: &str| {
+        format!("case $PWD in */main) {resolves} ;; *) echo ${{PWD##*-}} > base; {WORK} ;; esac")
+    };
+    let rebase = "side=side-${PWD##*-}; git switch -qc $side; echo a > base; git commit -qam a; git switch -q -; echo b > base; git commit -qam b; git rebase $side";
+    let submodule = "mkdir -p lib; echo fix > lib/fix";
+    let rows = [
+        ("tickets", rebase.to_owned(), vec![], "The agent has begun and not finished: rebase-merge."),
+        ("best-of-n", rebase.to_owned(), vec![], "The agent has begun and not finished: rebase-merge."),
+        ("tickets", submodule.to_owned(), vec![], "Work in the submodule lib cannot be merged."),
+        ("best-of-n", submodule.to_owned(), vec![], "Work in the submodule lib cannot be merged."),
+        ("tickets", conflict("git add -A; git commit -qm marked"), vec!["done-0"], "conflict marker"),
+        ("tickets", conflict("git reset -q --hard MERGE_HEAD"), vec!["done-0"], "merged"),
+        (
+            "tickets",
+            conflict("git checkout -q --theirs base; git commit -qam ok"),
+            vec!["done-0", "done-1"],
+            "",
+        ),
+    ];
+    for (example, code, merged, why) in rows {
+        let folder = repository(example, &code);
+        let folder = folder.path();
+        if code == submodule {
+            let lib =
+                format!("update-index --add --cacheinfo 160000,{},lib", git(folder, "rev-parse HEAD").trim());
+            git(folder, &lib);
+            git(folder, "commit -qm lib");
+        }
+        let done = begin(folder, example);
+        assert_eq!(done.code == Some(0), !merged.is_empty(), "{code}: {}", done.stderr);
+        assert!(done.stderr.contains(why), "{code}: {}", done.stderr);
+        assert_eq!(
+            git(folder, "ls-files done-*").lines().collect::<Vec<_>>(),
+            merged,
+            "{code}: {}",
+            done.stderr
+        );
+        assert!(!fs::read_to_string(folder.join("repo/base")).unwrap().contains("<<<"), "{code}");
+    }
+}
+
+#[test]
+fn where_git_cannot_commit_no_agent_is_paid() {
+    for example in ["tickets", "best-of-n"] {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        let hook = folder.join("repo/.git/hooks/commit-msg");
+        write_program(&hook, "#!/bin/sh\necho a ticket number is missing >&2; exit 1\n").unwrap();
+        let failed = begin(folder, example).expect(1);
+        assert!(failed.stderr.contains("a ticket number is missing"), "{example}: {}", failed.stderr);
+        assert_eq!(asked(folder), "", "{example}");
+        // What failed is tried again, and merged, once that is mended. The settings of many users allow no merge of their own.
+        fs::remove_file(hook).unwrap();
+        git(folder, "config merge.ff only");
+        let resumed = run(folder, &["resume", "s", "--failed"]);
+        assert_eq!(resumed.code, Some(0), "{example}: {}", resumed.stderr);
+        assert!(!asked(folder).contains("Resolve"), "{example}");
+        let expected = if example == "tickets" { "done-0\ndone-1\n" } else { "done-0\n" };
+        assert_eq!(git(folder, "ls-files done-*"), expected, "{example}: {}", resumed.stderr);
+    }
+}
+
+#[test]
+fn a_resolved_conflict_is_not_resolved_again_in_a_fork() {
+    let folder = repository(
+        "tickets",
+        &format!(
+            "case $PWD in */main) git checkout -q --theirs base; git commit -qam ok ;; *) echo ${{PWD##*-}} > base; {WORK} ;; esac"
+        ),
+    );
+    let folder = folder.path();
+    begin(folder, "tickets").expect(0);
+    let resolved = || asked(folder).matches("Resolve").count();
+    assert_eq!(resolved(), 1);
+    let forked = run(folder, &["fork", "s", "--at", "main"]);
+    assert_eq!((forked.code, resolved()), (Some(0), 1), "{}", forked.stderr);
+}
+
+#[test]
 fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone() {
     // Also what git ignores, which an agent can add nevertheless.
     for (example, ignored) in [("tickets", ""), ("tickets", "done-*"), ("best-of-n", "done-*")] {
@@ -248,11 +329,20 @@ fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_bega
 
 #[test]
 fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
-    for (example, tree) in [("tickets", "inspan/s-main"), ("best-of-n", "inspan/s-0")] {
-        let code =
-            "echo agent > base; case $PWD in *-0) cd $HOME/repo; echo you > base; git commit -qam you;; esac";
-        let folder = repository(example, code);
+    let you = "cd $HOME/repo; echo you > base; git commit -qam you";
+    let rows = [
+        // You commit while the tickets are merged.
+        ("tickets", "inspan/s-main", "true"),
+        ("best-of-n", "inspan/s-0", you),
+    ];
+    for (example, tree, first) in rows {
+        let folder = repository(example, &format!("echo agent > base; case $PWD in *-0) {first};; esac"));
         let folder = folder.path();
+        if example == "tickets" {
+            let once = "[ -e $HOME/once ] && exit; touch $HOME/once; unset $(git rev-parse --local-env-vars)";
+            let hook = format!("#!/bin/sh\nHOME={}; {once}; {you}\n", folder.display());
+            write_program(&folder.join("repo/.git/hooks/post-merge"), &hook).unwrap();
+        }
         let failed = begin(folder, example);
         assert_eq!(failed.code, Some(1), "{example}: {}", failed.stderr);
         let unresolved = run(folder, &["resume", "s", "--session-id", "t"]);
@@ -329,6 +419,10 @@ fn a_kill_while_a_worktree_is_made_costs_nothing() {
     for example in ["tickets", "best-of-n", "matrix-bench", "validate-pr"] {
         let folder = repository(example, WORK);
         let folder = folder.path();
+        if example == "validate-pr" {
+            add_origin(folder);
+            git(folder, "push -q origin main other:refs/pull/1/head");
+        }
         hook(folder, "post-checkout");
         killed(folder, example);
         let done = run(folder, &["resume", "s"]);

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId};
+use inspan_protocol::{
+    AgentError, ErrorCode, ExecutionContext, PermissionDecision, ProviderSessionId, Supervisor,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -31,9 +33,13 @@ const WARM_LIMIT: usize = 2;
 /// How long the stream of events may take to begin.
 const CONNECT: Duration = Duration::from_secs(15);
 
+/// How long is waited before a server that ended before it listened is started again.
+const STARTS_AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+
 /// The process, and what its server is asked with.
 pub(super) struct OpenCodeAgent {
     pub(super) process: Process,
+    supervisor: Option<Supervisor>,
     pub(super) http: Http,
     pub(super) base: Base,
     pub(super) session: String,
@@ -116,6 +122,24 @@ impl OpenCodeAgent {
     }
 }
 
+/// Starts the server, which listens a while later.
+async fn serve(
+    launch: &OpenCodeLaunch,
+    password: &str,
+    supervisor: &Option<Supervisor>,
+) -> Result<Process, AgentError> {
+    let mut environment = launch.environment.to_vec();
+    environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.to_owned()));
+    let start = Start {
+        program: launch.program.clone(),
+        arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
+        environment,
+        cwd: launch.cwd.clone(),
+        supervisor: supervisor.clone(),
+    };
+    Process::start(start, launch.redactor(password)).await
+}
+
 impl Agent for OpenCodeAgent {
     type Launch = OpenCodeLaunch;
     type Prompt = OpenCodePrompt;
@@ -139,21 +163,11 @@ impl Agent for OpenCodeAgent {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let password = crate::conversation::fresh_id();
-        let mut environment = launch.environment.to_vec();
-        environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.clone()));
-        let process = Process::start(
-            Start {
-                program: launch.program.clone(),
-                arguments: ["serve", "--hostname=127.0.0.1", "--port=0"].map(str::to_owned).to_vec(),
-                environment,
-                cwd: launch.cwd.clone(),
-                supervisor: context.host.supervisor.clone(),
-            },
-            launch.redactor(&password),
-        )
-        .await?;
+        let supervisor = context.host.supervisor.clone();
+        let process = serve(launch, &password, &supervisor).await?;
         Ok(Self {
             process,
+            supervisor,
             http: Http::default(),
             base: Base::new(password),
             session: conversation.id().to_string(),
@@ -166,7 +180,15 @@ impl Agent for OpenCodeAgent {
         })
     }
 
-    async fn greet(&mut self, _: &OpenCodeLaunch) -> Result<(), AgentError> {
+    /// Of several that begin at once where none has run yet, some end at once: each makes the same database.
+    async fn greet(&mut self, launch: &OpenCodeLaunch) -> Result<(), AgentError> {
+        for pause in STARTS_AGAIN {
+            match self.listening().await {
+                Err(error) if error.code == ErrorCode::Process => tokio::time::sleep(pause).await,
+                listening => return listening,
+            }
+            self.process = serve(launch, self.base.password(), &self.supervisor).await?;
+        }
         self.listening().await
     }
 

@@ -42,6 +42,10 @@ impl Base {
         Self { password, url: None }
     }
 
+    pub(super) fn password(&self) -> &str {
+        &self.password
+    }
+
     fn set(&mut self, mut url: Url) {
         // Only a loopback address comes here, which takes both.
         let _taken = url.set_username(USER).and_then(|()| url.set_password(Some(&self.password)));
