@@ -85,7 +85,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Opens the conversation, and returns its id.
+    /// Opens the conversation, and returns its id, which no other conversation may have.
     fn open(
         &mut self,
         call: &Call<Self>,

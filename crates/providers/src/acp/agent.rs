@@ -32,6 +32,7 @@ const MOST_ARRIVED: usize = 10_000;
 pub(super) struct AcpAgent {
     pub(super) peer: Peer,
     pub(super) decoder: AcpDecoder,
+    /// The agent's own name of its session.
     pub(super) session: ProviderSessionId,
     pub(super) terminals: Terminals,
     pub(super) launch: AcpLaunch,
@@ -170,7 +171,9 @@ impl Agent for AcpAgent {
     ) -> Result<ProviderSessionId, AgentError> {
         self.open_session(conversation).await?;
         self.warnings.extend(self.untrusted());
-        Ok(self.session.clone())
+        // Agents that keep no sessions count them, so that another process has one of the same name.
+        let is_kept = self.abilities.keeps_sessions();
+        Ok(if is_kept { self.session.clone() } else { conversation.id().clone() })
     }
 
     fn catch_up(&mut self) -> Result<(), AgentError> {

@@ -43,6 +43,14 @@ pub(super) struct AgentCapabilities {
     pub(super) session_capabilities: Option<SessionCapabilities>,
 }
 
+impl AgentCapabilities {
+    /// Whether a session outlives the process, so that another one can open it by its name.
+    pub(super) fn keeps_sessions(&self) -> bool {
+        let can = self.session_capabilities.as_ref();
+        self.load_session || can.is_some_and(|can| can.resume.is_some() || can.fork.is_some())
+    }
+}
+
 /// What a prompt may hold beside text.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

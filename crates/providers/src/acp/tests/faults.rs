@@ -119,10 +119,7 @@ async fn silence_is_a_timeout_after_a_cancellation() {
     let provider = AcpProvider::new();
     let stalls = AcpOptions { stall_timeout_ms: Some(200), ..options() };
     let error = run(&provider, stalls, fake.context()).await.1.unwrap_err();
-    assert_eq!(
-        (error.code, *error.detail.unwrap()),
-        (ErrorCode::Timeout, json!({ "sessionId": "s-1", "kind": "stall" }))
-    );
+    assert_eq!((error.code, &error.detail.unwrap()["kind"]), (ErrorCode::Timeout, &json!("stall")));
     let reported = fake.received().pop().unwrap();
     assert_eq!(
         reported,

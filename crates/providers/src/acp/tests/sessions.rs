@@ -120,6 +120,25 @@ async fn an_agent_that_cannot_resume_says_so() {
 }
 
 #[tokio::test]
+async fn processes_that_count_their_sessions_keep_their_conversations_apart() {
+    // Each process names its session `s-1`, and answers with its own number.
+    let text = TEXT.replace("so far", "'$$'");
+    let counts = choosing(r#"{"sessionId":"s-1"}"#)
+        .replace("*session/prompt*) ", &format!("*session/prompt*) say {text}; "));
+    let fake = Fake::new(&counts);
+    let provider = AcpProvider::new();
+    let first = run(&provider, options(), fake.context()).await.1.unwrap();
+    let second = run(&provider, options(), fake.context()).await.1.unwrap();
+    assert!(first.text != second.text && first.session_id != second.session_id);
+    let asked = fake.received().into_iter().filter(|line| line["method"] == "session/prompt");
+    assert!(asked.into_iter().all(|line| line["params"]["sessionId"] == "s-1"));
+    let next = AcpOptions { resume: first.session_id.clone(), ..options() };
+    let third = run(&provider, next, fake.context()).await.1.unwrap();
+    assert_eq!((third.text, third.session_id), (first.text, first.session_id));
+    provider.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_missing_login_is_reported_with_what_to_do() {
     let methods = r#"[{"id":"key","name":"Use a key","description":"Set AGENT_KEY"}]"#;
     let script = format!(
