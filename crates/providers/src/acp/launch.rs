@@ -27,6 +27,7 @@ pub(super) struct AcpLaunch {
     /// What to do about a missing login, beside what the agent says.
     pub(super) log_in: &'static str,
     pub(super) reads_through_us: bool,
+    pub(super) takes_answers: bool,
 }
 
 /// What is chosen in a session before its first prompt.
@@ -81,6 +82,7 @@ impl AcpLaunch {
                 .and_then(|program| program.log_in)
                 .unwrap_or("log the agent in by itself, or let it see its key by the option `passEnv`"),
             reads_through_us: preset.reads_through_us,
+            takes_answers: preset.takes_answers,
         })
     }
 

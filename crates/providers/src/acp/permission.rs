@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{PermissionDecision, PermissionRequest, Redactor, beginning};
+use inspan_protocol::{
+    AgentQuestion, AnswerOption, PermissionDecision, PermissionRequest, Redactor, beginning,
+};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::decode::AcpQuestion;
@@ -56,39 +59,105 @@ impl Policy {
     }
 }
 
+/// What a person is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum AskedFor {
+    /// Whether the tool may be used.
+    #[default]
+    Leave,
+    /// Which of several options that allow it once is meant.
+    Option,
+    /// What the agent itself wants to know.
+    Answers,
+}
+
 /// An answer in the agent's options.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Choice {
     Allow(String),
+    /// A person's answers to the agent's own questions, and the option that goes with them.
+    Answer(String, Vec<Value>),
     /// Denied, by an option if there is one for it.
     Deny(Option<String>),
     /// It was allowed, and yet has to be denied: why.
     Impossible(Option<String>, &'static str),
 }
 
-/// The option for a decision, by its kind.
-///
-/// A permission for one use does not hold for later ones; but a tool that the call allows by name is allowed for good.
-pub(super) fn choose(
-    options: &[PermissionOption],
-    input: &Value,
-    ruled: Ruled,
-    decision: &PermissionDecision,
-) -> Choice {
-    let of =
-        |kind: &str| options.iter().find(|option| option.kind == kind).map(|option| option.option_id.clone());
-    let deny = || of("reject_once").or_else(|| of("reject_always"));
-    match decision {
-        PermissionDecision::Deny { .. } => Choice::Deny(deny()),
-        PermissionDecision::Allow { updated_input: Some(changed) } if changed != input => Choice::Impossible(
-            deny(),
-            "it was allowed with other arguments, which this protocol cannot pass on",
-        ),
-        PermissionDecision::Allow { .. } => {
-            let for_good = || (ruled == Ruled::Allowed).then(|| of("allow_always")).flatten();
-            match of("allow_once").or_else(for_good) {
-                Some(option) => Choice::Allow(option),
-                None => Choice::Impossible(deny(), "the agent offers no way to allow it just once"),
+/// Options of the kind `allow_once` that change what later calls may do: Qwen Code's goes back to the mode before it planned,
+/// which may be one that asks about nothing.
+const WIDER: [&str; 1] = ["restore_previous"];
+
+/// The options that allow it once, and nothing more.
+fn once(options: &[PermissionOption]) -> Vec<&PermissionOption> {
+    let plain = |option: &&PermissionOption| {
+        option.kind == "allow_once" && !WIDER.contains(&option.option_id.as_str())
+    };
+    options.iter().filter(plain).collect()
+}
+
+impl AcpQuestion {
+    /// Asks the person what only a person can know: the agent's own questions, if it takes `answers`, or which of several
+    /// options is meant. Nobody has seen what they say, so that none of them is the one for a yes.
+    pub(super) fn ask_person(&mut self, takes_answers: bool) {
+        let ways = once(&self.options);
+        let always = self.options.iter().any(|option| option.kind == "allow_always");
+        if takes_answers && !always && self.names.iter().any(|name| name == "think") {
+            let asked = Vec::deserialize(&self.request.input["questions"]).unwrap_or_default();
+            self.request.questions = asked;
+        }
+        if !self.request.questions.is_empty() {
+            self.asked_for = AskedFor::Answers;
+        } else if ways.len() > 1 {
+            let option =
+                |way: &&PermissionOption| AnswerOption { label: way.name.clone(), description: None };
+            let PermissionRequest { tool_name, input, description, .. } = &self.request;
+            let arguments = serde_json::to_string_pretty(input).unwrap_or_default();
+            let said = description.as_deref().unwrap_or_default();
+            let question =
+                format!("How may `{tool_name}` be used?\n\n{}\n{}", shown(said), shown(&arguments));
+            let options = ways.iter().map(option).collect();
+            self.request.questions = vec![AgentQuestion { question, options, multiple: false }];
+            self.asked_for = AskedFor::Option;
+        }
+    }
+
+    /// The option for a decision, by its kind.
+    ///
+    /// A permission for one use does not hold for later ones; but a tool that the call allows by name is allowed for good.
+    pub(super) fn choose(&self, ruled: Ruled, decision: &PermissionDecision) -> Choice {
+        let of = |kind: &str| {
+            self.options.iter().find(|option| option.kind == kind).map(|option| option.option_id.clone())
+        };
+        let deny = || of("reject_once").or_else(|| of("reject_always"));
+        let PermissionDecision::Allow { updated_input } = decision else { return Choice::Deny(deny()) };
+        let ways = once(&self.options);
+        let answers = updated_input.as_ref().and_then(|changed| changed["answers"].as_array());
+        match (self.asked_for, updated_input) {
+            (AskedFor::Answers, _) => match (answers, ways.first()) {
+                (Some(answers), Some(way)) => Choice::Answer(way.option_id.clone(), answers.clone()),
+                _ => Choice::Impossible(deny(), "the agent's questions were not answered"),
+            },
+            (AskedFor::Option, _) => {
+                let name = answers.and_then(|answers| answers.first()?.get(0)?.as_str());
+                let mut meant = ways.iter().filter(|way| Some(way.name.as_str()) == name);
+                match (meant.next(), meant.next()) {
+                    (Some(way), None) => Choice::Allow(way.option_id.clone()),
+                    _ => Choice::Impossible(
+                        deny(),
+                        "several options allow it once, and none of them was chosen",
+                    ),
+                }
+            }
+            (AskedFor::Leave, Some(changed)) if *changed != self.request.input => Choice::Impossible(
+                deny(),
+                "it was allowed with other arguments, which this protocol cannot pass on",
+            ),
+            (AskedFor::Leave, _) => {
+                let for_good = || (ruled == Ruled::Allowed).then(|| of("allow_always")).flatten();
+                match ways.first().map(|way| way.option_id.clone()).or_else(for_good) {
+                    Some(option) => Choice::Allow(option),
+                    None => Choice::Impossible(deny(), "the agent offers no way to allow it just once"),
+                }
             }
         }
     }

@@ -23,6 +23,8 @@ pub(super) struct Preset {
     /// Whether it reads files through us. Gemini CLI takes none of the protocol's errors for a file that is not there, and could
     /// make no file.
     pub(super) reads_through_us: bool,
+    /// Whether it reads a person's answers to its model's questions beside the answer to a question for permission.
+    pub(super) takes_answers: bool,
 }
 
 impl Preset {
@@ -44,6 +46,7 @@ impl Preset {
             arguments,
             forgets_cut_turns: false,
             reads_through_us: true,
+            takes_answers: false,
         }
     }
 }
@@ -56,6 +59,7 @@ pub(super) static ANY: Preset = Preset {
     arguments: &[],
     forgets_cut_turns: false,
     reads_through_us: true,
+    takes_answers: false,
 };
 
 /// Factory's Droid.
@@ -110,34 +114,39 @@ pub(super) static GEMINI: Preset = Preset {
 };
 
 /// Qwen Code.
-pub(super) static QWEN: Preset = Preset::of(
-    &ProgramInfo {
-        provider: "qwen",
-        name: "Qwen Code",
-        command: "qwen",
-        variable: "INSPAN_QWEN",
-        option: "command",
-        install: "npm install -g @qwen-code/qwen-code",
-        tested_version: "0.15.10",
-        variables: ProgramVariables {
-            own: &["OPENAI_*", "DASHSCOPE_API_KEY", "BAILIAN_*", "QWEN_*"],
-            hidden: &[],
+pub(super) static QWEN: Preset = Preset {
+    takes_answers: true,
+    ..Preset::of(
+        &ProgramInfo {
+            provider: "qwen",
+            name: "Qwen Code",
+            command: "qwen",
+            variable: "INSPAN_QWEN",
+            option: "command",
+            install: "npm install -g @qwen-code/qwen-code",
+            tested_version: "0.15.10",
+            variables: ProgramVariables {
+                own: &["OPENAI_*", "DASHSCOPE_API_KEY", "BAILIAN_*", "QWEN_*"],
+                hidden: &[],
+            },
+            keys: &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"],
+            version_word: 0,
+            login: |environment| {
+                login(environment, &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"], ".qwen/oauth_creds.json")
+            },
+            log_in: Some("log in by running `qwen`, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL"),
+            vendor: None,
+            model_settings: Some(|_| {
+                let (general, model) = (
+                    json!({ "enableAutoUpdate": false }),
+                    json!({ "generationConfig": { "maxRetries": 0 } }),
+                );
+                quiet(".qwen/settings.json", json!({ "general": general, "model": model }))
+            }),
         },
-        keys: &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"],
-        version_word: 0,
-        login: |environment| {
-            login(environment, &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"], ".qwen/oauth_creds.json")
-        },
-        log_in: Some("log in by running `qwen`, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL"),
-        vendor: None,
-        model_settings: Some(|_| {
-            let (general, model) =
-                (json!({ "enableAutoUpdate": false }), json!({ "generationConfig": { "maxRetries": 0 } }));
-            quiet(".qwen/settings.json", json!({ "general": general, "model": model }))
-        }),
-    },
-    &["--acp"],
-);
+        &["--acp"],
+    )
+};
 
 /// Where a login or key is found: in one of these variables, or in a file below the user's home.
 fn login(environment: &Environment, keys: &[&str], file: &str) -> Option<String> {

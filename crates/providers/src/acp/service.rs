@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::agent::AcpAgent;
 use super::decode::{AcpQuestion, WantedAction};
 use super::files::{FAILED, Refusal, read, write};
-use super::permission::{Choice, Ruled, about_command, about_file, about_reading, choose};
+use super::permission::{AskedFor, Choice, Ruled, about_command, about_file, about_reading};
 use super::wire::{self, WriteFile};
 use crate::json_rpc::{RemoteId, refuse, respond};
 use crate::program::turn::ProgramTurn;
@@ -69,14 +69,19 @@ impl AcpAgent {
     pub(super) fn asked(
         &mut self,
         id: RemoteId,
-        question: AcpQuestion,
+        mut question: AcpQuestion,
         turn: &mut AcpTurn,
     ) -> Result<(), AgentError> {
         if !turn.is_running() || turn.requests.len() >= OPEN_LIMIT {
             return respond(&self.peer.stdin(), &id, wire::permission(None));
         }
         let ruled = self.policy.rule(&question.names, &question.titles);
-        let decision = decide(ruled, question.request.clone(), turn);
+        question.ask_person(self.launch.takes_answers);
+        let decision = match (ruled, question.asked_for) {
+            (Ruled::Denied, _) | (_, AskedFor::Leave) => decide(ruled, question.request.clone(), turn),
+            // What an option allows is no answer.
+            _ => turn.decision(question.request.clone()),
+        };
         turn.requests.open(PendingRequest { id, about: RequestSubject::Question }, async move {
             RequestOutcome::Decided { decision: decision.await, question: Box::new(question), ruled }
         });
@@ -164,11 +169,14 @@ impl AcpAgent {
         match outcome {
             RequestOutcome::Done(result) => self.answer_with(id, result),
             RequestOutcome::Decided { question, ruled, decision } => {
-                let choice = choose(&question.options, &question.request.input, ruled, &decision);
-                let option = match choice {
+                let option = match question.choose(ruled, &decision) {
                     Choice::Allow(option) => {
                         self.granted.add(&question, &self.launch.root);
                         Some(option)
+                    }
+                    Choice::Answer(option, answers) => {
+                        let response = wire::answered(&option, &answers);
+                        return respond(&self.peer.stdin(), id, response);
                     }
                     Choice::Deny(option) => {
                         turn.deny(&question.request);

@@ -282,6 +282,9 @@ pub(super) struct PermissionOption {
     pub(super) option_id: String,
     #[serde(default)]
     pub(super) kind: String,
+    /// What it says to people.
+    #[serde(default, skip_serializing)]
+    pub(super) name: String,
 }
 
 /// `fs/read_text_file`.
@@ -350,4 +353,16 @@ pub(super) fn permission(option: Option<&str>) -> Value {
         Some(option) => json!({ "outcome": { "outcome": "selected", "optionId": option } }),
         None => json!({ "outcome": { "outcome": "cancelled" } }),
     }
+}
+
+/// The answers of a person beside it, by the numbers of their questions, as Qwen Code reads them.
+pub(super) fn answered(option: &str, answers: &[Value]) -> Value {
+    let joined = |answer: &Value| {
+        let parts = answer.as_array().into_iter().flatten().filter_map(Value::as_str);
+        json!(parts.collect::<Vec<_>>().join(", "))
+    };
+    let mut response = permission(Some(option));
+    response["answers"] =
+        answers.iter().map(joined).enumerate().map(|(at, text)| (at.to_string(), text)).collect();
+    response
 }

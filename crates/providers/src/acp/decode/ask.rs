@@ -4,6 +4,7 @@ use inspan_protocol::PermissionRequest;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::super::permission::AskedFor;
 use super::super::wire;
 use super::{AcpDecoded, AcpDecoder, head};
 use crate::json_rpc::{METHOD_NOT_FOUND, RemoteId};
@@ -24,6 +25,8 @@ pub(in super::super) struct AcpQuestion {
     /// The command that the tool will run, as the agent says.
     pub(in super::super) command: Option<String>,
     pub(in super::super) options: Vec<wire::PermissionOption>,
+    /// What a person is asked about it.
+    pub(in super::super) asked_for: AskedFor,
 }
 
 /// Something that the agent wants done.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use inspan_protocol::{PermissionRequest, StreamEvent};
 use serde_json::{Map, Value, json};
 
+use super::super::permission::AskedFor;
 use super::super::wire::{AcpToolCall, Location};
 use super::asked::shown;
 use super::{AcpQuestion, text_of};
@@ -239,6 +240,7 @@ impl OpenTool {
             paths,
             command: command.map(str::to_owned),
             options: Vec::new(),
+            asked_for: AskedFor::default(),
         }
     }
 }

@@ -2,14 +2,28 @@
 
 use serde_json::json;
 
-use super::super::wire::Variable;
+use super::super::wire::{Variable, answered};
 use super::*;
 
 fn options(kinds: &[&str]) -> Vec<PermissionOption> {
-    kinds
-        .iter()
-        .map(|kind| PermissionOption { option_id: format!("id-{kind}"), kind: (*kind).to_owned() })
-        .collect()
+    kinds.iter().map(|kind| option(&format!("id-{kind}"), kind, "")).collect()
+}
+
+fn option(id: &str, kind: &str, name: &str) -> PermissionOption {
+    PermissionOption { option_id: id.to_owned(), kind: kind.to_owned(), name: name.to_owned() }
+}
+
+/// A question about a tool of this kind with these arguments.
+fn question(kind: &str, input: Value, options: Vec<PermissionOption>) -> AcpQuestion {
+    AcpQuestion {
+        request: PermissionRequest::new(kind, input),
+        names: vec![kind.to_owned()],
+        titles: Vec::new(),
+        paths: Vec::new(),
+        command: None,
+        options,
+        asked_for: AskedFor::default(),
+    }
 }
 
 #[test]
@@ -42,7 +56,7 @@ fn an_answer_is_chosen_by_its_kind_and_never_widened() {
     let all = &["allow_always", "allow_once", "reject_always", "reject_once"][..];
     let id = |kind: &str| Some(format!("id-{kind}"));
     let stored = |choice: &Choice| match choice {
-        Choice::Allow(option) => ("allow", Some(option.clone())),
+        Choice::Allow(option) | Choice::Answer(option, _) => ("allow", Some(option.clone())),
         Choice::Deny(option) => ("deny", option.clone()),
         Choice::Impossible(option, _) => ("impossible", option.clone()),
     };
@@ -59,8 +73,81 @@ fn an_answer_is_chosen_by_its_kind_and_never_widened() {
         (&[], Ruled::Open, &allow, ("impossible", None)),
     ];
     for (kinds, ruled, decision, expected) in rows {
-        let choice = choose(&options(kinds), &json!({ "a": 1 }), ruled, decision);
+        let choice = question("t", json!({ "a": 1 }), options(kinds)).choose(ruled, decision);
         assert_eq!(stored(&choice), expected, "{kinds:?} {ruled:?} {decision:?}");
+    }
+}
+
+#[test]
+fn of_several_options_the_person_chooses_and_never_one_that_widens() {
+    let answer =
+        |name: &str| PermissionDecision::Allow { updated_input: Some(json!({ "answers": [[name]] })) };
+    let allow = || PermissionDecision::Allow { updated_input: None };
+    let mut plan = vec![
+        option("restore_previous", "allow_once", "Yes, restore previous mode (yolo)"),
+        option("proceed_once", "allow_once", "Yes, and manually approve edits"),
+        option("no", "reject_once", "No"),
+    ];
+    let mut one = question("switch_mode", json!({ "plan": "1." }), plan.clone());
+    one.ask_person(true);
+    assert_eq!(
+        (one.asked_for, one.choose(Ruled::Open, &allow())),
+        (AskedFor::Leave, Choice::Allow("proceed_once".to_owned()))
+    );
+    let wide = question("switch_mode", json!({}), vec![plan.remove(0), plan.remove(1)]);
+    assert!(matches!(wide.choose(Ruled::Open, &allow()), Choice::Impossible(Some(no), _) if no == "no"));
+    plan.extend([option("b", "allow_once", "stop"), option("no", "reject_once", "No")]);
+    let mut several = question("other", json!({ "command": "ls" }), plan);
+    several.ask_person(true);
+    assert_eq!(several.asked_for, AskedFor::Option);
+    let [asked] = &several.request.questions[..] else { panic!("{several:?}") };
+    assert!(asked.question.contains("`other`") && asked.question.contains(r#""command": "ls""#), "{asked:?}");
+    let labels: Vec<&str> = asked.options.iter().map(|option| option.label.as_str()).collect();
+    assert_eq!(labels, ["Yes, and manually approve edits", "stop"]);
+    assert_eq!(several.choose(Ruled::Open, &answer("stop")), Choice::Allow("b".to_owned()));
+    for decision in [allow(), answer("No"), answer("other words")] {
+        for ruled in [Ruled::Open, Ruled::Allowed] {
+            let choice = several.choose(ruled, &decision);
+            assert!(matches!(&choice, Choice::Impossible(Some(no), _) if no == "no"), "{choice:?}");
+        }
+    }
+}
+
+#[test]
+fn a_person_answers_what_an_agent_asks_if_it_reads_answers() {
+    let asked = json!({ "questions": [
+        { "header": "DB", "question": "Which?", "multiSelect": true, "options": [{ "label": "a" }, { "label": "b" }] },
+        { "header": "OK", "question": "Sure?", "multiSelect": false, "options": [{ "label": "yes" }] },
+    ] });
+    let submit = [option("once", "allow_once", "Submit"), option("no", "reject_once", "Cancel")];
+    let asking = |kind: &str, takes_answers: bool, options: &[PermissionOption]| {
+        let mut question = question(kind, asked.clone(), options.to_vec());
+        question.ask_person(takes_answers);
+        question
+    };
+    let one = asking("think", true, &submit);
+    assert_eq!((one.asked_for, one.request.questions.len()), (AskedFor::Answers, 2));
+    let answers = json!([["a", "b"], ["yes"]]);
+    let says = |answers: Option<Value>| PermissionDecision::Allow { updated_input: answers };
+    let Choice::Answer(option, answers) =
+        one.choose(Ruled::Allowed, &says(Some(json!({ "answers": answers }))))
+    else {
+        panic!("{one:?}")
+    };
+    assert_eq!(
+        answered(&option, &answers),
+        json!({
+            "outcome": { "outcome": "selected", "optionId": "once" },
+            "answers": { "0": "a, b", "1": "yes" },
+        })
+    );
+    assert!(matches!(one.choose(Ruled::Allowed, &says(None)), Choice::Impossible(..)), "nobody answered");
+    // A tool that is no question of the agent is asked about as every other.
+    let always = [&submit[..], &options(&["allow_always"])].concat();
+    for other in
+        [asking("think", false, &submit), asking("other", true, &submit), asking("think", true, &always)]
+    {
+        assert_eq!((other.asked_for, other.request.questions.len()), (AskedFor::Leave, 0));
     }
 }
 
@@ -70,12 +157,9 @@ fn what_was_allowed_is_not_asked_about_again_and_nothing_else_is_allowed_by_it()
     let root = folder.path().canonicalize().unwrap();
     let path = |name: &str| root.join(name).display().to_string();
     let question = |kind: &str, path: &str, command: Option<&str>| AcpQuestion {
-        request: about_file(&WriteFile { path: String::new(), content: String::new() }).0,
-        names: vec![kind.to_owned()],
-        titles: Vec::new(),
         paths: vec![path.to_owned()],
         command: command.map(str::to_owned),
-        options: Vec::new(),
+        ..question(kind, json!({}), Vec::new())
     };
     let mut granted = Granted::default();
     granted.add(&question("edit", &path("a"), Some("rm -r b")), &root);

@@ -86,6 +86,23 @@ async fn a_question_is_answered_by_the_options_of_the_call_or_by_a_person() {
 }
 
 #[tokio::test]
+async fn what_qwen_code_asks_a_person_gets_its_answer() {
+    let asked = json!([{ "header": "DB", "question": "Which?", "options": [{ "label": "a" }] }]);
+    let call = json!({ "toolCallId": "t", "kind": "think", "rawInput": { "questions": asked } });
+    let offers = json!([{ "optionId": "once", "kind": "allow_once", "name": "Submit" }]);
+    let asks = request(7, "session/request_permission", &json!({ "toolCall": call, "options": offers }));
+    let fake = Fake::new(&asking(&[asks]));
+    let person = Person::allows(Some(json!({ "answers": [["a"]] })));
+    let allowed = AcpOptions { allowed_tools: Some(vec!["think".to_owned()]), ..options() };
+    let provider = AcpProvider::qwen();
+    run(&provider, allowed, fake.asking(person.clone())).await.1.unwrap();
+    provider.shutdown().await;
+    let mut answer = selected("once");
+    answer["answers"] = json!({ "0": "a" });
+    assert_eq!((answers(&fake), person.asked()[0].questions[0].question.as_str()), (vec![answer], "Which?"));
+}
+
+#[tokio::test]
 async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
     let fake = Fake::new(&format!(
         "{}\nhear\nsay {}\nsay {TEXT}\nhear\nhear\nsay {}\nhear\nsay '{{\"id\":3,\"result\":{{\"stopReason\":\"cancelled\"}}}}'\ncat",
