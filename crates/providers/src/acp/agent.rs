@@ -13,7 +13,7 @@ use super::launch::AcpLaunch;
 use super::options::AcpOptions;
 use super::permission::{Granted, Policy};
 use super::prompt::{CommandPolicy, blocks, unread};
-use super::service::{PendingRequest, RequestOutcome};
+use super::service::{LoggedRun, PendingRequest, RequestOutcome};
 use super::session::outside_a_turn;
 use super::terminals::{CommandContext, Terminals};
 use super::wire;
@@ -44,6 +44,8 @@ pub(super) struct AcpAgent {
     pub(super) policy: Policy,
     /// What was allowed in the turn in progress.
     pub(super) granted: Granted,
+    /// The commands of the turn in progress that are in the log as calls of their own, and have not ended there.
+    pub(super) runs: Vec<LoggedRun>,
     supervisor: Option<Supervisor>,
 }
 
@@ -100,7 +102,7 @@ impl AcpAgent {
             for block in blocks.into_iter().flatten().filter(|block| block["type"] == "terminal") {
                 let printed = block["terminalId"].as_str().and_then(|id| self.terminals.printed(id));
                 if let Some(printed) = printed {
-                    block["output"] = json!(self.peer.process().redactor().text(&printed));
+                    block["output"] = json!(printed);
                 }
             }
         }
@@ -156,6 +158,7 @@ impl Agent for AcpAgent {
             warnings: Vec::new(),
             policy: Policy::default(),
             granted: Granted::default(),
+            runs: Vec::new(),
             supervisor: context.host.supervisor.clone(),
         })
     }
@@ -195,6 +198,7 @@ impl Agent for AcpAgent {
         self.decoder.begin(self.peer.request("session/prompt", params)?, prompt.form);
         self.policy = prompt.policy;
         self.granted = Granted::default();
+        self.runs.clear();
         turn.extend(self.warnings.drain(..).map(AcpDecoded::Event));
         Ok(())
     }

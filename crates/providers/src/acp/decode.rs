@@ -230,6 +230,30 @@ impl AcpDecoder {
         self.tell(events, out);
     }
 
+    /// The start of something that is done for the agent, with its id, unless an open tool of its own says one of these texts.
+    pub(super) fn begin_own(
+        &mut self,
+        tool_name: &str,
+        input: Value,
+        texts: &[&str],
+    ) -> Option<(String, AcpDecoded)> {
+        let id = self.turn.tools.begin_own(tool_name, texts)?;
+        let tool_name = tool_name.to_owned();
+        let start = StreamEvent::ToolStart { tool_name, tool_use_id: id.clone(), input };
+        Some((id, self.own(start)))
+    }
+
+    /// Its end.
+    pub(super) fn end_own(&mut self, id: String, result: Value, is_error: bool) -> AcpDecoded {
+        self.turn.tools.end_own(&id);
+        self.own(StreamEvent::ToolComplete { tool_use_id: id, result, is_error })
+    }
+
+    fn own(&mut self, event: StreamEvent) -> AcpDecoded {
+        self.turn.text.stop();
+        AcpDecoded::Event(event)
+    }
+
     /// Passes on what happened to tools; a retraction ends there.
     fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<AcpDecoded>) {
         if !events.is_empty() {

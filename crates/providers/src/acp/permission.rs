@@ -204,12 +204,25 @@ impl Granted {
     }
 }
 
-fn shown(text: &str) -> &str {
+/// As much of a text as is shown.
+pub(super) fn shown(text: &str) -> &str {
     beginning(text, text.char_indices().nth(SHOWN).map_or(text.len(), |(end, _)| end))
 }
 
+impl CreateTerminal {
+    /// Its variables.
+    fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str()))
+    }
+
+    /// Takes the secrets of its variables out of texts, too.
+    pub(super) fn redactor(&self, redactor: &Redactor) -> Redactor {
+        redactor.clone().with_variables(self.pairs())
+    }
+}
+
 /// A command as a line.
-fn line(wanted: &CreateTerminal) -> String {
+pub(super) fn line(wanted: &CreateTerminal) -> String {
     std::iter::once(&wanted.command).chain(&wanted.args).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
@@ -243,10 +256,9 @@ pub(super) fn about_command(
     }
     if !wanted.env.is_empty() {
         // The agent's own secrets may be among the values.
-        let pairs = || wanted.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str()));
-        let redactor = redactor.clone().with_variables(pairs());
-        let shown: Vec<_> = pairs().map(|(name, value)| redactor.text(&format!("{name}={value}"))).collect();
-        input["env"] = json!(shown);
+        let redactor = wanted.redactor(redactor);
+        let shown = wanted.pairs().map(|(name, value)| redactor.text(&format!("{name}={value}")));
+        input["env"] = json!(shown.collect::<Vec<_>>());
     }
     about("terminal/create", "execute", input, format!("run {}", line(wanted)))
 }

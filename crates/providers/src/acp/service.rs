@@ -5,14 +5,17 @@ use std::future::ready;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use inspan_protocol::{AgentError, PermissionDecision, PermissionRequest};
+use inspan_protocol::{AgentError, PermissionDecision, PermissionRequest, ending};
 use serde_json::{Value, json};
 
 use super::agent::AcpAgent;
 use super::decode::{AcpQuestion, WantedAction};
 use super::files::{FAILED, Refusal, read, write};
-use super::permission::{AskedFor, Choice, Ruled, about_command, about_file, about_reading};
-use super::wire::{self, WriteFile};
+use super::permission::{
+    AskedFor, Choice, Ruled, SHOWN, about_command, about_file, about_reading, line, shown,
+};
+use super::terminals::status;
+use super::wire::{self, CreateTerminal, WriteFile};
 use crate::json_rpc::{RemoteId, refuse, respond};
 use crate::program::turn::ProgramTurn;
 
@@ -26,6 +29,20 @@ const CANCELLED: i64 = -32800;
 pub(super) struct PendingRequest {
     id: RemoteId,
     about: RequestSubject,
+    /// The call as which it is in the log.
+    call: Option<String>,
+}
+
+impl PendingRequest {
+    fn new(id: RemoteId, about: RequestSubject) -> Self {
+        Self { id, about, call: None }
+    }
+}
+
+/// A command that is in the log as a call of its own.
+pub(super) struct LoggedRun {
+    terminal: String,
+    call: String,
 }
 
 /// What an open request waits for.
@@ -59,7 +76,7 @@ pub(super) enum RequestOutcome {
 /// Something that needs permission.
 pub(super) enum PermissionTask {
     Write(WriteFile),
-    Run(wire::CreateTerminal),
+    Run(CreateTerminal),
 }
 
 type AcpTurn = ProgramTurn<AcpAgent>;
@@ -82,7 +99,7 @@ impl AcpAgent {
             // What an option allows is no answer.
             _ => turn.decision(question.request.clone()),
         };
-        turn.requests.open(PendingRequest { id, about: RequestSubject::Question }, async move {
+        turn.requests.open(PendingRequest::new(id, RequestSubject::Question), async move {
             RequestOutcome::Decided { decision: decision.await, question: Box::new(question), ruled }
         });
         Ok(())
@@ -114,13 +131,15 @@ impl AcpAgent {
                     let message = format!("permission denied: {} is not allowed", request.tool_name);
                     return refuse(&stdin, &id, FAILED, &message);
                 }
-                work(id, turn, move || read(&root, &wanted).map(|content| json!({ "content": content })));
+                let call = self.begin_own(&request, &[&wanted.path], turn);
+                let content = move || read(&root, &wanted).map(|content| json!({ "content": content }));
+                work(id, call, turn, content);
                 Ok(())
             }
             WantedAction::WriteFile(wanted) => {
                 let (request, names) = about_file(&wanted);
                 if self.granted.file(&wanted, &root) && self.policy.rule(&names, &[]) != Ruled::Denied {
-                    work(id, turn, move || write(&root, &wanted).map(|()| json!({})));
+                    self.write(id, wanted, &request, turn);
                 } else {
                     self.permit(id, PermissionTask::Write(wanted), request, &names, turn);
                 }
@@ -129,8 +148,7 @@ impl AcpAgent {
             WantedAction::CreateTerminal(wanted) => {
                 let (request, names) = about_command(&wanted, self.peer.process().redactor());
                 if self.policy.rule(&names, &[]) != Ruled::Denied && self.granted.command(&wanted, &root) {
-                    let created = self.create_terminal(&wanted);
-                    return self.answer_with(&id, created);
+                    return self.run(&id, &wanted, &request, turn);
                 }
                 self.permit(id, PermissionTask::Run(wanted), request, &names, turn);
                 Ok(())
@@ -140,8 +158,10 @@ impl AcpAgent {
             }
             WantedAction::WaitForTerminal(wanted) => match self.terminals.wait(&wanted.terminal_id) {
                 Ok(ended) => {
+                    let run = self.runs.iter().find(|run| run.terminal == wanted.terminal_id);
+                    let call = run.map(|run| run.call.clone());
                     turn.requests.open(
-                        PendingRequest { id, about: RequestSubject::Work },
+                        PendingRequest { id, about: RequestSubject::Work, call },
                         ended.map(|status| RequestOutcome::Done(Ok(status))),
                     );
                     Ok(())
@@ -152,6 +172,7 @@ impl AcpAgent {
                 self.answer_with(&id, self.terminals.kill(&wanted.terminal_id))
             }
             WantedAction::ReleaseTerminal(wanted) => {
+                self.end_run(|run| run.terminal == wanted.terminal_id, turn);
                 let released = self.terminals.release(&wanted.terminal_id);
                 self.answer_with(&id, released)
             }
@@ -167,7 +188,13 @@ impl AcpAgent {
     ) -> Result<(), AgentError> {
         let id = &open.id;
         match outcome {
-            RequestOutcome::Done(result) => self.answer_with(id, result),
+            RequestOutcome::Done(result) => {
+                match &open.call {
+                    Some(call) if self.end_run(|run| run.call == *call, turn) => {}
+                    call => self.end_own(call.clone(), &result, turn),
+                }
+                self.answer_with(id, result)
+            }
             RequestOutcome::Decided { question, ruled, decision } => {
                 let option = match question.choose(ruled, &decision) {
                     Choice::Allow(option) => {
@@ -204,14 +231,10 @@ impl AcpAgent {
                 }
                 PermissionDecision::Allow { .. } => match *task {
                     PermissionTask::Write(wanted) => {
-                        let root = self.launch.root.clone();
-                        work(id.clone(), turn, move || write(&root, &wanted).map(|()| json!({})));
+                        self.write(id.clone(), wanted, &request, turn);
                         Ok(())
                     }
-                    PermissionTask::Run(wanted) => {
-                        let created = self.create_terminal(&wanted);
-                        self.answer_with(id, created)
-                    }
+                    PermissionTask::Run(wanted) => self.run(id, &wanted, &request, turn),
                 },
             },
         }
@@ -231,6 +254,78 @@ impl AcpAgent {
         Ok(())
     }
 
+    fn write(&mut self, id: RemoteId, wanted: WriteFile, request: &PermissionRequest, turn: &mut AcpTurn) {
+        let call = self.begin_own(request, &[&wanted.path], turn);
+        let root = self.launch.root.clone();
+        work(id, call, turn, move || write(&root, &wanted).map(|()| json!({})));
+    }
+
+    fn run(
+        &mut self,
+        id: &RemoteId,
+        wanted: &CreateTerminal,
+        request: &PermissionRequest,
+        turn: &mut AcpTurn,
+    ) -> Result<(), AgentError> {
+        let call = self.begin_own(request, &[&wanted.command, &line(wanted)], turn);
+        let created = self.create_terminal(wanted);
+        match (&created, call) {
+            (Ok(terminal), Some(call)) => {
+                let terminal = terminal["terminalId"].as_str().unwrap_or_default().to_owned();
+                self.runs.push(LoggedRun { terminal, call });
+            }
+            (_, call) => self.end_own(call, &created, turn),
+        }
+        self.answer_with(id, created)
+    }
+
+    /// What is done for the agent is in the log, unless an open tool of its own names the file or the command.
+    fn begin_own(
+        &mut self,
+        request: &PermissionRequest,
+        texts: &[&str],
+        turn: &mut AcpTurn,
+    ) -> Option<String> {
+        let root = format!("{}/", self.launch.root.display());
+        let inside = texts.iter().filter_map(|text| text.strip_prefix(&root));
+        let texts: Vec<&str> = texts.iter().copied().chain(inside).collect();
+        let input = self.peer.process().redactor().value(request.input.clone());
+        let (call, start) = self.decoder.begin_own(&request.tool_name, bounded(input), &texts)?;
+        turn.extend([start]);
+        Some(call)
+    }
+
+    /// How it ended, without the content of a file that was read.
+    fn end_own(&mut self, call: Option<String>, result: &Result<Value, Refusal>, turn: &mut AcpTurn) {
+        let Some(call) = call else { return };
+        let is_error = result.is_err();
+        let result = match result {
+            Ok(value) => match value["content"].as_str() {
+                Some(content) => json!({ "bytes": content.len() }),
+                None => value.clone(),
+            },
+            Err(refusal) => json!(self.peer.process().redactor().text(&refusal.message)),
+        };
+        turn.extend([self.decoder.end_own(call, result, is_error)]);
+    }
+
+    /// The agent has waited for a command, or released it: what it printed, and how it ended if it has. Says whether it is in
+    /// the log.
+    fn end_run(&mut self, which: impl Fn(&LoggedRun) -> bool, turn: &mut AcpTurn) -> bool {
+        let Some(run) = self.runs.iter().position(which) else { return false };
+        let LoggedRun { terminal, call } = self.runs.remove(run);
+        let printed = self.terminals.printed(&terminal).unwrap_or_default();
+        let output = ending(&printed, SHOWN);
+        let exit = self.terminals.ended(&terminal);
+        let mut result = json!({ "output": output, "exitStatus": exit.map(status) });
+        if output.len() < printed.len() {
+            result["bytesNotShown"] = json!(printed.len() - output.len());
+        }
+        let is_error = exit.is_some_and(|exit| exit.code != Some(0));
+        turn.extend([self.decoder.end_own(call, result, is_error)]);
+        true
+    }
+
     /// Asks whether something may be done for the agent.
     fn permit(
         &mut self,
@@ -242,7 +337,7 @@ impl AcpAgent {
     ) {
         let ruled = self.policy.rule(names, &[]);
         let decision = decide(ruled, request.clone(), turn);
-        turn.requests.open(PendingRequest { id, about: RequestSubject::Permission }, async move {
+        turn.requests.open(PendingRequest::new(id, RequestSubject::Permission), async move {
             RequestOutcome::Permitted {
                 decision: decision.await,
                 task: Box::new(task),
@@ -276,9 +371,24 @@ fn decide(
     }
 }
 
+/// The arguments, or the beginning of them: a question shows all of them, and the log need not.
+fn bounded(input: Value) -> Value {
+    let text = input.to_string();
+    if text.len() <= 5 * SHOWN {
+        return input;
+    }
+    let beginning = shown(&text);
+    json!({ "beginning": beginning, "bytesNotShown": text.len() - beginning.len() })
+}
+
 /// Does something that blocks.
-fn work(id: RemoteId, turn: &mut AcpTurn, work: impl FnOnce() -> Result<Value, Refusal> + Send + 'static) {
-    turn.requests.open(PendingRequest { id, about: RequestSubject::Work }, async move {
+fn work(
+    id: RemoteId,
+    call: Option<String>,
+    turn: &mut AcpTurn,
+    work: impl FnOnce() -> Result<Value, Refusal> + Send + 'static,
+) {
+    turn.requests.open(PendingRequest { id, about: RequestSubject::Work, call }, async move {
         let gone = |_| Err(Refusal::new(FAILED, "it could not be done"));
         RequestOutcome::Done(tokio::task::spawn_blocking(work).await.unwrap_or_else(gone))
     });

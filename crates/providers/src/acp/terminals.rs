@@ -30,17 +30,25 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Terminals {
     open: BTreeMap<String, AgentTerminal>,
     /// The output of the last ones that were released: the tool that ran one ends after it.
-    released: VecDeque<(String, Arc<Mutex<OutputTail>>)>,
+    released: VecDeque<(String, TerminalOutput)>,
     count: u64,
     work: TaskTracker,
 }
 
 #[derive(Debug)]
 struct AgentTerminal {
-    output: Arc<Mutex<OutputTail>>,
+    output: TerminalOutput,
     exit: watch::Receiver<Option<Exit>>,
     kill: CancellationToken,
     _killed_when_dropped: DropGuard,
+}
+
+/// What a command printed.
+#[derive(Debug)]
+struct TerminalOutput {
+    tail: Arc<Mutex<OutputTail>>,
+    /// Takes the secrets of its own variables out, too.
+    redactor: Redactor,
 }
 
 /// What surrounds a command.
@@ -94,10 +102,11 @@ impl Terminals {
         let asked = wanted
             .output_byte_limit
             .map_or(OUTPUT_LIMIT, |limit| usize::try_from(limit).unwrap_or(OUTPUT_LIMIT));
-        let output = Arc::new(Mutex::new(OutputTail::new(asked.min(OUTPUT_LIMIT))));
+        let tail = Arc::new(Mutex::new(OutputTail::new(asked.min(OUTPUT_LIMIT))));
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
-        self.work.spawn(run(process, Arc::clone(&output), kill.clone(), ended));
+        self.work.spawn(run(process, Arc::clone(&tail), kill.clone(), ended));
+        let output = TerminalOutput { tail, redactor: wanted.redactor(surroundings.redactor) };
         self.count += 1;
         let id = format!("terminal-{}", self.count);
         let guard = kill.clone().drop_guard();
@@ -108,7 +117,7 @@ impl Terminals {
     /// The output of a command so far, and how it ended if it has.
     pub(super) fn output(&self, id: &str) -> Result<Value, Refusal> {
         let terminal = self.get(id)?;
-        let (text, truncated) = lock(&terminal.output).text();
+        let (text, truncated) = lock(&terminal.output.tail).text();
         let exit = terminal.exit.borrow().map(status);
         Ok(json!({ "output": text, "truncated": truncated, "exitStatus": exit }))
     }
@@ -140,11 +149,16 @@ impl Terminals {
         Ok(json!({}))
     }
 
-    /// What a command printed, also after its release.
+    /// What a command printed, also after its release, without secrets.
     pub(super) fn printed(&self, id: &str) -> Option<String> {
         let open = self.open.get(id).map(|terminal| &terminal.output);
         let released = || self.released.iter().find(|(released, _)| released == id).map(|(_, output)| output);
-        open.or_else(released).map(|output| lock(output).text().0)
+        open.or_else(released).map(|output| output.redactor.text(&lock(&output.tail).text().0))
+    }
+
+    /// How a command that is not released ended, if it has.
+    pub(super) fn ended(&self, id: &str) -> Option<Exit> {
+        self.open.get(id).and_then(|terminal| *terminal.exit.borrow())
     }
 
     /// Kills all commands, and waits until they are gone.
@@ -195,7 +209,8 @@ async fn run(
     ended.send_replace(Some(exit));
 }
 
-fn status(exit: Exit) -> Value {
+/// How a command ended, in the protocol's form.
+pub(super) fn status(exit: Exit) -> Value {
     json!({ "exitCode": exit.code, "signal": exit.signal.map(|signal| signal.to_string()) })
 }
 

@@ -93,7 +93,8 @@ fn with(arguments: Value, mut more: Map<String, Value>) -> Value {
     }
 }
 
-fn texts_of<'a>(value: &'a Value, texts: &mut BTreeSet<&'a str>) {
+/// All texts in a value.
+pub(super) fn texts_of<'a>(value: &'a Value, texts: &mut BTreeSet<&'a str>) {
     match value {
         Value::String(text) => drop(texts.insert(text)),
         Value::Array(list) => list.iter().for_each(|value| texts_of(value, texts)),

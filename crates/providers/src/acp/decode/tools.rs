@@ -1,13 +1,13 @@
 //! The tools of a turn: announced, then in pieces, then whole; and what is asked about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{PermissionRequest, StreamEvent};
 use serde_json::{Map, Value, json};
 
 use super::super::permission::AskedFor;
 use super::super::wire::{AcpToolCall, Location};
-use super::asked::shown;
+use super::asked::{shown, texts_of};
 use super::{AcpQuestion, text_of};
 use crate::decode::{CallIds, unanswered};
 
@@ -23,6 +23,8 @@ pub(super) struct Tools {
     /// The newest call of each of the agent's ids.
     newest: BTreeMap<String, String>,
     ids: CallIds,
+    /// What is done for the agent and has not ended.
+    own: Vec<String>,
     count: u64,
 }
 
@@ -122,6 +124,21 @@ impl Tools {
         (tool.question(Some(id)), events)
     }
 
+    /// An id for what is done for the agent; nothing if an open tool of its own says one of these texts.
+    pub(super) fn begin_own(&mut self, name: &str, texts: &[&str]) -> Option<String> {
+        if self.open.values().any(|tool| tool.says(texts)) {
+            return None;
+        }
+        let id = self.ids.fresh(name);
+        self.own.push(id.clone());
+        Some(id)
+    }
+
+    /// It has ended.
+    pub(super) fn end_own(&mut self, id: &str) {
+        self.own.retain(|open| open != id);
+    }
+
     /// The turn is over: ends what has not ended.
     pub(super) fn close(&mut self) -> Vec<StreamEvent> {
         let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
@@ -131,6 +148,7 @@ impl Tools {
             events.extend(tool.start(&id));
             events.push(unanswered(id));
         }
+        events.extend(self.own.drain(..).map(unanswered));
         events
     }
 
@@ -156,6 +174,15 @@ impl OpenTool {
         if let Some(locations) = call.locations {
             self.locations = locations;
         }
+    }
+
+    /// Whether one of these texts is in what is known of it.
+    fn says(&self, texts: &[&str]) -> bool {
+        let mut said: BTreeSet<&str> = self.locations.iter().map(|place| place.path.as_str()).collect();
+        for value in self.input.iter().chain(&self.content) {
+            texts_of(value, &mut said);
+        }
+        texts.iter().any(|text| said.contains(text))
     }
 
     fn kind(&self) -> &str {

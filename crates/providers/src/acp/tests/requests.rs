@@ -328,12 +328,88 @@ async fn the_result_of_a_tool_has_the_output_of_its_terminal() {
     let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
     let (events, result) = once(allowed, fake.context()).await;
     result.unwrap();
-    let results = events.iter().filter_map(|event| match event {
-        StreamEvent::ToolComplete { result, .. } => Some(result["content"].clone()),
+    let result = events.iter().find_map(|event| match event {
+        StreamEvent::ToolComplete { tool_use_id, result, .. } if tool_use_id == "t" => {
+            Some(&result["content"])
+        }
         _ => None,
     });
     let terminal = json!({ "type": "terminal", "terminalId": "terminal-1", "output": "tests failed\n" });
-    assert_eq!(results.collect::<Vec<_>>(), [json!([terminal])]);
+    assert_eq!(result, Some(&json!([terminal])));
+}
+
+/// The calls of tools among events, each with its result.
+fn calls(events: &[StreamEvent]) -> Vec<(String, Value, Option<(Value, bool)>)> {
+    let ends = |id: &str| {
+        events.iter().find_map(|event| match event {
+            StreamEvent::ToolComplete { tool_use_id, result, is_error } if tool_use_id == id => {
+                Some((result.clone(), *is_error))
+            }
+            _ => None,
+        })
+    };
+    let starts = events.iter().filter_map(|event| match event {
+        StreamEvent::ToolStart { tool_use_id, input, .. } => Some((tool_use_id, input)),
+        _ => None,
+    });
+    starts.map(|(id, input)| (id.clone(), input.clone(), ends(id))).collect()
+}
+
+#[tokio::test]
+async fn what_is_done_for_an_agent_is_in_the_log_once() {
+    let about = |id: u32, method: &str| request(id, method, &json!({ "terminalId": "terminal-1" }));
+    let run = |id: u32, command: &str| {
+        let env = json!([{ "name": "RUN_TOKEN", "value": "planted-secret-42" }]);
+        request(id, "terminal/create", &json!({ "command": command, "env": env }))
+    };
+    let write = |id: u32, name: &str| {
+        let params = json!({ "path": format!("HERE/{name}"), "content": "planted-secret" });
+        request(id, "fs/write_text_file", &params)
+    };
+    let held = json!({ "sessionId": "s-1", "update": {
+        "sessionUpdate": "tool_call", "toolCallId": "t", "status": "in_progress", "rawInput": { "file": "held.txt" },
+    } });
+    let held = json!({ "jsonrpc": "2.0", "method": "session/update", "params": held });
+    let script = asking(&[
+        write(10, "a.txt"),
+        request(11, "fs/read_text_file", &json!({ "path": "HERE/a.txt" })),
+        write(12, "../b.txt"),
+        run(13, "printf %07000d 1; echo; echo $RUN_TOKEN; exit 3"),
+        about(14, "terminal/wait_for_exit"),
+        about(15, "terminal/release"),
+        run(16, "sleep 300"),
+        format!("'{held}'; say {}", write(17, "held.txt")),
+    ]);
+    let fake = Fake::new(&script.replace("HERE", "'\"$PWD\"'"));
+    let names = ["edit", "execute"].map(str::to_owned);
+    let allowed = AcpOptions { allowed_tools: Some(names.into()), ..options() };
+    let (events, result) = once(allowed, fake.context()).await;
+    result.unwrap();
+    let seen = calls(&events);
+    let ids: Vec<&str> = seen.iter().map(|(id, ..)| id.as_str()).collect();
+    let (write, run) = ("fs/write_text_file", "terminal/create");
+    assert_eq!(
+        ids,
+        [write, "fs/read_text_file", "fs/write_text_file#2", run, "terminal/create#2", "t"],
+        "the last file is named by a tool of the agent"
+    );
+    let of = |at: usize| (seen[at].1.clone(), seen[at].2.clone().unwrap());
+    let path = fake.work().join("a.txt").display().to_string();
+    let content = "[redacted MY_TOKEN]";
+    assert_eq!(of(0), (json!({ "path": path, "content": content }), (json!({}), false)));
+    assert_eq!(of(1), (json!({ "path": path }), (json!({ "bytes": "planted-secret".len() }), false)));
+    assert!(of(2).1.1, "it is outside of the folder");
+    let (input, (result, is_error)) = of(3);
+    assert_eq!(input["env"], json!(["RUN_TOKEN=[redacted RUN_TOKEN]"]));
+    assert!(
+        is_error && result["output"].as_str().unwrap().ends_with("1\n[redacted RUN_TOKEN]\n"),
+        "{result}"
+    );
+    assert_eq!(result["exitStatus"], json!({ "exitCode": 3, "signal": null }));
+    assert!(
+        result["bytesNotShown"].as_u64() > Some(3000) && result["output"].as_str().unwrap().len() <= 4000
+    );
+    assert!(of(4).1.1, "its turn is over");
 }
 
 #[tokio::test]
