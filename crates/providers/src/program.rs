@@ -29,7 +29,7 @@ pub(crate) mod turn;
 use exit::EXIT_AFTER_BREAK;
 use pool::{Lease, Limits, Pool, Reuse, within};
 use session::{NotReady, Session};
-use turn::{Handled, ProgramTurn, Received};
+use turn::{GRACE, Handled, ProgramTurn, Received};
 
 /// An agent that is a program: one process that holds one conversation at a time, with the decoder of its output.
 pub(crate) trait Agent: Send + Sized + 'static {
@@ -94,6 +94,11 @@ pub(crate) trait Agent: Send + Sized + 'static {
 
     /// Reads what came since the last turn, so that the next one begins at its own beginning.
     fn catch_up(&mut self) -> Result<(), AgentError>;
+
+    /// How long a turn that the caller cancelled may take to end by itself.
+    fn grace(&self) -> Duration {
+        GRACE
+    }
 
     /// Whether the program has started no turn by itself.
     fn is_idle(&self) -> bool {

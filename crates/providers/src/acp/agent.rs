@@ -21,12 +21,16 @@ use crate::instructed;
 use crate::json_rpc::{Incoming, Peer, refuse};
 use crate::moment::reset_in_words;
 use crate::program::session::NotReady;
-use crate::program::turn::{Handled, ProgramTurn, Received};
+use crate::program::turn::{GRACE, Handled, ProgramTurn, Received};
 use crate::program::{Agent, Call, Ending, ProcessConversation};
 use inspan_process::{Exit, Process, Start};
 
 /// How many messages are read at most before a turn is cancelled: an agent may write without end.
 const MOST_ARRIVED: usize = 10_000;
+
+/// How long the end of a cancelled turn is waited for where the conversation would end with the process, and with it the
+/// message that interrupts. The engine gives up after ten seconds, and the process may take four to exit.
+const LAST_GRACE: Duration = Duration::from_secs(5);
 
 /// The process and its decoder.
 pub(super) struct AcpAgent {
@@ -177,6 +181,10 @@ impl Agent for AcpAgent {
         // Agents that keep no sessions count them, so that another process has one of the same name.
         let is_kept = self.abilities.keeps_sessions();
         Ok(if is_kept { self.session.clone() } else { conversation.id().clone() })
+    }
+
+    fn grace(&self) -> Duration {
+        if self.abilities.keeps_sessions() { GRACE } else { LAST_GRACE }
     }
 
     fn catch_up(&mut self) -> Result<(), AgentError> {

@@ -327,7 +327,8 @@ impl<A: Agent> ProgramTurn<A> {
         if !self.is_running() {
             return;
         }
-        self.phase = Phase::Stopping { why, until: Instant::now() + GRACE };
+        let grace = if why == Interruption::Cancelled { session.agent.grace() } else { GRACE };
+        self.phase = Phase::Stopping { why, until: Instant::now() + grace };
         if let Err(error) = session.agent.interrupt(self).await {
             self.over = Some(Some(error));
         }

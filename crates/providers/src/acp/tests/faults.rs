@@ -130,8 +130,9 @@ async fn silence_is_a_timeout_after_a_cancellation() {
 
 #[tokio::test]
 async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
+    // Longer than most may take: this conversation cannot be opened in another process.
     let fake = Fake::new(&format!(
-        "echo $$ >> pids; {} hear; say {TEXT}; hear; say '{{\"id\":3,\"error\":{{\"code\":-32800,\"message\":\"cancelled\"}}}}'
+        "echo $$ >> pids; {} hear; say {TEXT}; hear; sleep 3; say '{{\"id\":3,\"error\":{{\"code\":-32800,\"message\":\"cancelled\"}}}}'
          hear; say '{{\"id\":4,\"result\":{{\"stopReason\":\"end_turn\"}}}}'; cat",
         plain()
     ));
