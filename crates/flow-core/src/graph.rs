@@ -477,7 +477,7 @@ pub struct Budget {
     pub usd: Option<f64>,
     /// Tokens of all kinds.
     pub tokens: Option<u64>,
-    /// What is done about a turn whose price is unknown.
+    /// What is done about a turn whose price or tokens are unknown.
     pub on_unknown: OnUnknown,
     /// What is done once it is used up.
     pub on_exceeded: OnExceeded,
@@ -494,7 +494,8 @@ pub enum OnExceeded {
     Fail,
 }
 
-/// What is done about a turn whose price is unknown, where there is a budget in money.
+/// What is done about a turn whose price is unknown, where there is a budget in money, or of whose tokens nothing is known, where
+/// there is one in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnUnknown {

@@ -85,6 +85,8 @@ pub struct Run {
     going_back_at: u64,
     /// Nodes, and the flow, of which a log entry says that a price is unknown.
     warned: Vec<Option<TaskRef>>,
+    /// The same for tokens.
+    warned_of_tokens: Vec<Option<TaskRef>>,
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
@@ -229,6 +231,7 @@ impl Run {
             going_back: Vec::new(),
             going_back_at: 0,
             warned: Vec::new(),
+            warned_of_tokens: Vec::new(),
             has_node_budgets,
             reusable: None,
             same_flow: false,
@@ -304,7 +307,9 @@ impl Run {
         self.put_off.retain(|task| is_open(task.frame));
         self.items_before.retain(|owner, _| is_open(owner.frame));
         self.going_back.retain(|(frame, _)| is_open(*frame));
-        self.warned.retain(|task| task.is_none_or(|task| is_open(task.frame)));
+        for warned in [&mut self.warned, &mut self.warned_of_tokens] {
+            warned.retain(|task| task.is_none_or(|task| is_open(task.frame)));
+        }
     }
 
     /// Puts the next decision into `actions`, which is empty before; it stays so if there is nothing to do

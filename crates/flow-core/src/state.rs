@@ -142,6 +142,9 @@ pub struct Facts {
     pub(crate) ending_frames: BTreeSet<FrameIx>,
     /// Whether some price was unknown already when the session was last resumed.
     pub(crate) unpriced_before: bool,
+    /// The same for tokens.
+    #[serde(default)]
+    pub(crate) uncounted_before: bool,
     /// The most that one attempt of an agent has cost, in US dollars and in tokens.
     pub(crate) dearest: f64,
     #[serde(default)]
@@ -217,6 +220,7 @@ impl Facts {
             frames,
             ending_frames: BTreeSet::new(),
             unpriced_before: false,
+            uncounted_before: false,
             dearest: 0.0,
             most_tokens: 0,
             turn_reported: false,

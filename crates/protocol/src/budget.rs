@@ -18,6 +18,9 @@ pub struct Spending {
     /// Whether the price of some turn is unknown, so that the cost is more than `costUsd`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unpriced: bool,
+    /// Whether nothing is known of the tokens of some turn, so that they are more than `tokens`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncounted: bool,
 }
 
 impl Spending {
@@ -32,6 +35,7 @@ impl std::ops::AddAssign for Spending {
         self.cost_usd += other.cost_usd;
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.unpriced |= other.unpriced;
+        self.uncounted |= other.uncounted;
     }
 }
 
@@ -63,8 +67,10 @@ impl UnpricedTurns {
                 let open = self.0.iter().position(|open| open == run_id);
                 open.map(|at| self.0.swap_remove(at));
                 // One that failed without a price was refused, unless its run says that the price is unknown.
-                let unpriced = *unpriced || open.is_some() && *stop_reason == StopReason::Aborted;
-                return unpriced.then(|| (Usage::default(), Spending { unpriced, ..Spending::default() }));
+                let uncounted = *unpriced;
+                let unpriced = uncounted || open.is_some() && *stop_reason == StopReason::Aborted;
+                let spent = Spending { unpriced, uncounted, ..Spending::default() };
+                return unpriced.then(|| (Usage::default(), spent));
             }
             _ => {}
         }
@@ -177,26 +183,31 @@ mod tests {
                     sum += spent;
                 }
             }
-            (sum.tokens, sum.cost_usd, sum.unpriced)
+            (sum.tokens, sum.cost_usd, sum.unpriced, sum.uncounted)
         };
         let cut = || ended(StopReason::Aborted, false);
         let failed = || ended(StopReason::Error, false);
         let silent = || ended(StopReason::Error, true);
         let rows = [
-            (vec![start(), part(3, None), part(4, None), end(9, Some(0.5), 7)], (9, 0.5, false)),
-            (vec![start(), part(3, None), end(9, None, 3)], (9, 0.0, true)),
+            (vec![start(), part(3, None), part(4, None), end(9, Some(0.5), 7)], (9, 0.5, false, false)),
+            (vec![start(), part(3, None), end(9, None, 3)], (9, 0.0, true, false)),
+            // The agent counts no tokens.
+            (vec![start(), end(0, None, 0)], (0, 0.0, true, true)),
+            (vec![start(), end(0, Some(0.5), 0)], (0, 0.5, false, true)),
+            (vec![start(), end(0, Some(0.0), 0)], (0, 0.0, false, false)),
+            (vec![start(), part(3, None), end(3, None, 3)], (3, 0.0, true, false)),
             // The process is gone: the vendor may have been asked.
-            (vec![start(), part(3, Some(0.25)), cut()], (3, 0.25, true)),
-            (vec![start(), cut()], (0, 0.0, true)),
+            (vec![start(), part(3, Some(0.25)), cut()], (3, 0.25, true, false)),
+            (vec![start(), cut()], (0, 0.0, true, false)),
             // It was refused.
-            (vec![start(), failed()], (0, 0.0, false)),
+            (vec![start(), failed()], (0, 0.0, false, false)),
             // The prompt was sent, and nothing came.
-            (vec![start(), silent()], (0, 0.0, true)),
-            (vec![start(), end(2, Some(0.5), 0), silent()], (2, 0.5, true)),
-            (vec![start(), end(2, Some(0.5), 0), cut()], (2, 0.5, false)),
-            (vec![start(), part(3, None), end(9, Some(0.5), 3), failed()], (9, 0.5, false)),
+            (vec![start(), silent()], (0, 0.0, true, true)),
+            (vec![start(), end(2, Some(0.5), 0), silent()], (2, 0.5, true, true)),
+            (vec![start(), end(2, Some(0.5), 0), cut()], (2, 0.5, false, false)),
+            (vec![start(), part(3, None), end(9, Some(0.5), 3), failed()], (9, 0.5, false, false)),
             // A vendor that counts less at the end than before.
-            (vec![start(), part(3, None), end(1, Some(0.125), 3)], (3, 0.125, false)),
+            (vec![start(), part(3, None), end(1, Some(0.125), 3)], (3, 0.125, false, false)),
         ];
         for (events, expected) in rows {
             assert_eq!(sum(&events), expected, "{events:?}");

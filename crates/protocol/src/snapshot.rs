@@ -137,6 +137,9 @@ pub struct SessionSpending {
     /// The cost of those turns whose price is known, in US dollars.
     #[serde(default)]
     pub known_usd: f64,
+    /// Whether nothing is known of the tokens of some turn.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub uncounted: bool,
     /// The most that one attempt of an agent has cost.
     #[serde(default)]
     pub dearest_usd: f64,
@@ -280,6 +283,9 @@ pub struct NodeSnapshot {
     /// Whether some turn's price is unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub unpriced: bool,
+    /// Whether nothing is known of the tokens of some turn.
+    #[serde(skip_serializing_if = "is_default")]
+    pub uncounted: bool,
     /// Tokens of all its attempts.
     #[serde(skip_serializing_if = "is_default")]
     pub tokens: u64,

@@ -313,7 +313,7 @@ fn limits_words(limits: BudgetLimits) -> String {
 }
 
 fn spent_words(spent: Spending) -> String {
-    let Spending { cost_usd, tokens, unpriced } = spent;
+    let Spending { cost_usd, tokens, unpriced, .. } = spent;
     let unknown = if unpriced { " and turns of an unknown price" } else { "" };
     format!("{cost_usd:.4} USD ({tokens} tokens){unknown}")
 }

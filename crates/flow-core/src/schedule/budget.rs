@@ -27,6 +27,13 @@ pub(super) enum Afford {
     Never(AgentError),
 }
 
+/// What is not known of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unknown {
+    Price,
+    Tokens,
+}
+
 impl Run {
     /// Emits what was spent and which budgets are used up, and cancels what would spend more than there is.
     pub(super) fn look_at_money(&mut self, actions: &mut Vec<Action>) {
@@ -34,8 +41,12 @@ impl Run {
             return;
         }
         if let Some(budget) = self.facts.budget(&self.graph) {
-            let unpriced = self.facts.session.unpriced && !self.facts.unpriced_before;
-            if unpriced && self.warn(None, budget, actions) {
+            let session = &self.facts.session;
+            let unpriced = session.unpriced && !self.facts.unpriced_before;
+            let uncounted = session.uncounted && !self.facts.uncounted_before;
+            if unpriced && self.warn(None, Unknown::Price, budget, actions)
+                || uncounted && self.warn(None, Unknown::Tokens, budget, actions)
+            {
                 return;
             }
             let tokens = self.facts.session.usage.total();
@@ -124,8 +135,13 @@ impl Run {
         let spends = state.status == NodeStatus::Running && state.spends();
         let more = state.more.as_ref();
         let was_reported = more.is_some_and(|more| more.budget_reported);
-        if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
-            self.warn(Some(task), budget, actions);
+        let unpriced = more.is_some_and(|more| more.unpriced && !more.unpriced_before);
+        let uncounted = more.is_some_and(|more| more.uncounted && !more.uncounted_before);
+        if unpriced {
+            self.warn(Some(task), Unknown::Price, budget, actions);
+        }
+        if uncounted {
+            self.warn(Some(task), Unknown::Tokens, budget, actions);
         }
         let Some(used_up) = self.facts.node_used_up(&self.graph, task) else { return };
         if !was_reported {
@@ -184,20 +200,38 @@ impl Run {
         frame.filter(|_| fails).map(|frame| frame.id)
     }
 
-    /// Reports once that a budget in money cannot be enforced; returns whether it was reported now.
-    fn warn(&mut self, node: Option<TaskRef>, budget: Budget, actions: &mut Vec<Action>) -> bool {
-        let Some(usd) = budget.usd.filter(|_| budget.on_unknown == OnUnknown::Warn) else { return false };
-        if self.warned.contains(&node) {
+    /// Reports once that a limit of a budget cannot be enforced; returns whether it was reported now.
+    fn warn(
+        &mut self,
+        node: Option<TaskRef>,
+        unknown: Unknown,
+        budget: Budget,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let what = match unknown {
+            Unknown::Price => {
+                budget.usd.map(|usd| (format!("{usd} USD"), "the price of a turn is", "counts"))
+            }
+            Unknown::Tokens => {
+                let limit = |tokens| (format!("{tokens} tokens"), "the tokens of a turn are", "count");
+                budget.tokens.map(limit)
+            }
+        };
+        let what = what.filter(|_| budget.on_unknown == OnUnknown::Warn);
+        let Some((limit, what_is, counts)) = what else { return false };
+        let warned = match unknown {
+            Unknown::Price => &mut self.warned,
+            Unknown::Tokens => &mut self.warned_of_tokens,
+        };
+        if warned.contains(&node) {
             return false;
         }
-        self.warned.push(node);
+        warned.push(node);
         let whose = match node {
             Some(task) => format!("node `{}`", self.facts.spec(&self.graph, task).id),
             None => format!("flow `{}`", self.graph.name),
         };
-        let message = format!(
-            "the price of a turn is unknown and counts as nothing in the budget of {whose}: {usd} USD"
-        );
+        let message = format!("{what_is} unknown and {counts} as nothing in the budget of {whose}: {limit}");
         let event = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
         actions.push(Action::Emit { task: node.map(|task| self.facts.path(&self.graph, task)), event });
         true

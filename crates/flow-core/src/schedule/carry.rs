@@ -25,6 +25,8 @@ pub(crate) struct CarriedRun {
     asked: Vec<(TaskRef, u32)>,
     going_back: Vec<(FrameIx, EdgeIx)>,
     warned: Vec<Option<TaskRef>>,
+    #[serde(default)]
+    warned_of_tokens: Vec<Option<TaskRef>>,
     reusable: Option<Arc<Reusable>>,
 }
 
@@ -47,6 +49,7 @@ impl Run {
             asked: self.asked.iter().map(|(task, attempts)| (*task, *attempts)).collect(),
             going_back: self.going_back.clone(),
             warned: self.warned.clone(),
+            warned_of_tokens: self.warned_of_tokens.clone(),
             reusable: self.reusable.clone(),
         }
     }
@@ -63,6 +66,7 @@ impl Run {
         run.asked = carried.asked.into_iter().collect::<BTreeMap<_, _>>();
         run.going_back = carried.going_back;
         run.warned = carried.warned;
+        run.warned_of_tokens = carried.warned_of_tokens;
         Ok(run.reusing(carried.reusable))
     }
 }

@@ -155,6 +155,7 @@ impl Facts {
         more.cost_usd += spent.cost_usd;
         more.tokens = more.tokens.saturating_add(spent.tokens);
         more.unpriced |= spent.unpriced;
+        more.uncounted |= spent.uncounted;
         let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
         let was_known = (self.dearest > 0.0, self.most_tokens > 0);
         self.dearest = self.dearest.max(attempt.0);
@@ -175,6 +176,7 @@ impl Facts {
                 more.cost_usd += spent.cost_usd;
                 more.tokens = more.tokens.saturating_add(spent.tokens);
                 more.unpriced |= spent.unpriced;
+                more.uncounted |= spent.uncounted;
             }
             next = owner.map(|owner| owner.frame);
         }

@@ -27,7 +27,7 @@ impl Facts {
         Spending {
             cost_usd: left(own.usd, spent.cost_usd).unwrap_or((self.dearest - so_far.cost_usd).max(0.0)),
             tokens: tokens_left.unwrap_or(self.most_tokens.saturating_sub(so_far.tokens)),
-            unpriced: false,
+            ..Spending::default()
         }
     }
 
@@ -43,7 +43,7 @@ impl Facts {
             let so_far = self.node(*task).more.as_ref().map_or_else(Spending::default, |more| Spending {
                 cost_usd: more.cost_usd - more.cost_before,
                 tokens: more.tokens - more.tokens_before,
-                unpriced: false,
+                ..Spending::default()
             });
             (*task, self.estimate(graph, *task, so_far))
         })
@@ -140,8 +140,8 @@ impl Facts {
     /// What counts against the flow's budget: the earlier sessions that this one continues included.
     pub fn spent(&self) -> Spending {
         let mut spent = self.carried.unwrap_or_default();
-        let super::SessionFacts { cost_usd, unpriced, usage, .. } = self.session;
-        spent += Spending { cost_usd, tokens: usage.total(), unpriced };
+        let super::SessionFacts { cost_usd, unpriced, uncounted, usage, .. } = self.session;
+        spent += Spending { cost_usd, tokens: usage.total(), unpriced, uncounted };
         spent
     }
 
@@ -208,7 +208,8 @@ impl NodeState {
     fn spent(&self) -> Spending {
         let Some(more) = &self.more else { return Spending::default() };
         let mut spent = more.carried;
-        spent += Spending { cost_usd: more.cost_usd, tokens: more.tokens, unpriced: more.unpriced };
+        let super::node::More { cost_usd, tokens, unpriced, uncounted, .. } = **more;
+        spent += Spending { cost_usd, tokens, unpriced, uncounted };
         spent
     }
 }
@@ -470,17 +471,21 @@ impl Facts {
 
 impl BudgetShare {
     fn used_up(self) -> Option<UsedUp> {
-        let Self { budget, owner, spent: Spending { cost_usd, tokens, unpriced } } = self;
-        let is_unknown = unpriced && budget.on_unknown == OnUnknown::Stop;
-        let of_usd = |usd: f64| match is_unknown {
+        let Self { budget, owner, spent: Spending { cost_usd, tokens, unpriced, uncounted } } = self;
+        let stops = budget.on_unknown == OnUnknown::Stop;
+        let of_usd = |usd: f64| match unpriced && stops {
             true => Some(format!("{usd} USD (the price of a turn is unknown, and `onUnknown` is `stop`)")),
             false => (cost_usd >= usd).then(|| format!("{usd} USD ({cost_usd:.4} spent)")),
         };
-        let of_tokens = |limit: u64| (tokens >= limit).then(|| format!("{limit} tokens ({tokens} spent)"));
+        let of_tokens = |limit: u64| match uncounted && stops {
+            true => Some(format!("{limit} tokens (those of a turn are unknown, and `onUnknown` is `stop`)")),
+            false => (tokens >= limit).then(|| format!("{limit} tokens ({tokens} spent)")),
+        };
         let (usd, tokens) = (budget.usd.and_then(of_usd), budget.tokens.and_then(of_tokens));
         let units = match (&usd, &tokens) {
-            // A higher limit makes no price known.
-            (Some(_), _) if is_unknown => vec![],
+            // A higher limit makes nothing known.
+            (Some(_), _) if unpriced && stops => vec![],
+            (_, Some(_)) if uncounted && stops => vec![],
             (Some(_), Some(_)) => vec!["usd", "tokens"],
             (Some(_), None) => vec!["usd"],
             (None, Some(_)) => vec!["tokens"],

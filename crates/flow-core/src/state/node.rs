@@ -121,6 +121,11 @@ pub(crate) struct More {
     /// Whether some turn's price is unknown, and whether it was when the session was last resumed.
     pub(crate) unpriced: bool,
     pub(crate) unpriced_before: bool,
+    /// The same for tokens.
+    #[serde(default)]
+    pub(crate) uncounted: bool,
+    #[serde(default)]
+    pub(crate) uncounted_before: bool,
     /// The cost of the node when its newest attempt began.
     pub(crate) cost_before: f64,
     /// The same in tokens.

@@ -96,10 +96,12 @@ impl Facts {
         self.budget_reported = false;
         self.frames.iter_mut().for_each(|frame| frame.budget_reported = false);
         self.unpriced_before = self.session.unpriced;
+        self.uncounted_before = self.session.uncounted;
         let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();
         for task in tasks {
             if let Some(more) = &mut self.node_mut(task).more {
                 more.unpriced_before = more.unpriced;
+                more.uncounted_before = more.uncounted;
                 more.budget_reported = false;
             }
             let path = self.path(graph, task);

@@ -37,6 +37,9 @@ pub struct SessionFacts {
     pub cost_usd: f64,
     /// Whether some turn's price is unknown, so that the sum is too.
     pub unpriced: bool,
+    /// Whether nothing is known of the tokens of some turn.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub uncounted: bool,
     /// The agent runs in a turn of which a part has no price yet.
     #[serde(skip_serializing_if = "UnpricedTurns::is_empty")]
     pub unpriced_turns: UnpricedTurns,
@@ -82,6 +85,7 @@ impl SessionFacts {
             self.usage += usage;
             self.cost_usd += spent.cost_usd;
             self.unpriced |= spent.unpriced;
+            self.uncounted |= spent.uncounted;
             spent
         });
         match event {

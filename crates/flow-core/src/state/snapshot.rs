@@ -105,6 +105,7 @@ impl Facts {
                 cost_usd: self.session.known_cost(),
                 tokens: self.session.usage.total(),
                 known_usd: self.session.cost_usd,
+                uncounted: self.session.uncounted,
                 dearest_usd: self.dearest,
                 most_tokens: self.most_tokens,
                 carried: self.carried,
@@ -128,6 +129,7 @@ impl Facts {
         state.session.last_seq = snapshot.last_seq;
         state.session.cost_usd = snapshot.spent.known_usd.max(snapshot.spent.cost_usd.unwrap_or_default());
         state.session.unpriced = snapshot.spent.cost_usd.is_none();
+        state.session.uncounted = snapshot.spent.uncounted;
         state.dearest = snapshot.spent.dearest_usd;
         state.most_tokens = snapshot.spent.most_tokens;
         state.turn_reported = snapshot.spent.tokens > 0;
@@ -361,6 +363,7 @@ impl NodeState {
             reply: more.reply,
             cost_usd: more.cost_usd,
             unpriced: more.unpriced,
+            uncounted: more.uncounted,
             tokens: more.tokens,
             carried: more.carried,
             agents: Vec::new(),
@@ -394,6 +397,7 @@ impl NodeState {
         (more.cost_usd, more.cost_before) = (saved.cost_usd, saved.cost_usd);
         (more.tokens, more.tokens_before) = (saved.tokens, saved.tokens);
         more.unpriced = saved.unpriced;
+        more.uncounted = saved.uncounted;
         more.carried = saved.carried;
     }
 }

@@ -103,18 +103,20 @@ impl Event {
     /// What it says was spent by a turn of an agent, and has not been said before: the sum over a log counts everything
     /// once. The price of a turn is unknown only once the turn has ended without one.
     pub fn spent(&self) -> Option<(Usage, Spending)> {
-        let (spent, unpriced) = match self {
+        let (spent, unpriced, uncounted) = match self {
             Self::AgentSpent { usage, cost_usd, .. } => {
-                (TurnSpending { usage: *usage, cost_usd: *cost_usd }, false)
+                (TurnSpending { usage: *usage, cost_usd: *cost_usd }, false, false)
             }
             Self::AgentUsage { usage, cost_usd, reported, .. } => {
                 let turn = TurnSpending { usage: *usage, cost_usd: *cost_usd };
-                (turn - reported.unwrap_or_default(), cost_usd.is_none())
+                // A turn that is known to be free may have asked no model.
+                let uncounted = usage.total() == 0 && *cost_usd != Some(0.0);
+                (turn - reported.unwrap_or_default(), cost_usd.is_none(), uncounted)
             }
             _ => return None,
         };
         let cost_usd = spent.cost_usd.unwrap_or_default();
-        Some((spent.usage, Spending { cost_usd, tokens: spent.usage.total(), unpriced }))
+        Some((spent.usage, Spending { cost_usd, tokens: spent.usage.total(), unpriced, uncounted }))
     }
 
     /// The agent run that it names.

@@ -344,7 +344,7 @@ fn what_a_turn_takes_is_reported_once_it_is_certain_to_go_on() {
         sum += spent;
         sum
     });
-    assert_eq!(sum, Spending { cost_usd: 1.5, tokens: 58, unpriced: false });
+    assert_eq!(sum, Spending { cost_usd: 1.5, tokens: 58, ..Spending::default() });
 }
 
 #[test]

@@ -289,7 +289,7 @@ fn a_session_that_continues_another_counts_what_that_one_spent() {
     // It takes over what `a` did, and has nothing left for `b`.
     assert_eq!(end(&second), (Outcome::BudgetExceeded, 0, 1), "{}", story(&second.log));
     let carried: Vec<_> = second.log.iter().filter(|at| at.event.name() == "budget:carried").collect();
-    let spent = Spending { cost_usd: 1.0, tokens: 20, unpriced: false };
+    let spent = Spending { cost_usd: 1.0, tokens: 20, ..Spending::default() };
     let nodes = [(NodeId::new("a").unwrap(), spent)].into();
     let expected = Event::BudgetCarried { from: "s".into(), spent, nodes, raised: BudgetRaise::default() };
     assert_eq!(carried.iter().map(|at| &at.event).collect::<Vec<_>>(), [&expected]);
@@ -349,9 +349,36 @@ fn an_unknown_price_is_said_once_or_stops() {
         (end(&sim).0, end(&sim).1, warnings(&sim).len())
     });
     assert_eq!(stops, [(Outcome::Paused, 1, 0); 2]);
-    // Tokens are always known.
-    let tokens = drive(&flow("budget: { tokens: 99 }", &[("a", "")]), turns(3, None));
+    // Tokens are known, unless the agent counts none.
+    let flow_budget = flow("budget: { tokens: 99 }", &[("a", "")]);
+    let node_budget = flow("failFast: true", &[("a", ", policy: { budget: { tokens: 99 } }")]);
+    let uncounted = |start: &StartNode, run: &Run| {
+        let steps = turns(3, None)(start, run).into_iter();
+        let without = |step| match step {
+            AttemptStep::Usage(cost, _) => AttemptStep::Usage(cost, 0),
+            step => step,
+        };
+        steps.map(without).collect::<Vec<_>>()
+    };
+    let tokens = drive(&flow_budget, turns(3, None));
     assert_eq!((end(&tokens), warnings(&tokens)), ((Outcome::Success, 3, 0), vec![]));
+    for (text, whose) in [(flow_budget, "flow `f`"), (node_budget, "node `a`")] {
+        let sim = drive(&text, uncounted);
+        let message = "the tokens of a turn are unknown and count as nothing in the budget of";
+        assert_eq!(
+            (end(&sim), warnings(&sim)),
+            ((Outcome::Success, 3, 0), vec![format!("{message} {whose}: 99 tokens")])
+        );
+        let stops = drive(&text.replace("tokens: 99", "tokens: 99, onUnknown: stop"), uncounted);
+        assert_eq!((end(&stops), warnings(&stops).len()), ((Outcome::Paused, 1, 1), 0));
+        let exceeded = stops.log.iter().find_map(|envelope| match &envelope.event {
+            Event::BudgetExceeded { limit, budget, .. } => Some((limit.as_str(), budget.clone())),
+            _ => None,
+        });
+        // A higher limit would not help.
+        let limit = "99 tokens (those of a turn are unknown, and `onUnknown` is `stop`)";
+        assert_eq!(exceeded, Some((limit, None)));
+    }
 }
 
 #[test]
