@@ -178,6 +178,37 @@ fn a_second_call_with_the_id_of_an_ended_one_is_a_call_of_its_own() {
 }
 
 #[test]
+fn a_question_that_may_be_about_one_of_several_calls_shows_all_of_them() {
+    let input = |command: &str| json!({ "command": command });
+    let asked = |inputs: &[&str], asks: Value| {
+        let mut lines = String::new();
+        for command in inputs {
+            let call = json!({ "sessionUpdate": "tool_call", "toolCallId": "t", "rawInput": input(command) });
+            let params = json!({ "sessionId": "s", "update": call });
+            lines += &format!("{}\n", json!({ "method": "session/update", "params": params }));
+        }
+        for asks in [&asks, &json!({ "toolCallId": "t" })] {
+            let params = json!({ "toolCall": asks });
+            let ask = json!({ "id": 9, "method": "session/request_permission", "params": params });
+            lines += &format!("{ask}\n");
+        }
+        let questions = decode(lines.as_bytes()).into_iter().filter_map(|decoded| match decoded {
+            AcpDecoded::PermissionRequested { question, .. } => Some(question.request.input),
+            _ => None,
+        });
+        questions.collect::<Vec<_>>()
+    };
+    let unnamed = json!({ "toolCallId": "t" });
+    let all = json!({ "oneOf": [input("rm -rf /"), input("ls")] });
+    assert_eq!(asked(&["rm -rf /", "ls"], unnamed.clone()), [all.clone(), all]);
+    // The same call again, and one whose arguments stream.
+    assert_eq!(asked(&["l", "ls", "ls"], unnamed), [input("ls"), input("ls")]);
+    let named = asked(&["rm -rf /", "ls"], json!({ "toolCallId": "t", "rawInput": input("rm -rf /") }));
+    assert_eq!(named[0], input("rm -rf /"));
+    assert!(named[1].to_string().contains(r#"{"command":"ls"}"#), "{named:?}");
+}
+
+#[test]
 fn numbers_that_are_only_shown_cost_no_line() {
     let decoded = |update: Value| {
         let params = json!({ "sessionId": "s", "update": update });

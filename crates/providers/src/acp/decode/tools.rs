@@ -13,6 +13,8 @@ use crate::decode::{CallIds, unanswered};
 
 /// Calls that are remembered, so that an agent that reports an end twice ends no tool twice.
 const CALLS_LIMIT: usize = 4096;
+/// Open calls of one id whose arguments are kept beside the newest.
+const OTHERS_LIMIT: usize = 16;
 /// The kind that says nothing.
 const OTHER: &str = "other";
 
@@ -47,6 +49,8 @@ struct OpenTool {
     title: Option<String>,
     kind: Option<String>,
     input: Option<Value>,
+    /// The arguments of other open calls to which the agent gave the same id.
+    others: Vec<Value>,
     output: Option<Value>,
     content: Option<Value>,
     locations: Vec<Location>,
@@ -74,6 +78,9 @@ impl Tools {
         let Some(id) = id else { return Vec::new() };
         let status = call.status.clone();
         let known = self.open.contains_key(&id);
+        if let (Step::Called, Some(open)) = (step, self.open.get_mut(&id)) {
+            open.keep_other(&call);
+        }
         let brings_input = call.raw_input.as_ref().is_some_and(is_something);
         let tool = self.merge(&id, call);
         let mut events = Vec::new();
@@ -117,11 +124,16 @@ impl Tools {
         let Some(id) = named.and_then(|id| self.call_of(id, Step::Called)) else {
             let mut nameless = OpenTool::default();
             nameless.take(call);
-            return (nameless.question(None), Vec::new());
+            return (nameless.question(None, &[]), Vec::new());
         };
+        let names_its_own = call.raw_input.as_ref().is_some_and(is_something);
+        if let Some(open) = self.open.get_mut(&id) {
+            open.keep_other(&call);
+        }
         let tool = self.merge(&id, call);
         let events = tool.start(&id).into_iter().collect();
-        (tool.question(Some(id)), events)
+        let others = if names_its_own { &[] } else { &tool.others[..] };
+        (tool.question(Some(id), others), events)
     }
 
     /// An id for what is done for the agent; nothing if an open tool of its own says one of these texts.
@@ -163,6 +175,19 @@ impl Tools {
 }
 
 impl OpenTool {
+    /// Another call gets this id, unless the arguments are the same or have grown.
+    fn keep_other(&mut self, call: &AcpToolCall) {
+        let (Some(old), Some(new)) = (&self.input, &call.raw_input) else { return };
+        if is_something(old)
+            && is_something(new)
+            && !grew(old, new)
+            && self.others.len() < OTHERS_LIMIT
+            && !self.others.contains(old)
+        {
+            self.others.push(old.clone());
+        }
+    }
+
     fn take(&mut self, call: AcpToolCall) {
         self.name = named(call.meta.as_ref()).or(self.name.take());
         self.first_title = self.first_title.take().or_else(|| call.title.clone());
@@ -249,12 +274,19 @@ impl OpenTool {
         }
     }
 
-    fn question(&self, id: Option<String>) -> AcpQuestion {
+    /// The question about it, or about it and others of the same id: nobody knows of which it speaks.
+    fn question(&self, id: Option<String>, others: &[Value]) -> AcpQuestion {
         let mut names = vec![self.kind().to_owned()];
         names.extend(self.name.clone());
         let titles = self.first_title.iter().chain(&self.title).cloned().collect();
         let blocks = self.content.as_ref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let (input, paths) = shown(self.arguments(), self.title.as_deref(), &self.locations, blocks);
+        let mut arguments = self.arguments();
+        let others: Vec<_> = others.iter().filter(|other| **other != arguments).collect();
+        if !others.is_empty() {
+            let all: Vec<_> = others.into_iter().chain([&arguments]).collect();
+            arguments = json!({ "oneOf": all });
+        }
+        let (input, paths) = shown(arguments, self.title.as_deref(), &self.locations, blocks);
         let command = self.input.as_ref().and_then(|input| input["command"].as_str());
         AcpQuestion {
             request: PermissionRequest {
@@ -277,6 +309,20 @@ fn named(meta: Option<&Value>) -> Option<String> {
     let vendors = meta?.as_object()?;
     let name = vendors.values().find_map(|vendor| vendor.get("toolName"))?;
     Some(text_of(name.clone())).filter(|name| !name.is_empty())
+}
+
+/// Whether arguments are the same, or the beginning of others, as they stream.
+fn grew(old: &Value, new: &Value) -> bool {
+    match (old, new) {
+        (Value::String(old), Value::String(new)) => new.starts_with(old),
+        (Value::Object(old), Value::Object(new)) => {
+            old.iter().all(|(key, old)| new.get(key).is_some_and(|new| grew(old, new)))
+        }
+        (Value::Array(old), Value::Array(new)) => {
+            old.len() <= new.len() && old.iter().zip(new).all(|(old, new)| grew(old, new))
+        }
+        _ => old == new,
+    }
 }
 
 fn is_something(input: &Value) -> bool {
