@@ -719,6 +719,8 @@ declare namespace Api {
     costUsd: number;
     /** Tokens of all kinds. */
     tokens: number;
+    /** Whether nothing is known of the tokens of some turn, so that they are more than `tokens`. */
+    uncounted?: boolean;
     /** Whether the price of some turn is unknown, so that the cost is more than `costUsd`. */
     unpriced?: boolean;
   };

@@ -494,8 +494,7 @@ pub enum OnExceeded {
     Fail,
 }
 
-/// What is done about a turn whose price is unknown, where there is a budget in money, or of whose tokens nothing is known, where
-/// there is one in tokens.
+/// What is done about a turn whose price, or whose tokens, are unknown, where there is a budget in that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnUnknown {

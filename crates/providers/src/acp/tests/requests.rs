@@ -338,8 +338,11 @@ async fn the_result_of_a_tool_has_the_output_of_its_terminal() {
     assert_eq!(result, Some(&json!([terminal])));
 }
 
-/// The calls of tools among events, each with its result.
-fn calls(events: &[StreamEvent]) -> Vec<(String, Value, Option<(Value, bool)>)> {
+/// Its id, its arguments, and its result with whether that is an error.
+type LoggedCall = (String, Value, Option<(Value, bool)>);
+
+/// The calls of tools among events.
+fn calls(events: &[StreamEvent]) -> Vec<LoggedCall> {
     let ends = |id: &str| {
         events.iter().find_map(|event| match event {
             StreamEvent::ToolComplete { tool_use_id, result, is_error } if tool_use_id == id => {
