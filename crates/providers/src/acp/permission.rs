@@ -64,7 +64,7 @@ impl Policy {
 pub(super) enum AskedFor {
     /// Whether the tool may be used.
     #[default]
-    Leave,
+    Permission,
     /// Which of several options that allow it once is meant.
     Option,
     /// What the agent itself wants to know.
@@ -148,11 +148,11 @@ impl AcpQuestion {
                     ),
                 }
             }
-            (AskedFor::Leave, Some(changed)) if *changed != self.request.input => Choice::Impossible(
+            (AskedFor::Permission, Some(changed)) if *changed != self.request.input => Choice::Impossible(
                 deny(),
                 "it was allowed with other arguments, which this protocol cannot pass on",
             ),
-            (AskedFor::Leave, _) => {
+            (AskedFor::Permission, _) => {
                 let for_good = || (ruled == Ruled::Allowed).then(|| of("allow_always")).flatten();
                 match ways.first().map(|way| way.option_id.clone()).or_else(for_good) {
                     Some(option) => Choice::Allow(option),
@@ -219,6 +219,18 @@ impl CreateTerminal {
     pub(super) fn redactor(&self, redactor: &Redactor) -> Redactor {
         redactor.clone().with_variables(self.pairs())
     }
+}
+
+/// What a tool of the agent says that runs the command: the line of it, or the script that a shell runs.
+pub(super) fn texts_of_command(wanted: &CreateTerminal) -> Vec<String> {
+    let program = wanted.command.rsplit('/').next().unwrap_or_default();
+    let script = match &wanted.args[..] {
+        [flags, script] if program.ends_with("sh") && flags.starts_with('-') && flags.ends_with('c') => {
+            Some(script.clone())
+        }
+        _ => None,
+    };
+    std::iter::once(line(wanted)).chain(script).collect()
 }
 
 /// A command as a line.

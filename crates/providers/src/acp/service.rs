@@ -12,7 +12,7 @@ use super::agent::AcpAgent;
 use super::decode::{AcpQuestion, WantedAction};
 use super::files::{FAILED, Refusal, read, write};
 use super::permission::{
-    AskedFor, Choice, Ruled, SHOWN, about_command, about_file, about_reading, line, shown,
+    AskedFor, Choice, Ruled, SHOWN, about_command, about_file, about_reading, shown, texts_of_command,
 };
 use super::terminals::status;
 use super::wire::{self, CreateTerminal, WriteFile};
@@ -95,7 +95,7 @@ impl AcpAgent {
         let ruled = self.policy.rule(&question.names, &question.titles);
         question.ask_person(self.launch.takes_answers);
         let decision = match (ruled, question.asked_for) {
-            (Ruled::Denied, _) | (_, AskedFor::Leave) => decide(ruled, question.request.clone(), turn),
+            (Ruled::Denied, _) | (_, AskedFor::Permission) => decide(ruled, question.request.clone(), turn),
             // What an option allows is no answer.
             _ => turn.decision(question.request.clone()),
         };
@@ -131,7 +131,7 @@ impl AcpAgent {
                     let message = format!("permission denied: {} is not allowed", request.tool_name);
                     return refuse(&stdin, &id, FAILED, &message);
                 }
-                let call = self.begin_own(&request, &[&wanted.path], turn);
+                let call = self.begin_own(&request, std::slice::from_ref(&wanted.path), turn);
                 let content = move || read(&root, &wanted).map(|content| json!({ "content": content }));
                 work(id, call, turn, content);
                 Ok(())
@@ -255,7 +255,7 @@ impl AcpAgent {
     }
 
     fn write(&mut self, id: RemoteId, wanted: WriteFile, request: &PermissionRequest, turn: &mut AcpTurn) {
-        let call = self.begin_own(request, &[&wanted.path], turn);
+        let call = self.begin_own(request, std::slice::from_ref(&wanted.path), turn);
         let root = self.launch.root.clone();
         work(id, call, turn, move || write(&root, &wanted).map(|()| json!({})));
     }
@@ -267,7 +267,7 @@ impl AcpAgent {
         request: &PermissionRequest,
         turn: &mut AcpTurn,
     ) -> Result<(), AgentError> {
-        let call = self.begin_own(request, &[&wanted.command, &line(wanted)], turn);
+        let call = self.begin_own(request, &texts_of_command(wanted), turn);
         let created = self.create_terminal(wanted);
         match (&created, call) {
             (Ok(terminal), Some(call)) => {
@@ -283,12 +283,12 @@ impl AcpAgent {
     fn begin_own(
         &mut self,
         request: &PermissionRequest,
-        texts: &[&str],
+        texts: &[String],
         turn: &mut AcpTurn,
     ) -> Option<String> {
         let root = format!("{}/", self.launch.root.display());
         let inside = texts.iter().filter_map(|text| text.strip_prefix(&root));
-        let texts: Vec<&str> = texts.iter().copied().chain(inside).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).chain(inside).collect();
         let input = self.peer.process().redactor().value(request.input.clone());
         let (call, start) = self.decoder.begin_own(&request.tool_name, bounded(input), &texts)?;
         turn.extend([start]);

@@ -15,6 +15,8 @@ use crate::decode::{CallIds, unanswered};
 const CALLS_LIMIT: usize = 4096;
 /// Open calls of one id whose arguments are kept beside the newest.
 const OTHERS_LIMIT: usize = 16;
+/// The name of what reads a file for the agent.
+const READ: &str = "fs/read_text_file";
 /// The kind that says nothing.
 const OTHER: &str = "other";
 
@@ -138,7 +140,10 @@ impl Tools {
 
     /// An id for what is done for the agent; nothing if an open tool of its own says one of these texts.
     pub(super) fn begin_own(&mut self, name: &str, texts: &[&str]) -> Option<String> {
-        if self.open.values().any(|tool| tool.says(texts)) {
+        // A tool that only reads stands for no change.
+        let may_stand =
+            |tool: &OpenTool| name == READ || !matches!(tool.kind(), "read" | "search" | "fetch" | "think");
+        if self.open.values().any(|tool| may_stand(tool) && tool.says(texts)) {
             return None;
         }
         let id = self.ids.fresh(name);

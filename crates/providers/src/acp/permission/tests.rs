@@ -92,7 +92,7 @@ fn of_several_options_the_person_chooses_and_never_one_that_widens() {
     one.ask_person(true);
     assert_eq!(
         (one.asked_for, one.choose(Ruled::Open, &allow())),
-        (AskedFor::Leave, Choice::Allow("proceed_once".to_owned()))
+        (AskedFor::Permission, Choice::Allow("proceed_once".to_owned()))
     );
     let wide = question("switch_mode", json!({}), vec![plan.remove(0), plan.remove(1)]);
     assert!(matches!(wide.choose(Ruled::Open, &allow()), Choice::Impossible(Some(no), _) if no == "no"));
@@ -147,7 +147,7 @@ fn a_person_answers_what_an_agent_asks_if_it_reads_answers() {
     for other in
         [asking("think", false, &submit), asking("other", true, &submit), asking("think", true, &always)]
     {
-        assert_eq!((other.asked_for, other.request.questions.len()), (AskedFor::Leave, 0));
+        assert_eq!((other.asked_for, other.request.questions.len()), (AskedFor::Permission, 0));
     }
 }
 

@@ -258,6 +258,30 @@ async fn a_command_that_was_allowed_is_not_asked_about_twice() {
 }
 
 #[tokio::test]
+async fn what_runs_is_in_the_log_although_a_tool_has_the_name_of_its_program() {
+    let tool = |id: &str, kind: &str, input: Value| {
+        let call = json!({ "sessionUpdate": "tool_call", "toolCallId": id, "kind": kind, "title": id, "rawInput": input });
+        let params = json!({ "sessionId": "s-1", "update": call });
+        format!("'{}'; say ", json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }))
+    };
+    let runs = |id, script: &str| {
+        request(id, "terminal/create", &json!({ "command": "sh", "args": ["-c", script] }))
+    };
+    let named = tool("a", "other", json!({ "language": "sh", "script": "true" }));
+    let fake = Fake::new(&asking(&[named + &runs(10, "echo evil"), runs(11, "true")]));
+    let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
+    let (events, result) = once(allowed, fake.context()).await;
+    result.unwrap();
+    let runs = events.iter().filter_map(|event| match event {
+        StreamEvent::ToolStart { tool_name, input, .. } if tool_name == "terminal/create" => {
+            Some(input["args"][1].clone())
+        }
+        _ => None,
+    });
+    assert_eq!(runs.collect::<Vec<_>>(), ["echo evil"]);
+}
+
+#[tokio::test]
 async fn what_the_options_forbid_is_not_allowed_by_another_question() {
     let fake = Fake::new(&asking(&[
         question(
