@@ -67,9 +67,9 @@ impl UnpricedTurns {
                 let open = self.0.iter().position(|open| open == run_id);
                 open.map(|at| self.0.swap_remove(at));
                 // One that failed without a price was refused, unless its run says that the price is unknown.
-                let uncounted = *unpriced;
-                let unpriced = uncounted || open.is_some() && *stop_reason == StopReason::Aborted;
-                let spent = Spending { unpriced, uncounted, ..Spending::default() };
+                // Its tokens are those that it has told: a vendor that counts them drops connections too.
+                let unpriced = *unpriced || open.is_some() && *stop_reason == StopReason::Aborted;
+                let spent = Spending { unpriced, ..Spending::default() };
                 return unpriced.then(|| (Usage::default(), spent));
             }
             _ => {}
@@ -202,8 +202,8 @@ mod tests {
             // It was refused.
             (vec![start(), failed()], (0, 0.0, false, false)),
             // The prompt was sent, and nothing came.
-            (vec![start(), silent()], (0, 0.0, true, true)),
-            (vec![start(), end(2, Some(0.5), 0), silent()], (2, 0.5, true, true)),
+            (vec![start(), silent()], (0, 0.0, true, false)),
+            (vec![start(), end(2, Some(0.5), 0), silent()], (2, 0.5, true, false)),
             (vec![start(), end(2, Some(0.5), 0), cut()], (2, 0.5, false, false)),
             (vec![start(), part(3, None), end(9, Some(0.5), 3), failed()], (9, 0.5, false, false)),
             // A vendor that counts less at the end than before.
