@@ -45,7 +45,10 @@ impl Facts {
             && let Some(node) = self.of_run(graph, task)
         {
             node.more().worked = true;
-            node.failures_in_a_row = 0;
+            // An agent that counts nothing until its turn ends says so too when its vendor has refused the first request.
+            if spent.is_none_or(|spent| spent.tokens > 0 || spent.cost_usd > 0.0) {
+                node.failures_in_a_row = 0;
+            }
         }
         if let Some(spent) = spent {
             self.charge(graph, task, spent);

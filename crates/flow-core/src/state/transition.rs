@@ -216,7 +216,7 @@ impl Facts {
         node.failures += 1;
         node.failures_in_a_row += 1;
         if will_retry {
-            node.retry_at = Some(at + retry.wait(node.counted_failures(retry), error));
+            node.retry_at = Some(at + retry.wait(node.failures, error));
             node.go_on_after(error);
         }
         self.note_failure(graph, task, error);
