@@ -138,15 +138,14 @@ fn anew(
     }
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
     let mut parent = Parent::new(kept.record.session.clone(), kept.last_seq, ParentKind::Resume);
+    parent.tries_failures_again = args.failed;
     let mut reusable = kept.reusable(&parent, &graph, missing)?;
-    if args.failed {
-        parent.tries_failures_again = reusable.try_failures_again(&kept.graph);
-        if !parent.tries_failures_again
-            && kept.folded(kept.record.run(&kept.graph))?.state().failure().is_none()
-        {
-            let session = &kept.record.session;
-            return Err(Failure::usage(format!("nothing of session `{session}` has failed")));
-        }
+    if args.failed
+        && !reusable.has_anything_again()
+        && kept.folded(kept.record.run(&kept.graph))?.state().failure().is_none()
+    {
+        let session = &kept.record.session;
+        return Err(Failure::usage(format!("nothing of session `{session}` has failed")));
     }
     let answers = if args.plan { kept.stored_answers()? } else { Vec::new() };
     answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));

@@ -66,7 +66,7 @@ pub struct Reusable {
     pub(super) also_again: Vec<NodePath>,
     /// The nodes and items of the flow that failed and after which it went on.
     #[serde(default)]
-    pub(super) went_on_after: Vec<NodePath>,
+    pub(super) handled_failures: Vec<NodePath>,
     /// The places in the file of tasks that are tried again although the session went on after they had failed.
     #[serde(default)]
     pub(super) tried_again: BTreeSet<NodePath>,
@@ -100,7 +100,7 @@ impl Reusable {
             raised: BudgetRaise::default(),
             again: None,
             also_again: Vec::new(),
-            went_on_after: Vec::new(),
+            handled_failures: Vec::new(),
             tried_again: BTreeSet::new(),
             may_go_on: false,
             went_on: BTreeMap::new(),
@@ -192,7 +192,7 @@ impl Reusable {
         }
         found.turns.splice(..0, run.older_turns());
         run.count_older();
-        found.went_on_after = run.facts.handled_failures(&graph);
+        found.handled_failures = run.facts.handled_failures(&graph);
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
         found.raised = run.facts.raised;
@@ -224,11 +224,10 @@ impl Reusable {
 
     /// Whether the session went on after the failure of a task: it was handled in its frame, or that of the node around
     /// it was.
-    pub(super) fn has_gone_on_after(&self, path: &NodePath) -> bool {
+    pub(super) fn went_on_after(&self, path: &NodePath) -> bool {
         self.tasks.get(path).filter(|task| !task.is_tried_again).is_some_and(|task| {
             let is_owners = || {
-                task.final_error().is_some()
-                    && path.owner().is_some_and(|owner| self.has_gone_on_after(&owner))
+                task.final_error().is_some() && path.owner().is_some_and(|owner| self.went_on_after(&owner))
             };
             task.is_handled || is_owners()
         })
@@ -287,7 +286,7 @@ impl Reusable {
 
     /// Whether a task was done, or failed and the session went on after that.
     pub(super) fn has_finished(&self, path: &NodePath) -> bool {
-        self.tasks.get(path).is_some_and(|task| task.output.is_some()) || self.has_gone_on_after(path)
+        self.tasks.get(path).is_some_and(|task| task.output.is_some()) || self.went_on_after(path)
     }
 
     /// Whether it has run a task at this place, in this pass.
@@ -450,7 +449,7 @@ impl Run {
         before: &NodePath,
     ) -> Option<&'a AgentError> {
         let task = reusable.task(before)?;
-        let error = task.final_error().filter(|_| reusable.has_gone_on_after(before))?;
+        let error = task.final_error().filter(|_| reusable.went_on_after(before))?;
         let stays =
             self.stays_handled(at, error) && (self.same_flow || task.policy == policy_words(self, at));
         stays.then_some(error)

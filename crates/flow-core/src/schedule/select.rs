@@ -321,8 +321,8 @@ impl Reusable {
     }
 
     /// Has all tried again that failed and after which the session went on, as deep in its frames as it is known. What a later
-    /// pass or iteration has taken the place of is left. Gives whether there is any.
-    pub fn try_failures_again(&mut self, graph: &Graph) -> bool {
+    /// pass or iteration has taken the place of is left.
+    pub(crate) fn try_failures_again(&mut self, graph: &Graph) {
         let mut newest: BTreeMap<String, u32> = BTreeMap::new();
         for (before, number) in self.tasks.keys().flat_map(|path| passes(graph, path)) {
             let known = newest.entry(before).or_default();
@@ -331,11 +331,10 @@ impl Reusable {
         let is_newest =
             |path: &NodePath| passes(graph, path).iter().all(|(before, number)| newest[before] == *number);
         let known = || self.tasks.iter().filter(|(path, _)| is_newest(path));
-        let failed =
-            known().filter(|(path, task)| task.final_error().is_some() && self.has_gone_on_after(path));
+        let failed = known().filter(|(path, task)| task.final_error().is_some() && self.went_on_after(path));
         let mut again: BTreeSet<NodePath> = failed.map(|(path, _)| path.clone()).collect();
         let mut whole = Vec::new();
-        for end in &self.went_on_after {
+        for end in &self.handled_failures {
             if again.iter().any(|path| path.is_within(end)) {
                 continue;
             }
@@ -352,9 +351,12 @@ impl Reusable {
             let task = self.tasks.get_mut(path);
             task.into_iter().for_each(|task| task.is_tried_again = true);
         }
-        let any = !again.is_empty() || !whole.is_empty();
         whole.into_iter().for_each(|place| self.run_again(place));
-        any
+    }
+
+    /// Whether anything runs again that had ended.
+    pub fn has_anything_again(&self) -> bool {
+        self.again.is_some() || !self.tried_again.is_empty()
     }
 }
 
