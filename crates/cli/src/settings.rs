@@ -6,8 +6,10 @@ use std::{
     fs::File,
     io::Read,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use inspan_flow::parse_time;
 use inspan_notify::ChannelSettings;
 use inspan_protocol::{Redactor, plain_words};
 use serde::Deserialize;
@@ -20,6 +22,8 @@ use crate::{commands::all_providers, exit::Exit, failure::Failure, invocation::I
 const PROJECT: &str = "inspan.toml";
 /// How large a file may be, in bytes.
 const LARGEST: u64 = 256 * 1024;
+/// How long a person has to answer an agent's question for permission, unless the settings say otherwise.
+const PERMISSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// What is set, by key: `provider`, `budget.usd`, `providers.claude.model`, ….
 #[derive(Debug, Default)]
@@ -52,6 +56,8 @@ struct Written {
     budget: Option<Budget>,
     #[serde(rename = "confirmAbove")]
     confirm_above: Option<Budget>,
+    #[serde(rename = "permissionTimeout")]
+    permission_timeout: Option<Spanned<String>>,
     #[serde(default)]
     providers: BTreeMap<String, Spanned<Provider>>,
     #[serde(default)]
@@ -161,6 +167,12 @@ impl Settings {
         self.values.get("confirmAbove.usd")?.value.as_f64()
     }
 
+    /// How long a person has to answer an agent's question for permission.
+    pub(crate) fn permission_timeout(&self) -> Duration {
+        let written = self.text("permissionTimeout").and_then(|text| parse_time(text).ok());
+        written.unwrap_or(PERMISSION_TIMEOUT)
+    }
+
     /// The options of one provider, its model among them.
     pub(crate) fn options<'a>(&'a self, provider: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let (model, options) =
@@ -247,6 +259,11 @@ impl Settings {
             let start = usd.span().start;
             let amount = check_amount(key, *usd.get_ref()).map_err(|why| wrong(start, &why))?;
             self.set(&format!("{key}.usd"), json!(amount), at(start));
+        }
+        if let Some(timeout) = written.permission_timeout {
+            let (start, text) = (timeout.span().start, timeout.into_inner());
+            parse_time(&text).map_err(|why| wrong(start, &format!("`permissionTimeout`: {why}")))?;
+            self.set("permissionTimeout", json!(text), at(start));
         }
         for (name, provider) in written.providers {
             let start = provider.span().start;

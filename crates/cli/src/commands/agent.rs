@@ -103,7 +103,7 @@ pub(super) fn options(
 ) -> AgentOptions {
     let permissions = match invocation.terminal.interactivity {
         Interactivity::Interactive if !how.no_input => {
-            PermissionPolicy::Ask { deadline: session::PERMISSION }
+            PermissionPolicy::Ask { deadline: settings.permission_timeout() }
         }
         Interactivity::Interactive | Interactivity::Unattended => PermissionPolicy::Deny,
     };

@@ -53,8 +53,6 @@ mod settings;
 mod signals;
 mod traces;
 
-/// How long a person has to answer an agent's question for permission.
-pub(super) const PERMISSION: Duration = Duration::from_secs(30 * 60);
 /// How long the rest of a session may take to end, once the wait for it has ended.
 pub(super) const LEFTOVERS: Duration = Duration::from_millis(500);
 
@@ -238,7 +236,7 @@ impl Session {
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.interactivity, self.mode.wait) {
                 (Interactivity::Interactive, _) | (_, WaitMode::Background) => {
-                    PermissionPolicy::Ask { deadline: PERMISSION }
+                    PermissionPolicy::Ask { deadline: self.defaults.permission_timeout() }
                 }
                 (Interactivity::Unattended, _) => PermissionPolicy::Deny,
             })

@@ -2,9 +2,13 @@
 
 use std::fs;
 
+use inspan_protocol::Timestamp;
 use serde_json::{Value, json};
 
-use crate::program::{Ran, inspan, program, ran, write};
+use crate::{
+    commands::PERMISSION,
+    program::{Ran, inspan, program, ran, write},
+};
 
 const USER: &str = ".config/inspan/config.toml";
 
@@ -54,6 +58,7 @@ fn a_wrong_setting_is_named_with_its_line() {
     let rows = [
         ("[budget]\nusd = \"x\"\n", ":2: invalid type: string \"x\", expected a number"),
         ("x = 1\n", ":1: unknown field `x`"),
+        ("\npermissionTimeout = \"long\"\n", ":2: `permissionTimeout`: "),
         ("\n[budget]\nusd = -1\n", ":3: `budget.usd` must be greater than 0"),
         ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),
         ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not accept `maxTurn`: "),
@@ -157,6 +162,25 @@ fn a_budget_of_the_settings_holds_for_a_flow_without_one() {
         ran(folder.path(), call.env("INSPAN_BUDGET_USD", usd)).code
     };
     assert_eq!(["0.2", "5"].map(spent), [Some(5), Some(0)]);
+}
+
+#[test]
+fn a_question_for_permission_waits_as_long_as_the_settings_say() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("flow.yaml", PERMISSION), ("inspan.toml", "permissionTimeout = \"50ms\"\n")]);
+    inspan(folder.path(), &["run", "--detach", "--session-id", "s"]).expect(0);
+    let logs = inspan(folder.path(), &["logs", "s", "-f", "--json"]).expect(0).stdout;
+    let asked: Vec<Value> = logs
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|event: &Value| event["event"]["type"] == "session:prompt")
+        .collect();
+    let [asked] = &asked[..] else { panic!("{logs}") };
+    let moment = |at: &Value| at.as_str().unwrap().parse::<Timestamp>().unwrap();
+    let wait = moment(&asked["event"]["deadline"]).since(moment(&asked["timestamp"]));
+    assert_eq!(wait.as_millis(), 50, "{logs}");
+    let shown = inspan(folder.path(), &["show", "s", "a"]).expect(0).stdout;
+    assert!(shown.contains("permissionDenials"), "{shown}");
 }
 
 #[test]
