@@ -9,7 +9,7 @@ use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Spending, T
 use inspan_sessions::is_late;
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
-    Commands, DisplayStatus, Permission,
+    Commands, DisplayStatus, Permission, denied,
     entry::{open_questions, waits_for},
 };
 use serde::Serialize;
@@ -79,6 +79,8 @@ pub struct DigestSession {
     pub duration_ms: Option<u64>,
     /// How many nodes finished in the time of the digest.
     pub finished_nodes: u64,
+    /// How many tool calls their agents were denied.
+    pub denied_calls: u64,
     /// What was spent in the time of the digest, in US dollars, if all of it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
@@ -159,6 +161,7 @@ struct Sum {
     spent: Spending,
     unpriced_turns: UnpricedTurns,
     finished: u64,
+    denied: u64,
     duration_ms: Option<u64>,
     error: Option<String>,
     errors: BTreeMap<NodePath, String>,
@@ -303,6 +306,7 @@ impl Digest {
             at: entry.digest.updated_at,
             duration_ms: sum.duration_ms,
             finished_nodes: sum.finished,
+            denied_calls: sum.denied,
             cost_usd: (!sum.spent.unpriced).then_some(sum.spent.cost_usd),
             error,
             errors: errors.collect(),
@@ -324,8 +328,9 @@ impl Sum {
             self.spent += spent;
         }
         match (&envelope.event, task) {
-            (Event::TaskComplete { .. }, task) => {
+            (Event::TaskComplete { result, .. }, task) => {
                 self.finished += 1;
+                self.denied += denied(result).count() as u64;
                 // It failed, and then it did not.
                 task.map(|task| self.errors.remove(task));
             }

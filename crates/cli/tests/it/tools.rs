@@ -101,6 +101,8 @@ fn what_nobody_allows_is_denied_and_reported() {
     let result = ran.json();
     assert_eq!(result["outputs"]["a"]["permissionDenials"][0]["toolName"], "mcp__herd__count");
     assert!(answers(&server, 1)[0].contains("denied"), "{:?}", answers(&server, 1));
+    let digest = run(folder.path(), &server, &["digest"]).expect(0).stdout;
+    assert!(digest.contains("1 node finished, 1 tool call was denied"), "{digest}");
     assert!(!folder.path().join("herd.log").exists());
     until("no process of the server is left", || running_servers(folder.path()).is_empty());
 }

@@ -146,6 +146,11 @@ impl Page {
                 1 => facts.push("1 node finished".to_owned()),
                 many => facts.push(format!("{many} nodes finished")),
             }
+            match session.denied_calls {
+                0 => {}
+                1 => facts.push("1 tool call was denied".to_owned()),
+                many => facts.push(format!("{many} tool calls were denied")),
+            }
             facts.extend(session.cost_usd.filter(|usd| *usd > 0.0).map(format::dollars));
             self.item(&format!("{} {}: {}", session.session, session.flow, facts.join(", ")));
             if let Some(damage) = &session.damage {
