@@ -212,62 +212,48 @@ impl SessionTarget {
         SessionError::new(SessionErrorCode::QuestionExpired, message).with_hint(hint)
     }
 
-    /// The open question with this id, or of this node, or whose id has this prefix.
-    pub async fn prompt(&self, prefix: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, SessionError> {
+    /// The open question with this id, or of this node.
+    pub async fn prompt(&self, name: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, SessionError> {
         let open = &self.entry.digest.prompts;
-        if let Some(whole) = open.iter().find(|open| open.prompt_id.as_str() == prefix) {
-            return Ok(whole.clone());
-        }
-        let of_node = |open: &Prompt| open.task.as_ref().is_some_and(|task| task.node() == prefix);
-        let mut found: Vec<_> = open.iter().filter(|open| fits(open) && of_node(open)).collect();
-        // The id of a question that is over is no prefix of a later one: what is answered was never seen.
-        if found.is_empty() && !self.was_asked(prefix).await? {
-            let begins = |open: &Prompt| open.prompt_id.as_str().starts_with(prefix);
-            found = open.iter().filter(|open| fits(open) && begins(open)).collect();
-        }
-        match found.as_slice() {
+        let fitting = open.iter().filter(|open| fits(open) || open.prompt_id.as_str() == name);
+        match by_name(fitting, name, |open| (open.prompt_id.as_str(), open.task.as_ref())).as_slice() {
             [one] => Ok((*one).clone()),
-            [] => Err(self.unknown(prefix).await?),
+            [] => Err(self.unknown(name).await?),
             many => Err(SessionError::new(
                 SessionErrorCode::AmbiguousPrompt,
-                format!("`{prefix}` is not unique: {}", listed(many)),
+                format!("`{name}` is not unique: {}", listed(many)),
             )),
         }
     }
 
-    /// Whether the session has asked a question with exactly this id.
-    async fn was_asked(&self, id: &str) -> Result<bool, SessionError> {
-        let log = self.store.read(self.id(), 1, Select::Names(&["session:prompt"])).await?;
-        let is_it =
-            |event: &Event| matches!(event, Event::SessionPrompt(asked) if asked.prompt_id.as_str() == id);
-        Ok(log.iter().any(|envelope| is_it(&envelope.event)))
-    }
-
-    /// Why there is no open question whose id has this prefix: it was answered already, or never asked.
-    async fn unknown(&self, prefix: &str) -> Result<SessionError, SessionError> {
+    /// Why there is no open question with this id or of this node: it was answered already, or never asked.
+    async fn unknown(&self, name: &str) -> Result<SessionError, SessionError> {
         let id = self.id();
-        let log = self.store.read(id, 1, Select::Names(&["session:reply"])).await?;
-        let answered: Vec<_> = log
+        let log = self.store.read(id, 1, Select::Names(&["session:prompt", "session:reply"])).await?;
+        let asked: Vec<_> = log
             .iter()
-            .rev()
             .filter_map(|envelope| match &envelope.event {
-                Event::SessionReply { prompt_id, content, choice, .. }
-                    if prompt_id.as_str().starts_with(prefix) =>
-                {
-                    Some((prompt_id, choice.as_ref().unwrap_or(content)))
-                }
+                Event::SessionPrompt(asked) => Some((&asked.prompt_id, envelope.context.task.as_ref())),
                 _ => None,
             })
             .collect();
-        let whole = answered.iter().find(|(prompt, _)| prompt.as_str() == prefix);
-        Ok(match whole.or(answered.first()) {
+        let asked = by_name(asked.iter(), name, |(prompt, task)| (prompt.as_str(), *task));
+        let answer = log.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::SessionReply { prompt_id, content, choice, .. }
+                if asked.iter().any(|(prompt, _)| *prompt == prompt_id) =>
+            {
+                Some((prompt_id, choice.as_ref().unwrap_or(content)))
+            }
+            _ => None,
+        });
+        Ok(match answer {
             Some((prompt, answer)) => SessionError::new(
                 SessionErrorCode::AlreadyAnswered,
                 format!("question `{prompt}` is already answered: {answer}"),
             ),
             None => SessionError::new(
                 SessionErrorCode::UnknownPrompt,
-                format!("session `{id}` has no open question `{prefix}`"),
+                format!("session `{id}` has no open question `{name}`"),
             )
             .with_hint("`inspan inbox` lists the open questions"),
         })
@@ -278,11 +264,7 @@ impl SessionTarget {
         let active = self.active_runs().await?;
         let found = match named {
             None => active.iter().collect(),
-            // The id of a run begins with the place of its node, which may begin with the name of another.
-            Some(name) => match of_node(&active, name) {
-                found if !found.is_empty() || name.is_empty() => found,
-                _ => active.iter().filter(|(run, _)| run.as_str().starts_with(name)).collect(),
-            },
+            Some(name) => by_name(active.iter(), name, |(run, node)| (run.as_str(), Some(node))),
         };
         match found.as_slice() {
             [(run, _)] => Ok(run.clone()),
@@ -299,7 +281,8 @@ impl SessionTarget {
         mode: MessageMode,
     ) -> Result<Command, SessionError> {
         let active = self.active_runs().await?;
-        match (of_node(&active, name).as_slice(), NodeId::new(name)) {
+        let of_node = by_name(active.iter(), name, |(_, node)| (node.as_str(), Some(node)));
+        match (of_node.as_slice(), NodeId::new(name)) {
             // It may be in its next attempt when the message comes, and then that one gets it.
             ([] | [_], Ok(node)) => Ok(Command::SendTo { node, content, mode }),
             ([(run, _)], Err(_)) => Ok(Command::SendToRun { run: run.clone(), content, mode }),
@@ -342,11 +325,22 @@ fn listed(prompts: &[&Prompt]) -> String {
     prompts.iter().map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// The runs of the node of this path, else those of the nodes of this id.
-fn of_node<'a>(active: &'a [(RunId, NodePath)], name: &str) -> Vec<&'a (RunId, NodePath)> {
-    let is_path = |(_, node): &&(RunId, NodePath)| node.as_str() == name || label(node) == name;
-    let found: Vec<_> = active.iter().filter(is_path).collect();
-    if found.is_empty() { active.iter().filter(|(_, node)| node.node() == name).collect() } else { found }
+/// What has this id, else what is of the node of this path, else of the nodes of this id. The beginning of an id names nothing:
+/// it may be that of another node, and what is answered or ended then was never seen.
+fn by_name<'a, T>(
+    all: impl Iterator<Item = &'a T>,
+    name: &str,
+    of: impl Fn(&'a T) -> (&'a str, Option<&'a NodePath>),
+) -> Vec<&'a T> {
+    let rank = |(id, node): (&str, Option<&NodePath>)| match node {
+        _ if id == name => Some(0),
+        Some(node) if node.as_str() == name || label(node) == name => Some(1),
+        Some(node) if node.node() == name => Some(2),
+        _ => None,
+    };
+    let ranked: Vec<_> = all.filter_map(|item| Some((rank(of(item))?, item))).collect();
+    let best = ranked.iter().map(|(rank, _)| *rank).min();
+    ranked.into_iter().filter(|(rank, _)| Some(*rank) == best).map(|(_, item)| item).collect()
 }
 
 fn ambiguous_run(active: &[(RunId, NodePath)]) -> SessionError {

@@ -9,7 +9,7 @@ use inspan_flow::{
     Batch, CommandAnswer, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord,
     SqliteOptions, SqliteStore, StoreError, Verdict,
 };
-use inspan_protocol::{Envelope, Event, EventContext, Prompt, PromptKind, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, EventContext, NodePath, Prompt, PromptKind, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -65,21 +65,37 @@ fn seqs(followed: &Followed) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn the_id_of_a_question_that_is_answered_names_no_later_one() {
+async fn what_was_answered_names_no_question_and_no_run_of_a_node_whose_name_begins_so() {
     let store = Arc::new(MemoryStore::new());
     let lease = create(&store, "s1").await;
     let ask = |id: &str| Event::SessionPrompt(Prompt::new(id, PromptKind::Input, "Go on?"));
-    let answer = json!({ "type": "session:reply", "promptId": "a.1", "content": "no" });
-    let events = [ask("a.1"), serde_json::from_value(answer).unwrap(), ask("a.1.2")];
-    let events: Vec<_> = events.into_iter().zip(2..).map(|(event, seq)| envelope("s1", seq, event)).collect();
+    let of_node = |node: &str, event: Event, seq| {
+        let context = EventContext { task: Some(NodePath::new(node)), ..EventContext::session("s1".into()) };
+        Arc::new(Envelope::new(context, seq, at(seq as i64), event))
+    };
+    let event = |event: Value| serde_json::from_value::<Event>(event).unwrap();
+    let answer = event(json!({ "type": "session:reply", "promptId": "a.1", "content": "no" }));
+    let begins =
+        event(json!({ "type": "agent:start", "agentName": "b", "runId": "ab.2", "provider": "echo" }));
+    let events = [("a", ask("a.1")), ("a", answer), ("ab", ask("ab.1")), ("e[0]/ab", begins)];
+    let events: Vec<_> =
+        events.into_iter().zip(2..).map(|((node, event), seq)| of_node(node, event, seq)).collect();
     append(&store, &lease, &[log("s1", 1..=1), events].concat()).await;
     let target = sessions(&store).target(&"s1".into()).await.unwrap();
-    let named = async |id: &str| match target.prompt(id, |_| true).await {
+    let named = async |name: &str| match target.prompt(name, |_| true).await {
         Ok(open) => open.prompt_id.to_string(),
         Err(error) => error.message,
     };
-    let found = [named("a.1").await, named("a.1.").await, named("a.1.2").await];
-    assert_eq!(found, ["question `a.1` is already answered: no", "a.1.2", "a.1.2"]);
+    let run = async |name: &str| match target.active_run(Some(name)).await {
+        Ok(run) => run.to_string(),
+        Err(error) => error.message,
+    };
+    let answered = "question `a.1` is already answered: no";
+    assert_eq!([named("a").await, named("a.1").await], [answered, answered]);
+    assert_eq!([named("ab").await, named("ab.1").await], ["ab.1", "ab.1"]);
+    assert_eq!([run("ab").await, run("e[0]/ab").await, run("ab.2").await], ["ab.2", "ab.2", "ab.2"]);
+    let none = "session `s1` has no active run `a`";
+    assert_eq!([named("ab.").await, run("a").await], ["session `s1` has no open question `ab.`", none]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -265,7 +265,7 @@ pub(crate) struct DecideArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the only open session of this folder
     #[arg(value_name = "ID", default_value = "@only", hide_default_value = true)]
     pub(crate) session: String,
-    /// Question ID or unique prefix; needed only if several ask for permission
+    /// Question ID, or its node; needed only if several ask for permission
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Option<String>,
 }
