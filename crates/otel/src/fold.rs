@@ -8,7 +8,10 @@ mod tasks;
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{Envelope, Event, NodePath, SessionId, SpanId, StopReason, Timestamp, TraceId, Usage};
+use inspan_protocol::{
+    Envelope, Event, NodePath, SessionId, SpanId, Spending, StopReason, Timestamp, TraceId, UnpricedTurns,
+    Usage,
+};
 
 use crate::{
     names::{event, own, span},
@@ -52,20 +55,15 @@ pub struct Trace {
     last_live: Timestamp,
     /// What the session waits for, if nothing can run.
     idle: Option<&'static str>,
+    unpriced_turns: UnpricedTurns,
     spent: UsageTotal,
     failure: Option<String>,
     is_over: bool,
 }
 
-/// What agents have used.
+/// What agents have used; nothing if none has said anything.
 #[derive(Debug, Default)]
-struct UsageTotal {
-    usage: Usage,
-    turns: u32,
-    /// Turns whose cost is known.
-    priced: u32,
-    cost_usd: f64,
-}
+struct UsageTotal(Option<(Usage, Spending)>);
 
 impl Trace {
     /// The trace of a session of which no event is known yet.
@@ -78,6 +76,7 @@ impl Trace {
             ended: Vec::new(),
             last_live: Timestamp::default(),
             idle: None,
+            unpriced_turns: UnpricedTurns::default(),
             spent: UsageTotal::default(),
             failure: None,
             is_over: false,

@@ -54,6 +54,11 @@ impl UnpricedTurns {
         self.0.is_empty()
     }
 
+    /// Whether this run is among them.
+    pub fn contains(&self, run: &RunId) -> bool {
+        self.0.contains(run)
+    }
+
     /// What the next event of a log adds to the sum of what agents spent; see [`Event::spent`].
     pub fn take(&mut self, event: &Event) -> Option<(Usage, Spending)> {
         match event {

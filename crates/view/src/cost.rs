@@ -93,7 +93,7 @@ pub struct ModelCost {
 #[derive(Clone, Debug, Default)]
 pub struct CostFold {
     runs: HashMap<RunId, AgentRun>,
-    /// The runs of each attempt that has not completed.
+    /// The runs of the agent that works on each node that has not completed.
     of_task: HashMap<NodePath, Vec<RunId>>,
     unpriced_turns: UnpricedTurns,
 }
@@ -130,37 +130,45 @@ impl CostFold {
                     run.spent += spent;
                 }
             }
-            Event::TaskComplete { result, .. } => {
-                let runs = task.as_ref().and_then(|task| self.of_task.remove(task)).unwrap_or_default();
-                let Some(model) = result.get("model").and_then(Value::as_str) else { return };
-                for run in runs {
-                    if let Some(run) = self.runs.get_mut(&run) {
-                        run.model = Some(model.to_owned());
-                    }
-                }
-            }
+            Event::TaskComplete { result, .. } => self.name_model(task.as_ref(), Some(result)),
+            // Another agent takes over, which may have another model.
+            Event::TaskAgent { result, .. } => self.name_model(task.as_ref(), result.as_deref()),
             _ => {}
         }
     }
 
-    /// The cost so far. `facts` has what is reserved and the budget, `forecast` what was expected.
-    pub fn cost(&self, graph: &Graph, facts: &Facts, forecast: Option<&Forecast>) -> Cost {
+    /// The runs of a node so far were of the model that its output names.
+    fn name_model(&mut self, task: Option<&NodePath>, result: Option<&Value>) {
+        let runs = task.and_then(|task| self.of_task.remove(task)).unwrap_or_default();
+        let Some(model) = result.and_then(|result| result.get("model")?.as_str()) else { return };
+        for run in runs {
+            if let Some(run) = self.runs.get_mut(&run) {
+                run.model = Some(model.to_owned());
+            }
+        }
+    }
+
+    /// The cost so far. `facts` has what is reserved and the budget, `forecast` what was expected. `is_cut` says that the
+    /// process of the session is gone: what the turns took that it was at is unknown.
+    pub fn cost(&self, graph: &Graph, facts: &Facts, forecast: Option<&Forecast>, is_cut: bool) -> Cost {
         let mut nodes: BTreeMap<String, (u32, Spending)> = BTreeMap::new();
         let mut models: BTreeMap<(&str, Option<&str>), (u32, Usage, Spending)> = BTreeMap::new();
         let (mut usage, mut spent) = (Usage::default(), Spending::default());
         let mut runs: Vec<(&RunId, &AgentRun)> = self.runs.iter().collect();
         // Sums of fractions depend on the order.
         runs.sort_unstable_by_key(|(id, _)| id.as_str());
-        for (_, run) in runs {
+        for (id, run) in runs {
+            let mut of_run = run.spent;
+            of_run.unpriced |= is_cut && self.unpriced_turns.contains(id);
             usage += run.usage;
-            spent += run.spent;
+            spent += of_run;
             let node = nodes.entry(run.place.clone()).or_default();
             node.0 += 1;
-            node.1 += run.spent;
+            node.1 += of_run;
             let model = models.entry((run.provider.as_str(), run.model.as_deref())).or_default();
             model.0 += 1;
             model.1 += run.usage;
-            model.2 += run.spent;
+            model.2 += of_run;
         }
         let budget = facts.budget(graph);
         Cost {
@@ -261,7 +269,7 @@ mod tests {
                 fold.apply(&envelope);
                 facts.apply(&graph, &envelope);
             }
-            insta::assert_snapshot!(name, lines(&fold.cost(&graph, &facts, None)));
+            insta::assert_snapshot!(name, lines(&fold.cost(&graph, &facts, None, false)));
         }
     }
 }

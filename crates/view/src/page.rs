@@ -28,6 +28,7 @@ use crate::{
     Commands, NodeRow, Permission, SessionView,
     entry::{self, DisplayStatus},
     look,
+    spent::SpendingTotal,
 };
 
 /// What is known of a session beside its events.
@@ -132,6 +133,15 @@ impl PageFold {
         entry.digest.took_ms()
     }
 
+    /// What was spent in all.
+    pub(crate) fn spent(&self, entry: &SessionEntry) -> SpendingTotal {
+        let mut spent = self.view.spent();
+        if entry.has_cut_turns() {
+            spent.lose_price();
+        }
+        spent
+    }
+
     /// The list entry as it was at the newest event of this fold. A process ran the session while events followed.
     pub fn entry(&self, session: &PageSession) -> SessionEntry {
         let mut entry = session.entry.clone();
@@ -226,10 +236,7 @@ impl PageFold {
         for row in &self.view.rows {
             *counts.entry(look::word(shown(row, status))).or_default() += 1;
         }
-        let mut spent = self.view.spent();
-        if entry.has_cut_turns() {
-            spent.lose_price();
-        }
+        let spent = self.spent(entry);
         let mut totals = json!({ "nodes": counts, "tokens": spent.tokens });
         match (spent.known_usd(), spent.known_part()) {
             (Some(usd), _) => totals["costUsd"] = json!(usd),

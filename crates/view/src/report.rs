@@ -77,7 +77,7 @@ impl Report {
         facts.extend(entry.digest.started_at.map(|at| ("started", format::moment(at))));
         let rested = format::idle_part(facts_of_run.rested());
         facts.extend(fold.duration_ms(&entry).map(|ms| ("took", format!("{}{rested}", format::millis(ms)))));
-        facts.extend(view.spent().text().map(|spent| ("spent", spent)));
+        facts.extend(fold.spent(&entry).text().map(|spent| ("spent", spent)));
         facts.extend(
             session
                 .record
@@ -266,7 +266,7 @@ mod tests {
             cost.apply(envelope);
             questions.apply(envelope);
         }
-        let cost = cost.cost(&recorded.graph, fold.view().run().state(), None);
+        let cost = cost.cost(&recorded.graph, fold.view().run().state(), None, false);
         Report::of(&fold, &recorded.session, &cost, &questions, &redactor)
     }
 

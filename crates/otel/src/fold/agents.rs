@@ -1,6 +1,8 @@
 //! Agent runs, their tool calls, and the model calls of providers whose calls our own code makes.
 
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, PromptKind, StopReason, Timestamp, Usage};
+use inspan_protocol::{
+    AgentError, Envelope, ErrorCode, Event, PromptKind, Spending, StopReason, Timestamp, Usage,
+};
 
 use super::{
     Trace, UsageTotal, Vendor,
@@ -30,24 +32,32 @@ pub(super) struct OpenAgentRun {
 }
 
 impl UsageTotal {
-    fn add(&mut self, usage: Usage, cost_usd: Option<f64>) {
-        self.usage += usage;
-        self.turns += 1;
-        if let Some(cost) = cost_usd {
-            self.priced += 1;
-            self.cost_usd += cost;
-        }
+    fn add(&mut self, (usage, spent): (Usage, Spending)) {
+        let sum = self.0.get_or_insert_default();
+        sum.0 += usage;
+        sum.1 += spent;
     }
 
     /// The cost, if that of every turn is known.
     pub(super) fn cost(&self) -> Option<f64> {
-        (self.turns > 0 && self.priced == self.turns).then_some(self.cost_usd)
+        self.0.filter(|(_, spent)| !spent.unpriced).map(|(_, spent)| spent.cost_usd)
+    }
+
+    /// The tokens.
+    pub(super) fn usage(&self) -> Usage {
+        self.0.unwrap_or_default().0
     }
 }
 
 impl Trace {
     pub(super) fn agent_event(&mut self, envelope: &Envelope) {
         let at = envelope.timestamp;
+        if let Some(spent) = self.unpriced_turns.take(&envelope.event) {
+            self.spent.add(spent);
+            if let Some(run) = envelope.event.run_id().and_then(|run| self.runs.get_mut(run.as_str())) {
+                run.spent.add(spent);
+            }
+        }
         match &envelope.event {
             Event::AgentStart { agent_name, run_id, provider, model, .. } => {
                 self.run_began(envelope, agent_name, run_id.as_str(), provider, model.as_deref());
@@ -80,9 +90,7 @@ impl Trace {
                 let result = (self.settings.content == Content::On).then(|| result.to_string());
                 self.tool_ended(run_id.as_str(), tool_use_id, result.as_deref(), *is_error, at);
             }
-            Event::AgentUsage { usage, cost_usd, run_id, .. } => {
-                self.used(envelope, run_id.as_str(), *usage, *cost_usd);
-            }
+            Event::AgentUsage { usage, run_id, .. } => self.used(envelope, run_id.as_str(), *usage),
             Event::AgentComplete { run_id, stop_reason, usage, .. } => {
                 self.run_ended(run_id.as_str(), *stop_reason, *usage, at);
             }
@@ -257,13 +265,11 @@ impl Trace {
     }
 
     /// The end of a turn. Its tokens are those of its model call, if it made one alone.
-    fn used(&mut self, envelope: &Envelope, run_id: &str, usage: Usage, cost_usd: Option<f64>) {
-        self.spent.add(usage, cost_usd);
+    fn used(&mut self, envelope: &Envelope, run_id: &str, usage: Usage) {
         if usage != Usage::default() {
             self.model_spoke(envelope, run_id);
         }
         let Some(run) = self.runs.get_mut(run_id) else { return };
-        run.spent.add(usage, cost_usd);
         let is_alone = std::mem::take(&mut run.calls) == 1;
         run.ready = None;
         self.end_chat(run_id, envelope.timestamp, None, is_alone.then_some(&usage));
@@ -272,7 +278,7 @@ impl Trace {
     fn run_ended(&mut self, run_id: &str, reason: StopReason, usage: Usage, at: Timestamp) {
         self.end_chat(run_id, at, None, None);
         let Some(run) = self.runs.remove(run_id) else { return };
-        let usage = if usage == Usage::default() { run.spent.usage } else { usage };
+        let usage = if usage == Usage::default() { run.spent.usage() } else { usage };
         let Some(open) = self.open.get_mut(&run.place) else { return };
         set_usage(&mut open.attributes, &usage);
         if let Some(cost) = run.spent.cost() {

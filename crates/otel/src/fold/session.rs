@@ -84,7 +84,7 @@ impl Trace {
         };
         if let Some(open) = self.open.get_mut(&SpanSubject::Session) {
             open.attributes.set(own::OUTCOME, word.as_str());
-            set_usage(&mut open.attributes, &self.spent.usage);
+            set_usage(&mut open.attributes, &self.spent.usage());
             if let Some(cost) = self.spent.cost() {
                 open.attributes.set(own::COST, cost);
             }

@@ -146,7 +146,11 @@ impl Watch {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
         let fold = self.folded(&self.derived.cost, until, CostFold::apply, CostFold::clone).await?;
         let forecast = self.forecast().await;
-        self.read(at, |page, _| fold.cost(&self.flow.graph, page.view().run().state(), forecast)).await
+        self.read(at, |page, session| {
+            let is_cut = page.entry(session).has_cut_turns();
+            fold.cost(&self.flow.graph, page.view().run().state(), forecast, is_cut)
+        })
+        .await
     }
 
     /// What is expected from earlier sessions of the flow; `None` without any.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::shown;
-use crate::{AgentActivity, NodeRow, entry::DisplayStatus};
+use crate::{AgentActivity, AgentView, NodeRow, entry::DisplayStatus};
 
 /// One node.
 #[serde_with::skip_serializing_none]
@@ -155,13 +155,24 @@ impl PageNode {
             denied: row.denied.clone(),
             warnings: row.warnings.clone(),
             tokens: row.spent.tokens,
-            cost_usd: row.spent.known_usd(),
+            cost_usd: row.spent.known_usd().filter(|_| !is_cut(row, session)),
             by: row.by.clone(),
             agent,
             output: row.output.clone(),
             frames,
         }
     }
+}
+
+/// Whether the process of the session is gone while an agent was at work in this node: what its turn took is unknown.
+fn is_cut(row: &NodeRow, session: DisplayStatus) -> bool {
+    let is_gone = matches!(session, DisplayStatus::Interrupted | DisplayStatus::Continued);
+    let of_frames = || row.frames.values().flat_map(|frame| &frame.rows).any(|row| is_cut(row, session));
+    let has_turn =
+        |agent: &AgentView| !matches!(agent.doing, AgentActivity::Listening { .. } | AgentActivity::Ended);
+    is_gone
+        && row.status_at_rest == NodeStatus::Running
+        && (row.agent.as_deref().is_some_and(has_turn) || of_frames())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
