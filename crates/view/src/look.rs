@@ -135,10 +135,10 @@ pub fn answers(question: &Prompt) -> Option<String> {
     }
     match (&question.default, question.deadline) {
         (Some(default), Some(at)) => {
-            parts.push(format!("`{}` at {}", clean(default), format::clock(at)));
+            parts.push(format!("`{}` at {}", clean(default), format::moment(at)));
         }
         (Some(default), None) => parts.push(format!("default `{}`", clean(default))),
-        (None, Some(at)) => parts.push(format!("until {}", format::clock(at))),
+        (None, Some(at)) => parts.push(format!("until {}", format::moment(at))),
         (None, None) => {}
     }
     (!parts.is_empty()).then(|| parts.join("; "))

@@ -262,7 +262,7 @@ fn progress(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             let mut line = new(Tone::Warning, "…");
             line.push(Tone::Plain, "waiting for a usage limit");
             if let Some(until) = until {
-                line.push(Tone::Plain, &format!(" until {}", format::clock(*until)));
+                line.push(Tone::Plain, &format!(" until {}", format::moment(*until)));
             }
             line
         }
@@ -442,8 +442,9 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             (Tone::Warning, "!", format!("channel {}: {}", clean(name), clean(error)))
         }
         Event::LimitWait { provider, until } => {
-            let text = format!("usage limit of {}; waiting until {}", clean(provider), format::clock(*until));
-            (Tone::Warning, "…", text)
+            // A weekly limit ends on another day.
+            let until = format::moment(*until);
+            (Tone::Warning, "…", format!("usage limit of {}; waiting until {until}", clean(provider)))
         }
         Event::BudgetExceeded { limit, .. } => (Tone::Bad, "!", format!("budget exceeded: {}", clean(limit))),
         Event::Log { level, message, .. } => match level {

@@ -172,8 +172,13 @@ impl SessionView {
             if frame.open.take().is_none() {
                 return;
             }
-            frame.duration_ms =
-                frame.started.and_then(|began| envelope.timestamp.since(began).as_millis().try_into().ok());
+            frame.duration_ms = match &envelope.event {
+                // The time in which no process ran the session does not count.
+                Event::FrameComplete { duration_ms, .. } => Some(*duration_ms),
+                _ => frame
+                    .started
+                    .and_then(|began| envelope.timestamp.since(began).as_millis().try_into().ok()),
+            };
             frame.status = match &envelope.event {
                 Event::FrameFailed { error, .. } => {
                     frame.error = Some(Box::new(error.clone()));
