@@ -125,7 +125,10 @@ impl Parent {
         if self.tries_failures_again {
             reusable.try_failures_again(graph);
         }
-        self.again.iter().chain(&self.also_again).for_each(|place| reusable.run_again(place.clone()));
+        // What this session was asked for runs, unless the other was asked for the same: then it goes on with that.
+        let asked = if now.only == graph.only { &[][..] } else { &now.only };
+        let again = self.again.iter().chain(&self.also_again).chain(asked);
+        again.for_each(|place| reusable.run_again(place.clone()));
         reusable
     }
 }

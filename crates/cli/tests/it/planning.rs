@@ -175,6 +175,9 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     let body = run_parts(folder, &["--only", "each/review"]);
     assert_eq!(runs(folder), "review-x review-y");
     assert_eq!(statuses(&body)["last"], json!("skipped"));
+    // What a part has done is reused by the sessions that follow it.
+    inspan(folder, &["fork", "@last"]).expect(0);
+    assert_eq!(runs(folder), "");
     let skipped = inspan(folder, &["why", "@last", "last"]);
     assert!(skipped.stdout.contains("only other nodes were to run (`--only`)"), "{}", skipped.stdout);
     refused(
@@ -208,6 +211,47 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     runs(folder);
     run_parts(folder, &["--only", "s/each/review"]);
     assert_eq!(runs(folder), "review-x review-y");
+}
+
+const TWO_LISTS: &str = "
+flow: { name: two }
+nodes:
+  - { id: gate, type: constant, input: { value: 1 } }
+  - id: docs
+    type: control.foreach
+    dependsOn: [gate]
+    input: { items: [x, y], as: file, maxConcurrency: 1 }
+    body:
+      outputs: { all: '{{ write.stdout }}' }
+      nodes: [{ id: write, type: exec, input: { argv: [sh, -c, 'echo docs-$0 >> runs; test ! -e broken-$0', '{{ file }}'] } }]
+  - id: code
+    type: control.foreach
+    input: { items: [z], as: file }
+    body:
+      outputs: { all: '{{ write.stdout }}' }
+      nodes: [{ id: write, type: exec, input: { argv: [sh, -c, 'echo code-$0 >> runs', '{{ file }}'] } }]
+";
+
+#[test]
+fn a_part_does_not_enter_what_it_does_not_need_and_is_resumed_without_what_it_has_done() {
+    let folder = flow_folder(TWO_LISTS);
+    let folder = folder.path();
+    run_parts(folder, &["--session-id", "whole"]);
+    assert_eq!(runs(folder), "docs-x docs-y code-z");
+    // The other list has changed, and is not asked for: none of its nodes could give what it declares.
+    fs::write(folder.join("flow.yaml"), TWO_LISTS.replace("echo code-", "echo new-")).unwrap();
+    let part = run_parts(folder, &["--only", "docs"]);
+    assert_eq!((runs(folder).as_str(), &statuses(&part)["code"]), ("docs-x docs-y", &json!("skipped")));
+    // In the newest session nothing has opened the list: an older one is reused.
+    run_parts(folder, &["--only", "gate"]);
+    run_parts(folder, &["--only", "docs/write"]);
+    assert_eq!(runs(folder), "docs-x docs-y");
+    fs::write(folder.join("broken-y"), "").unwrap();
+    inspan(folder, &["run", "--only", "docs", "--session-id", "fails"]).expect(1);
+    assert_eq!(runs(folder), "docs-x docs-y");
+    fs::remove_file(folder.join("broken-y")).unwrap();
+    let resumed = inspan(folder, &["resume", "fails"]);
+    assert_eq!((resumed.code, runs(folder).as_str()), (Some(0), "docs-y"), "{}", resumed.stderr);
 }
 
 #[test]

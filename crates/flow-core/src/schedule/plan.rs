@@ -348,7 +348,6 @@ impl Run {
         let (reusable, path) = self.before(at)?;
         let task = reusable.tasks.get(&path)?;
         let why = match self.why(&self.attempt(at, 1)) {
-            _ if self.selected(at).is_asked_for() => ReuseReason::Asked,
             // A node that runs frames begins again to take over what they have left.
             ReuseDecision::Runs(ReuseReason::Unfinished) if task.output.is_some() => return None,
             ReuseDecision::Runs(why) => why,

@@ -115,7 +115,8 @@ impl Run {
             actions.push(Action::Emit { task: Some(path), event });
             return;
         }
-        if is_left_out(selected, node.kind, || self.can_reuse_frames(&attempt)) {
+        // In frames that are entered for their outputs alone nothing runs, so a node that gives none needs none.
+        if is_left_out(selected, node.kind, || self.is_needed(task) && self.can_reuse_frames(&attempt)) {
             return actions.push(self.skip(task, SkipReason::NotSelected));
         }
         if may_wait && self.ends_before(task) {

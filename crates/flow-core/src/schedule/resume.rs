@@ -186,7 +186,7 @@ impl Run {
         let has_begun =
             self.facts.node(task).attempt > 0 || self.facts.frames[task.frame].attempts_before > 0;
         let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
-        if has_begun || !is_agent || self.selected(task).is_asked_for() {
+        if has_begun || !is_agent {
             return &[];
         }
         let left = self.before(task).and_then(|(reusable, path)| reusable.task(&path));

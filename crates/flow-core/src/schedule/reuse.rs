@@ -347,18 +347,13 @@ impl Run {
     /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
     /// run again. Else its output is computed from the outputs of its frames.
     fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        self.same_flow
-            && !reusable.runs_again_within(before)
-            && matches!(self.selected(at), Selected::All | Selected::No)
+        self.same_flow && !reusable.runs_again_within(before) && self.selected(at) != Selected::Around
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
     /// that was interrupted.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
         let at = attempt.node;
-        if self.selected(at).is_asked_for() {
-            return None;
-        }
         let (reusable, before) = self.before(at)?;
         let task = reusable.task(&before)?;
         let runs_frames = self.facts.spec(&self.graph, at).kind == NodeKind::Frames;

@@ -53,6 +53,17 @@ impl Run {
         }
     }
 
+    /// Whether a node that was asked for needs the output of a task, or of a node in its frames, or one after it.
+    pub(super) fn is_needed(&self, task: TaskRef) -> bool {
+        let place = self.facts.path(&self.graph, task).place();
+        let needed = |node| self.graph.needs(node).into_iter().flat_map(|(_, before)| before);
+        self.graph
+            .only
+            .iter()
+            .flat_map(needed)
+            .any(|needed| place.is_within(&needed) || needed.is_within(&place))
+    }
+
     /// Whether a frame runs only a part of its nodes: what it declares to give may not exist.
     pub(super) fn is_partial(&self, frame: FrameIx) -> bool {
         match self.facts.frames[frame].owner {
@@ -97,12 +108,7 @@ impl Plan {
 
     fn missing_for(&self, graph: &Graph, node: &NodePath) -> Option<Missing> {
         let missing = |needs: &NodePath, cause| Missing { node: node.clone(), needs: needs.clone(), cause };
-        for needs in graph.reads(node) {
-            if selected(&graph.only, &needs).is_asked_for() {
-                continue;
-            }
-            let before: BTreeSet<NodePath> =
-                graph.before(&needs).into_iter().chain([needs.clone()]).collect();
+        for (needs, before) in graph.needs(node) {
             for planned in &self.nodes {
                 let place = planned.path.place();
                 if !before.iter().any(|before| place.is_within(before)) {
@@ -121,9 +127,19 @@ impl Plan {
             matches!(decision, ReuseDecision::Runs(_) | ReuseDecision::Undecided | ReuseDecision::Asks)
         };
         let mut own = self.nodes.iter().filter(|planned| planned.path.place().is_within(node)).peekable();
-        // Empty frames have no nodes that a plan could show.
-        let is_skipped = own.peek().is_some() && !own.any(|planned| runs(planned.decision));
-        is_skipped.then(|| missing(node, None))
+        if own.peek().is_some() {
+            return (!own.any(|planned| runs(planned.decision))).then(|| missing(node, None));
+        }
+        // Empty frames have no nodes that a plan could show. Where no frames are opened, nothing in them runs.
+        self.nodes.iter().find_map(|planned| {
+            let around = planned.path.place();
+            match planned.decision {
+                _ if !node.is_within(&around) => None,
+                ReuseDecision::Omitted(why) => Some(missing(&around.clone(), Some((around, why)))),
+                ReuseDecision::Skipped => Some(missing(node, None)),
+                _ => None,
+            }
+        })
     }
 
     /// Why a node cannot be run again with all before it reused: a node before it that would run.
@@ -207,6 +223,18 @@ impl Graph {
             found.push((body, node));
         }
         found
+    }
+
+    /// The places whose outputs a node that was asked for reads, each with all that leads to it and itself. One that was asked
+    /// for too runs, and is none.
+    fn needs(&self, node: &NodePath) -> Vec<(NodePath, BTreeSet<NodePath>)> {
+        let of_others =
+            self.reads(node).into_iter().filter(|read| !selected(&self.only, read).is_asked_for());
+        let with_before = |read: NodePath| {
+            let before = self.before(&read).into_iter().chain([read.clone()]).collect();
+            (read, before)
+        };
+        of_others.map(with_before).collect()
     }
 
     /// The places that lead to a node by edges, those that lead to a node around it included.

@@ -145,6 +145,7 @@ impl Search<'_> {
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
         let parent = Parent {
             again: self.args.from.clone(),
+            also_again: self.args.only.clone(),
             // What was raised in that session does not outlive a limit that this call sets, even if the flow has the same.
             budget: BudgetChange::all(&self.args.budget),
             ..Parent::new(entry.session.clone(), entry.digest.last_seq, ParentKind::Fork)
