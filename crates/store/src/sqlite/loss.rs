@@ -200,7 +200,8 @@ fn rebuild_entries(connection: &Connection) -> Result<(), Fault> {
             Err(fault) if !fault.is_damage() => return Err(fault),
             _ => {}
         }
-        session.digest = digest;
+        // An event that cannot be read here may be one of a newer program, which goes on after it.
+        session.digest = SessionFacts { last_seq: count(session.last_seq), ..digest };
         session.update_end(connection)?;
         if session.owner.is_none() {
             session.clear_owner(connection)?;

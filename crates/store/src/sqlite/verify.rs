@@ -231,10 +231,11 @@ fn look(
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    // The entry of a session that ended with an older program does not have how long it took.
+    // The entry that an older program wrote does not have how long the session took, and whether tokens are unknown.
     let kept = |digest: SessionFacts| {
         let duration_ms = session.digest.duration_ms.and(digest.duration_ms);
-        SessionFacts { duration_ms, ..digest }
+        let uncounted = session.digest.uncounted && digest.uncounted;
+        SessionFacts { duration_ms, uncounted, ..digest }
     };
     if digest.is_some_and(|digest| kept(digest) != session.digest) {
         report.find(Some(&session.id), StoreProblem::Digest);

@@ -2,14 +2,15 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use inspan_protocol::{SessionId, Timestamp};
+use inspan_protocol::{SessionId, Timestamp, Usage};
 use rusqlite::Connection;
+use serde_json::json;
 
 use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Finding, Gc, Lease, Owner, RunStore, Select, StoreError, StoreProblem,
     sqlite::marks,
-    tests::samples::{at, event, events, note, text},
+    tests::samples::{at, end, event, events, note, text},
 };
 use inspan_protocol::Command;
 
@@ -192,6 +193,26 @@ async fn every_harm_to_a_row_is_named() {
     }
 }
 
+/// An older program wrote less into the entry of a session.
+#[tokio::test]
+async fn the_entry_of_an_older_program_is_sound() {
+    let place = TestFolder::new();
+    let store = place.open();
+    let lease = start(&store, "run-1").await;
+    let uncounted =
+        json!({ "type": "agent:usage", "runId": "run", "usage": Usage::default(), "costUsd": null });
+    let log = [events("run-1", 1..=1), vec![note("run-1", 2, uncounted), event("run-1", 3, end())]].concat();
+    append(&store, &lease, &log).await.unwrap();
+    let digest = store.entry(&lease.session).await.unwrap().digest;
+    assert!(digest.uncounted && digest.duration_ms.is_some());
+    let older = "UPDATE sessions SET digest = json_remove(digest, '$.uncounted', '$.durationMs')";
+    place.raw().execute_batch(older).unwrap();
+    assert_eq!(store.verify().await.unwrap().findings, []);
+    let wrong = "UPDATE sessions SET digest = json_set(digest, '$.costUsd', 1.5)";
+    place.raw().execute_batch(wrong).unwrap();
+    assert_eq!(store.verify().await.unwrap().findings, [finding("run-1", StoreProblem::Digest)]);
+}
+
 #[tokio::test]
 async fn a_reader_in_the_middle_sees_harm_behind_it_only() {
     let place = TestFolder::new();
@@ -365,6 +386,19 @@ async fn accepting_the_loss_writes_a_list_entry_anew() {
     let store = SqliteStore::open(&place.path, &SqliteOptions::default().accept_loss()).unwrap();
     assert_eq!(store.entry(&id).await, Ok(sound));
     assert!(store.verify().await.unwrap().is_sound());
+}
+
+/// Such as one of a newer program, which goes on after it.
+#[tokio::test]
+async fn an_event_that_cannot_be_read_does_not_shorten_the_entry_that_is_written_anew() {
+    let place = TestFolder::new();
+    let store = place.open();
+    let id = fill(&store, "run-1", 5).await;
+    let sql = "UPDATE events SET body = '{}' WHERE seq = 5; UPDATE sessions SET digest = '{'";
+    place.raw().execute_batch(sql).unwrap();
+    drop(store);
+    let store = SqliteStore::open(&place.path, &SqliteOptions::default().accept_loss()).unwrap();
+    assert_eq!(store.entry(&id).await.unwrap().digest.last_seq, 5);
 }
 
 /// What earlier versions wrote for a moment after the year 9999 does not parse as one, and is still read.
