@@ -5,6 +5,8 @@
 //! delivery is sent again with the same id, and nothing is left out. A channel that is down waits longer each time, and
 //! disturbs no other channel and no session.
 
+mod gathering;
+mod pause;
 mod worker;
 
 use std::{

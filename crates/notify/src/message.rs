@@ -53,21 +53,25 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Message {
-    /// The notices of a session. What is most pressing comes first; of many, some are only counted.
+    /// The notices of a session. What is most pressing comes first; of many, some are only counted. `is_more` says whether
+    /// a failure of the session is told of already.
     pub(crate) fn of_session(
         id: String,
         channel: &str,
         session: &SessionId,
         flow: &str,
         mut notices: Vec<Notice>,
+        is_more: bool,
         url: Option<String>,
     ) -> Self {
         notices.sort_by_key(|notice| (notice.kind, notice.seq));
+        let failures = failures(&notices, is_more);
         let more = notices.len().saturating_sub(SHOWN);
         notices.truncate(SHOWN);
-        let title = match notices.as_slice() {
-            [only] if more == 0 => format!("{flow}: {}", only.title),
-            shown => format!(
+        let title = match (failures, notices.as_slice()) {
+            (Some(failures), _) => format!("{flow}: {failures}"),
+            (None, [only]) if more == 0 => format!("{flow}: {}", only.title),
+            (None, shown) => format!(
                 "{flow}: {} and {} more",
                 shown.first().map_or("", |first| &first.title),
                 shown.len() - 1 + more
@@ -172,6 +176,18 @@ impl Message {
         let end = text.floor_char_boundary(most.saturating_sub('…'.len_utf8()));
         format!("{}…", &text[..end])
     }
+}
+
+/// Several failures within one node and nothing else, in words.
+fn failures(notices: &[Notice], is_more: bool) -> Option<String> {
+    let node_of = |notice: &Notice| {
+        let part = notice.node.as_ref().filter(|_| notice.kind == NoticeKind::Failure)?.parts().next()?;
+        part.index.map(|_| part.node.to_owned())
+    };
+    let node = node_of(notices.first()?)?;
+    let is_one = notices.len() > 1 && notices.iter().all(|notice| node_of(notice).as_ref() == Some(&node));
+    let more = if is_more { " more" } else { "" };
+    is_one.then(|| format!("{}{more} failures in `{node}`", notices.len()))
 }
 
 fn put(text: &mut String, line: &str) {

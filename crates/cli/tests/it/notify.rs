@@ -10,6 +10,7 @@ use crate::processes::until;
 use crate::program::{Ran, folder_with, inspan, program, ran};
 use receiver::{Answer, Received, Receiver};
 
+mod gathering;
 mod receiver;
 mod secrets;
 mod server;

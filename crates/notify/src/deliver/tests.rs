@@ -1,15 +1,14 @@
-//! The end of a delivery, against a channel whose program is slow.
+//! What is sent when, and the end of a delivery, against a channel whose program may be slow.
 
 use std::{fs, path::Path};
 
 use inspan_engine::SystemClock;
-use inspan_protocol::Command;
-use inspan_protocol::{Envelope, EventContext};
+use inspan_protocol::{AgentError, Command, Envelope, ErrorCode, EventContext, NodePath};
 use inspan_store::{Batch, FlowSource, Lease, MemoryStore, Parent, ParentKind, SessionRecord};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::ledger::CursorKey;
+use crate::{ledger::CursorKey, message::Message};
 
 /// One channel for all flows.
 struct OneChannel(FolderChannel);
@@ -27,28 +26,53 @@ impl ChannelSource for OneChannel {
     }
 }
 
-/// A session that asks a question.
-async fn ask(store: &MemoryStore, id: &str) -> Lease {
+/// A session that this process runs.
+async fn begin(store: &MemoryStore, id: &str) -> Lease {
     let moment = Timestamp::from_millis(1);
     let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
     let record = SessionRecord::new(id.into(), flow, Map::new(), moment);
-    let lease = store.create(&record, &Owner::of_process(), moment).await.unwrap();
-    let event = json!({ "type": "session:prompt", "promptId": "p", "prompt": "Go?", "kind": "input", "deadline": moment });
-    let event = serde_json::from_value(event).unwrap();
-    let event = Arc::new(Envelope::new(EventContext::session(id.into()), 1, moment, event));
-    store.append(&lease, Batch { events: &[event], ..Batch::default() }).await.unwrap();
+    store.create(&record, &Owner::of_process(), moment).await.unwrap()
+}
+
+async fn append(store: &MemoryStore, lease: &Lease, seq: u64, at: Timestamp, node: &str, event: Value) {
+    let context = EventContext::session(lease.session.clone()).with_task(NodePath::new(node));
+    let event = Arc::new(Envelope::new(context, seq, at, serde_json::from_value(event).unwrap()));
+    store.append(lease, Batch { events: &[event], ..Batch::default() }).await.unwrap();
+}
+
+/// A session that asks a question.
+async fn ask(store: &MemoryStore, id: &str) -> Lease {
+    let (lease, moment) = (begin(store, id).await, Timestamp::from_millis(1));
+    let mut asks = question("p");
+    asks["deadline"] = json!(moment);
+    append(store, &lease, 1, moment, "gate", asks).await;
     lease
 }
 
+fn question(id: &str) -> Value {
+    json!({ "type": "session:prompt", "promptId": id, "prompt": "Go?", "kind": "input" })
+}
+
+/// A clock that the test sets, in seconds.
+#[derive(Default)]
+struct SetClock(AtomicU64);
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::default() + Duration::from_secs(1_000_000 + self.0.load(Ordering::Relaxed))
+    }
+}
+
 /// Deliveries to a channel whose program is a script.
-async fn delivery(store: MemoryStore, script: &str, folder: &Path) -> Delivery {
-    let settings = json!({ "type": "command", "argv": ["sh", "-c", script] });
+async fn delivery(store: Arc<MemoryStore>, script: &str, folder: &Path) -> Delivery {
+    let on = ["question", "failure", "limit"];
+    let settings = json!({ "type": "command", "argv": ["sh", "-c", script], "on": on });
     let settings = ChannelSettings::read(settings.as_object().cloned().unwrap()).unwrap();
     let (name, origin) = ("slow".to_owned(), "inspan.toml".to_owned());
     let ledger = Ledger::at(&folder.join("notify"));
     ledger.since(&name, &origin, Timestamp::from_millis(0)).await.unwrap();
     Delivery {
-        store: Arc::new(store),
+        store,
         ledger,
         source: Arc::new(OneChannel(FolderChannel { name, origin, settings })),
         commands: Arc::default(),
@@ -68,7 +92,7 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     let store = MemoryStore::new();
     ask(&store, "a").await;
     ask(&store, "b").await;
-    let delivery = delivery(store, &script, folder.path()).await;
+    let delivery = delivery(store.into(), &script, folder.path()).await;
     let count = || fs::read_to_string(&sent).unwrap_or_default().matches("Go?").count();
     let left = deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(3)).await;
     let named = Undelivered { channels: vec!["slow".to_owned()], ..Undelivered::default() };
@@ -94,7 +118,7 @@ async fn a_question_is_announced_as_it_can_be_answered() {
     store.create(&next, &Owner::of_process(), Timestamp::from_millis(1)).await.unwrap();
     let reply = Command::Reply { prompt: "p".into(), content: "so".to_owned(), choice: None };
     store.post(&"answered".into(), &reply, Timestamp::from_millis(1)).await.unwrap();
-    let delivery = delivery(store, &format!("cat >> '{}'", sent.display()), folder.path()).await;
+    let delivery = delivery(store.into(), &format!("cat >> '{}'", sent.display()), folder.path()).await;
     deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
     let said = fs::read_to_string(&sent).unwrap();
     let has = ["inspan resume late", "its time was up at", "expires at", "inspan reply"];
@@ -111,7 +135,7 @@ async fn others_do_not_wait_for_a_delivery_that_fails_again_and_again() {
     for id in ["a", "b"] {
         ask(&store, id).await;
     }
-    let mut delivery = delivery(store, &format!("cat >> '{}'", sent.display()), folder.path()).await;
+    let mut delivery = delivery(store.into(), &format!("cat >> '{}'", sent.display()), folder.path()).await;
     delivery.warn = Arc::new(|_| {});
     let key =
         CursorKey { channel: "slow".to_owned(), session: "a".into(), created_at: Timestamp::from_millis(1) };
@@ -136,4 +160,95 @@ async fn others_do_not_wait_for_a_delivery_that_fails_again_and_again() {
     // One refusal does not give up what failed otherwise before.
     let refused = delivery.ledger.failed(&key, later, true).await.unwrap();
     assert_eq!((refused.attempts, refused.refusals), (6, 1));
+}
+
+/// The messages that a channel was sent: the title of each, and how many notices it lists.
+fn titles(sent: &Path) -> Vec<(String, usize)> {
+    let sent = fs::read_to_string(sent).unwrap_or_default();
+    let messages = serde_json::Deserializer::from_str(&sent).into_iter::<Message>().map_while(Result::ok);
+    messages.map(|message| (message.title, message.notices.len())).collect()
+}
+
+async fn wait_for(sent: &Path, messages: usize) {
+    let is_there = async {
+        while titles(sent).len() < messages {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), is_there).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_that_follow_the_first_are_gathered_until_their_time_a_question_or_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let store = Arc::new(MemoryStore::new());
+    let lease = begin(&store, "s").await;
+    let script = format!("cat >> '{}'", sent.display());
+    let mut delivery = delivery(Arc::clone(&store), &script, folder.path()).await;
+    let clock = Arc::new(SetClock::default());
+    delivery.clock = Arc::clone(&clock) as Arc<dyn Clock>;
+    let fails = async |seq, at| {
+        clock.0.store(at, Ordering::Relaxed);
+        let error = AgentError::new(ErrorCode::Process, "it broke");
+        let event = json!({ "type": "task:failed", "taskId": "work", "error": error, "willRetry": false });
+        append(&store, &lease, seq, clock.now(), &format!("tickets[{seq}]/work"), event).await;
+    };
+    fails(1, 0).await;
+    let running = deliver(delivery.clone(), Scope::Session("s".into()));
+    wait_for(&sent, 1).await;
+    let left = async || deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(60)).await;
+    // Its program has written, and has not ended yet.
+    while left().await != Undelivered::default() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    fails(2, 50).await;
+    fails(3, 55).await;
+    // What another process gathers is not left.
+    assert_eq!((left().await, titles(&sent).len()), (Undelivered::default(), 1));
+    clock.0.store(60, Ordering::Relaxed);
+    wait_for(&sent, 2).await;
+    fails(4, 70).await;
+    append(&store, &lease, 5, clock.now(), "gate", question("p")).await;
+    wait_for(&sent, 3).await;
+    for seq in 6..9 {
+        fails(seq, 80).await;
+    }
+    assert_eq!(running.finish(Duration::from_secs(30)).await, Undelivered::default());
+    let expected = [
+        ("oxen: `tickets[1]/work` failed", 1),
+        ("oxen: 2 more failures in `tickets`", 2),
+        ("oxen: `gate` asks a question and 1 more", 2),
+        ("oxen: 3 more failures in `tickets`", 3),
+    ];
+    assert_eq!(titles(&sent), expected.map(|(title, listed)| (title.to_owned(), listed)));
+}
+
+#[tokio::test]
+async fn a_limit_is_told_once_for_a_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let store = Arc::new(MemoryStore::new());
+    let lease = begin(&store, "s").await;
+    let script = format!("cat >> '{}'", sent.display());
+    let delivery = delivery(Arc::clone(&store), &script, folder.path()).await;
+    let now = SystemClock.now();
+    let meets = async |seq, lifted| {
+        let until = now + Duration::from_secs(lifted);
+        let event = json!({ "type": "limit:wait", "provider": "claude", "until": until });
+        append(&store, &lease, seq, now, "work", event).await;
+    };
+    let listed = async || {
+        deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(60)).await;
+        titles(&sent).into_iter().map(|(_, listed)| listed).collect::<Vec<_>>()
+    };
+    for seq in 1..9 {
+        meets(seq, 7_200 + seq).await;
+    }
+    assert_eq!(listed().await, [1]);
+    // It is met again, and then another one.
+    meets(9, 7_000).await;
+    assert_eq!(listed().await, [1]);
+    meets(10, 18_000).await;
+    assert_eq!(listed().await, [1, 1]);
 }

@@ -16,17 +16,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Delivery;
+use super::{
+    Delivery,
+    gathering::Gathering,
+    pause::{FIRST_WAIT, Pause, wait_after},
+};
 use crate::{
     ledger::{Cursor, CursorKey, Holder, LedgerError, Settled},
     message::Message,
     notice::{EVENTS, Notice, NoticeKind, id_of, id_of_loss},
-    send::{Listener, NotificationChannel, SendError},
+    send::{Listener, NotificationChannel},
 };
 
-/// The waits after a failure.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 /// How long it takes to look again at a session that another process delivers.
 const BUSY: Duration = Duration::from_secs(2);
 /// How long it takes to try a session again that cannot be read.
@@ -83,6 +84,8 @@ struct WorkerState {
     unsent: BTreeSet<SessionId>,
     /// Those with something that another deliverer is to send, as far as it was looked at.
     held: BTreeSet<SessionId>,
+    /// When what each session with news has to tell is sent.
+    gatherings: BTreeMap<SessionId, Gathering>,
     /// Whether something was given up, if only for some receivers.
     has_given_up: bool,
 }
@@ -93,6 +96,8 @@ enum DeliveryOutcome {
     Settled(DeliveryProgress),
     /// Another deliverer has it. Whether it has something to send is looked at only at the end.
     Busy { is_pending: bool },
+    /// What there is to send is sent after this time, with what comes until then.
+    Gathers(Duration),
     /// The session was deleted.
     Gone,
     /// The channel is down: all that it is to send waits for its next attempt.
@@ -219,6 +224,11 @@ impl Worker {
                         pause = pause.or_after(BUSY);
                         break;
                     }
+                    Ok(DeliveryOutcome::Gathers(left)) => {
+                        self.state().held.remove(&session);
+                        pause = pause.or_after(left);
+                        break;
+                    }
                     Ok(DeliveryOutcome::Gone) => {
                         let mut state = self.state();
                         // Another one may have its id by now.
@@ -299,6 +309,11 @@ impl Worker {
         };
         let last = entry.digest.last_seq;
         if cursor.next <= last {
+            let left = self.gather(session, &cursor, &entry).await?;
+            // Who ends now sends what there is.
+            if !left.is_zero() && !self.closing.is_cancelled() && self.until.is_none() {
+                return Ok(DeliveryOutcome::Gathers(left));
+            }
             let (notices, end) = self.notices(session, &cursor, &entry).await?;
             if !notices.is_empty() {
                 // What follows the newest notice is not recorded: a power cut may take events that are no facts, and others
@@ -333,6 +348,7 @@ impl Worker {
             Err(error) => return Err(error.into()),
         };
         let has_events = cursor.next <= entry.digest.last_seq
+            && self.gather(&key.session, &cursor, &entry).await?.is_zero()
             && !self.notices(&key.session, &cursor, &entry).await?.0.is_empty();
         Ok(has_events || self.owes_loss(&cursor, &entry))
     }
@@ -344,6 +360,55 @@ impl Worker {
             && self.channel.settings.on.contains(&NoticeKind::Failure)
     }
 
+    /// Looks at the new events of a session. Gives how long more is gathered before they are sent.
+    async fn gather(
+        &self,
+        session: &SessionId,
+        cursor: &Cursor,
+        entry: &SessionEntry,
+    ) -> Result<Duration, WorkerFault> {
+        let (known, settled) = {
+            let mut state = self.state();
+            (state.gatherings.remove(session), state.settled.get(session).map_or(0, |settled| settled.seq))
+        };
+        // What was settled since the last delivery had nothing in it, and is not recorded.
+        let next = cursor.next.max(settled + 1);
+        let read = async |from| self.delivery.store.read(session, from, Select::Names(EVENTS)).await;
+        let (mut gathering, events) = match known {
+            Some(gathering) => {
+                let events = read(gathering.seen + 1).await?;
+                (gathering, events)
+            }
+            None if read(next).await?.iter().all(|envelope| self.kind(envelope).is_none()) => {
+                return Ok(Duration::ZERO);
+            }
+            // What was sent before says when more is.
+            None => (Gathering::default(), read(1).await?),
+        };
+        let last = entry.digest.last_seq;
+        for envelope in events.iter().filter(|envelope| envelope.seq <= last) {
+            if let Some(kind) = self.kind(envelope) {
+                gathering.add(envelope, kind);
+            }
+        }
+        gathering.seen = last;
+        gathering.settle(next);
+        // What was being sent is sent again, and nobody waits for what will not go on.
+        let goes_on = match DisplayStatus::of(entry) {
+            DisplayStatus::Running => true,
+            DisplayStatus::Waiting => entry.owner.is_some(),
+            _ => false,
+        };
+        let left = match cursor.until {
+            None if goes_on => gathering.left(self.delivery.clock.now()),
+            _ => Duration::ZERO,
+        };
+        if goes_on || gathering.first().is_some() {
+            self.state().gatherings.insert(session.clone(), gathering);
+        }
+        Ok(left)
+    }
+
     /// What the next delivery of a session's events has in it, and the event up to which it goes.
     async fn notices(
         &self,
@@ -351,24 +416,24 @@ impl Worker {
         cursor: &Cursor,
         entry: &SessionEntry,
     ) -> Result<(Vec<Notice>, u64), WorkerFault> {
-        // What was settled since the last delivery had nothing in it, and is not recorded.
-        let settled = self.state().settled.get(session).map_or(0, |settled| settled.seq);
-        let from = cursor.next.max(settled + 1);
-        let events = self.delivery.store.read(session, from, Select::Names(EVENTS)).await?;
-        let until = cursor.until.unwrap_or(entry.digest.last_seq);
-        let events = events.iter().filter(|envelope| envelope.seq <= until);
+        let mut end = cursor.until.unwrap_or(entry.digest.last_seq);
         let mut notices = Vec::new();
-        let mut end = until;
+        let Some(first) = self.state().gatherings.get(session).and_then(Gathering::first) else {
+            return Ok((notices, end));
+        };
+        let mut events = self.delivery.store.read(session, first, Select::Names(EVENTS)).await?;
+        if let Some(gathering) = self.state().gatherings.get(session) {
+            events.retain(|envelope| envelope.seq <= end && gathering.has(envelope.seq));
+        }
         let now = self.delivery.clock.now();
         for envelope in events {
-            let wanted = self.notice(envelope, entry, now);
-            if wanted.is_some() && notices.len() == MOST {
+            let Some(notice) = self.notice(&envelope, entry, now) else { continue };
+            if notices.len() == MOST {
                 end = envelope.seq - 1;
                 break;
             }
-            notices.extend(wanted);
+            notices.push(notice);
         }
-        self.drop_repeated(session, &mut notices).await?;
         Ok((notices, end))
     }
 
@@ -397,7 +462,12 @@ impl Worker {
             }
         };
         let url = self.delivery.page.as_ref().map(|page| page(session));
-        let message = Message::of_session(id, channel, session, &target.flow, notices, url);
+        let is_more = {
+            let state = self.state();
+            let gathering = state.gatherings.get(session);
+            gathering.is_some_and(|gathering| gathering.has_failure_before(cursor.next))
+        };
+        let message = Message::of_session(id, channel, session, &target.flow, notices, is_more, url);
         let origin = &self.channel.origin;
         match self.channel.send(&message).await {
             Ok(()) => {
@@ -436,11 +506,17 @@ impl Worker {
         }
     }
 
-    /// The notice of an event, if the channel wants it now.
-    fn notice(&self, envelope: &Envelope, entry: &SessionEntry, now: Timestamp) -> Option<Notice> {
+    /// What an event is about, if the channel wants such events.
+    fn kind(&self, envelope: &Envelope) -> Option<NoticeKind> {
         if envelope.timestamp < self.since {
             return None;
         }
+        let notice = Notice::of(envelope, &self.delivery.commands, |_| false)?;
+        notice.is_wanted(&self.channel.settings.on, &envelope.event).then_some(notice.kind)
+    }
+
+    /// The notice of an event that the channel wants, unless it no longer needs anybody.
+    fn notice(&self, envelope: &Envelope, entry: &SessionEntry, now: Timestamp) -> Option<Notice> {
         // What was answered meanwhile no longer waits for a person, nor does what another session asks again.
         if let Event::SessionPrompt(prompt) = &envelope.event
             && (entry.continued_by.is_some()
@@ -449,25 +525,7 @@ impl Worker {
             return None;
         }
         let is_expired = |question: &Prompt| is_late(entry, question, now);
-        let notice = Notice::of(envelope, &self.delivery.commands, is_expired)?;
-        notice.is_wanted(&self.channel.settings.on, &envelope.event).then_some(notice)
-    }
-
-    /// A question that is asked again after a resume was sent already.
-    async fn drop_repeated(&self, session: &SessionId, notices: &mut Vec<Notice>) -> Result<(), WorkerFault> {
-        if notices.iter().all(|notice| notice.question.is_none()) {
-            return Ok(());
-        }
-        let asked = self.delivery.store.read(session, 1, Select::Names(&["session:prompt"])).await?;
-        let is_repeated = |notice: &Notice| {
-            let Some(question) = &notice.question else { return false };
-            asked.iter().any(|envelope| {
-                let is_same = matches!(&envelope.event, Event::SessionPrompt(other) if other.prompt_id == question.prompt_id);
-                is_same && Some(envelope.seq) < notice.seq && envelope.timestamp >= self.since
-            })
-        };
-        notices.retain(|notice| !is_repeated(notice));
-        Ok(())
+        Notice::of(envelope, &self.delivery.commands, is_expired)
     }
 
     /// The channel works; perhaps it takes no answers.
@@ -515,6 +573,7 @@ impl WorkerState {
         self.settled.remove(session);
         self.unsent.remove(session);
         self.held.remove(session);
+        self.gatherings.remove(session);
     }
 
     /// The sessions with events that are not settled.
@@ -524,68 +583,5 @@ impl WorkerState {
         };
         let targets = self.targets.iter().filter(is_open);
         targets.map(|(session, target)| (session.clone(), target.clone())).collect()
-    }
-}
-
-/// How long a worker waits between two passes.
-#[derive(Clone, Copy)]
-enum Pause {
-    /// There is nothing to do.
-    UntilNews,
-    /// Some of the sessions wait for so long.
-    After(Duration),
-    /// The channel is down for so long: news wait too.
-    Down(Duration),
-}
-
-impl Pause {
-    /// This long at most.
-    fn or_after(self, wait: Duration) -> Self {
-        match self {
-            Self::UntilNews => Self::After(wait),
-            Self::After(other) => Self::After(other.min(wait)),
-            Self::Down(_) => self,
-        }
-    }
-
-    fn takes_news(self) -> bool {
-        !matches!(self, Self::Down(_))
-    }
-
-    fn length(self) -> Duration {
-        match self {
-            Self::UntilNews => LONGEST_WAIT,
-            Self::After(left) | Self::Down(left) => left.min(LONGEST_WAIT),
-        }
-    }
-}
-
-/// How long to wait after a failure: longer each time, and not shorter than the receiver asks for.
-fn wait_after(cursor: &Cursor, error: &SendError) -> Duration {
-    let doubled = FIRST_WAIT.saturating_mul(1 << cursor.attempts.min(16)).min(LONGEST_WAIT);
-    error.retry_after.unwrap_or_default().max(doubled)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_receiver_can_only_lengthen_the_wait_after_a_failure() {
-        let wait = |attempts, asked: Option<u64>| {
-            let cursor = Cursor { attempts, ..Cursor::default() };
-            let retry_after = asked.map(Duration::from_secs);
-            wait_after(&cursor, &SendError { retry_after, ..SendError::new("no") }).as_secs()
-        };
-        let rows = [
-            wait(0, None),
-            wait(3, None),
-            wait(0, Some(0)),
-            wait(3, Some(0)),
-            wait(3, Some(7)),
-            wait(3, Some(9)),
-        ];
-        assert_eq!(rows, [1, 8, 1, 8, 8, 9]);
-        assert_eq!([wait(40, None), wait(40, Some(3_600))], [300, 3_600]);
     }
 }

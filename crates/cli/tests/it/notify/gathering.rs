@@ -1,0 +1,58 @@
+//! What comes in numbers: gathered to few messages, with nothing lost or told twice, also across a kill.
+
+use serde_json::Value;
+
+use super::{
+    call, folder,
+    receiver::{Answer, Received, Receiver},
+    run, webhook, worth,
+};
+
+/// Items that fail one after the other, for some seconds.
+const ITEMS: &str = "
+name: nightly
+nodes:
+  - id: tickets
+    type: control.foreach
+    input: { items: '{{ range(12) | list }}', onItemError: continue, maxConcurrency: 1 }
+    body:
+      nodes:
+        - { id: work, type: exec, input: { argv: [sh, -c, 'sleep 0.6; exit 3'] } }
+";
+
+fn titles(seen: &[Received]) -> Vec<String> {
+    seen.iter().map(|request| request.json()["title"].as_str().unwrap().to_owned()).collect()
+}
+
+/// How many notices the messages list, and how many they count beside.
+fn told(seen: &[Received]) -> u64 {
+    let messages = seen.iter().map(Received::json);
+    let count = |it: Value| it["notices"].as_array().unwrap().len() as u64 + it["more"].as_u64().unwrap_or(0);
+    messages.map(count).sum()
+}
+
+#[test]
+fn items_that_fail_one_after_the_other_are_two_messages() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let seen = receiver.seen();
+    let titles = titles(&seen);
+    assert_eq!((titles.len(), told(&seen)), (2, 12), "{titles:?}");
+    assert!(titles[1].ends_with(" more failures in `tickets`"), "{titles:?}");
+}
+
+#[test]
+fn what_a_killed_run_had_gathered_is_told_once_by_the_one_that_resumes_it() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
+    let mut child = call(folder.path(), &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
+    receiver.wait_for(1);
+    crate::processes::until("some have failed", || worth(folder.path(), "s").len() >= 4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = titles(&receiver.seen());
+    run(folder.path(), &["resume", "s", "--no-input"]);
+    let seen = receiver.seen();
+    assert_eq!((before.len(), seen.len(), told(&seen)), (1, 2, 12), "{before:?} {:?}", titles(&seen));
+}
