@@ -225,7 +225,7 @@ async fn failures_that_follow_the_first_are_gathered_until_their_time_a_question
 }
 
 #[tokio::test]
-async fn a_limit_is_told_once_for_a_session() {
+async fn a_limit_is_told_once_for_a_session_and_each_question_is_listed() {
     let folder = tempfile::tempdir().unwrap();
     let sent = folder.path().join("sent");
     let store = Arc::new(MemoryStore::new());
@@ -251,4 +251,8 @@ async fn a_limit_is_told_once_for_a_session() {
     assert_eq!(listed().await, [1]);
     meets(10, 18_000).await;
     assert_eq!(listed().await, [1, 1]);
+    for seq in 11..23 {
+        append(&store, &lease, seq, now, "gate", question(&format!("p{seq}"))).await;
+    }
+    assert_eq!(listed().await, [1, 1, 5, 5, 2]);
 }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     ledger::{Cursor, CursorKey, Holder, LedgerError, Settled},
-    message::Message,
+    message::{Message, SHOWN},
     notice::{EVENTS, Notice, NoticeKind, id_of, id_of_loss},
     send::{Listener, NotificationChannel},
 };
@@ -426,9 +426,12 @@ impl Worker {
             events.retain(|envelope| envelope.seq <= end && gathering.has(envelope.seq));
         }
         let now = self.delivery.clock.now();
+        let mut questions = 0;
         for envelope in events {
             let Some(notice) = self.notice(&envelope, entry, now) else { continue };
-            if notices.len() == MOST {
+            questions += usize::from(notice.question.is_some());
+            // Each question is shown: it can be answered where it is read.
+            if notices.len() == MOST || questions > SHOWN {
                 end = envelope.seq - 1;
                 break;
             }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    call, folder,
+    ALL, by_event, call, folder,
     receiver::{Answer, Received, Receiver},
     run, webhook, worth,
 };
@@ -55,4 +55,23 @@ fn what_a_killed_run_had_gathered_is_told_once_by_the_one_that_resumes_it() {
     run(folder.path(), &["resume", "s", "--no-input"]);
     let seen = receiver.seen();
     assert_eq!((before.len(), seen.len(), told(&seen)), (1, 2, 12), "{before:?} {:?}", titles(&seen));
+}
+
+#[test]
+fn each_of_many_questions_is_listed_in_a_message() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let flow = "
+name: asks
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: '{{ range(12) | list }}', maxConcurrency: 12 }
+    body:
+      nodes:
+        - { id: ask, type: human.input, input: { prompt: 'Ship {{ item }}?' } }
+";
+    let folder = folder(flow, &webhook(&receiver, ALL));
+    run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
+    let seen = receiver.wait_until(|seen| by_event(seen).len() >= 12);
+    assert_eq!((by_event(&seen).len(), told(&seen)), (12, 12));
 }
