@@ -234,17 +234,8 @@ impl Digest {
     /// The message that sends it through a channel.
     pub fn message(&self, channel: &str) -> Message {
         let [since, until] = [self.since.to_string(), self.until.to_string()];
-        let notice = Notice {
-            kind: NoticeKind::Digest,
-            seq: None,
-            at: self.until,
-            node: None,
-            title: format!("Inspan, {}", self.title()),
-            text: self.text(DigestForm::Text),
-            question: None,
-            is_expired: false,
-            commands: Vec::new(),
-        };
+        let title = format!("Inspan, {}", self.title());
+        let notice = Notice::new(NoticeKind::Digest, self.until, title, self.text(DigestForm::Text));
         Message::about(delivery_id(&["digest", channel, &since, &until]), channel, notice)
     }
 

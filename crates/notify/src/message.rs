@@ -92,17 +92,8 @@ impl Message {
 
     /// A message that tests a channel.
     pub fn test(channel: &str, at: Timestamp) -> Self {
-        let notice = Notice {
-            kind: NoticeKind::Test,
-            seq: None,
-            at,
-            node: None,
-            title: format!("Inspan: the channel `{channel}` works"),
-            text: "This is a test.".to_owned(),
-            question: None,
-            is_expired: false,
-            commands: Vec::new(),
-        };
+        let title = format!("Inspan: the channel `{channel}` works");
+        let notice = Notice::new(NoticeKind::Test, at, title, "This is a test.".to_owned());
         Self::about(delivery_id(&["test", channel, &at.to_string()]), channel, notice)
     }
 

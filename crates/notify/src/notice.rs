@@ -98,6 +98,21 @@ pub(crate) const EVENTS: &[&str] =
     &["session:prompt", "task:failed", "limit:wait", "budget:exceeded", "flow:paused", "harness:complete"];
 
 impl Notice {
+    /// One that is about no event, no node and no question.
+    pub(crate) fn new(kind: NoticeKind, at: Timestamp, title: String, text: String) -> Self {
+        Self {
+            kind,
+            seq: None,
+            at,
+            node: None,
+            title,
+            text,
+            question: None,
+            is_expired: false,
+            commands: Vec::new(),
+        }
+    }
+
     /// The notice of an event, if the event is worth one. Says of a question whether its time is up.
     pub(crate) fn of(
         envelope: &Envelope,
@@ -107,15 +122,10 @@ impl Notice {
         let session = &envelope.context.session_id;
         let node = envelope.context.task.clone();
         let notice = |kind: NoticeKind, title: String, text: String, commands: Vec<String>| Self {
-            kind,
             seq: Some(envelope.seq),
-            at: envelope.timestamp,
             node: node.clone(),
-            title: cut(&title, TITLE),
-            text: cut(&text, TEXT),
-            question: None,
-            is_expired: false,
             commands,
+            ..Self::new(kind, envelope.timestamp, cut(&title, TITLE), cut(&text, TEXT))
         };
         let place = node.as_ref().map_or("the flow".to_owned(), |node| format!("`{node}`"));
         Some(match &envelope.event {
@@ -186,17 +196,10 @@ impl Notice {
 
     /// The notice that the process of a session is gone, which no event reports.
     pub(crate) fn of_loss(session: &SessionId, at: Timestamp, commands: &Commands) -> Self {
-        Self {
-            kind: NoticeKind::Failure,
-            seq: None,
-            at,
-            node: None,
-            title: "the process that ran the session is gone".to_owned(),
-            text: "It was killed, or the machine was restarted. What was finished is stored.".to_owned(),
-            question: None,
-            is_expired: false,
-            commands: vec![commands.command("resume", session, "")],
-        }
+        let title = "the process that ran the session is gone".to_owned();
+        let text = "It was killed, or the machine was restarted. What was finished is stored.".to_owned();
+        let commands = vec![commands.command("resume", session, "")];
+        Self { commands, ..Self::new(NoticeKind::Failure, at, title, text) }
     }
 
     /// Whether a channel that wants these kinds gets it. An end that is a failure is both.
