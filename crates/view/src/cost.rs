@@ -257,6 +257,9 @@ fn is_nothing(usd: &f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::{EventContext, Timestamp};
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{flow_log, lines};
 
@@ -271,5 +274,45 @@ mod tests {
             }
             insta::assert_snapshot!(name, lines(&fold.cost(&graph, &facts, None, false)));
         }
+    }
+
+    /// By model what it cost, in US dollars.
+    fn by_model(events: &[Value], is_cut: bool) -> Vec<(Option<String>, Option<f64>)> {
+        let mut fold = CostFold::default();
+        for event in events {
+            let context =
+                EventContext { task: Some(NodePath::new("a")), ..EventContext::session("s".into()) };
+            let event = serde_json::from_value(event.clone()).unwrap();
+            fold.apply(&Envelope::new(context, 1, Timestamp::default(), event));
+        }
+        let graph = Graph::default();
+        let cost = fold.cost(&graph, &Facts::new(&graph), None, is_cut);
+        cost.by_model.into_iter().map(|model| (model.model, model.cost_usd)).collect()
+    }
+
+    #[test]
+    fn an_agent_that_took_over_has_its_own_model_and_a_turn_that_is_cut_has_no_price() {
+        let start =
+            |run: &str| json!({ "type": "agent:start", "agentName": "a", "runId": run, "provider": "echo" });
+        let used = |run: &str, usd: f64| json!({ "type": "agent:usage", "runId": run, "usage": Usage::default(), "costUsd": usd });
+        let takes_over = |result: Value| json!({ "type": "task:agent", "taskId": "a", "agent": "b", "reason": "fallback", "after": "a", "result": result });
+        let ends = json!({ "type": "task:complete", "taskId": "a", "result": { "model": "strong" }, "durationMs": 1 });
+        let events = [
+            start("a.1"),
+            used("a.1", 1.0),
+            takes_over(json!({ "model": "cheap" })),
+            start("a.2"),
+            used("a.2", 0.5),
+            ends,
+        ];
+        let strong = (Some("strong".to_owned()), Some(0.5));
+        assert_eq!(by_model(&events, false), [(Some("cheap".to_owned()), Some(1.0)), strong]);
+        // Its process was killed in the second turn of a run.
+        let turn = json!({ "type": "agent:turn", "runId": "a.1", "turn": 2 });
+        let events = [start("a.1"), used("a.1", 1.0), turn];
+        assert_eq!(
+            [by_model(&events, false), by_model(&events, true)],
+            [[(None, Some(1.0))], [(None, None)]]
+        );
     }
 }
