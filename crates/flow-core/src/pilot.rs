@@ -111,9 +111,20 @@ pub enum Received<'a> {
         node: TaskRef,
         /// Its attempt.
         attempt: u32,
-        /// Whether no machine had begun it.
-        never_began: bool,
+        /// How.
+        how: AttemptLoss,
     },
+}
+
+/// How an attempt came to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptLoss {
+    /// Its process is gone, perhaps by what the attempt did.
+    Died,
+    /// Its process was stopped on purpose, and has ended it.
+    Stopped,
+    /// No machine had begun it.
+    NeverBegan,
 }
 
 /// What a driver is to do, in this order.
@@ -240,8 +251,8 @@ impl Pilot {
                 self.addressed.apply(envelope);
             }
             Received::Ended(done) => self.conclude(done, now, todo),
-            Received::Lost { node, attempt, never_began } => {
-                todo.extend(self.run.lose(node, attempt, never_began).into_iter().filter_map(published));
+            Received::Lost { node, attempt, how } => {
+                todo.extend(self.run.lose(node, attempt, how).into_iter().filter_map(published));
             }
         }
     }

@@ -95,6 +95,9 @@ pub struct LostAttempt {
     /// Whether the machine that took it has not begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unfit: bool,
+    /// Whether its worker stops and has ended it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_stopped: bool,
     /// Whether it is given up because its machine has not taken it in time: the machine may be busy, or gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
@@ -103,7 +106,14 @@ pub struct LostAttempt {
 impl From<RunningAttempt> for LostAttempt {
     /// One that was at work, and is tried again.
     fn from(attempt: RunningAttempt) -> Self {
-        Self { attempt, given_up: None, never_began: false, is_unfit: false, not_taken: false }
+        Self {
+            attempt,
+            given_up: None,
+            never_began: false,
+            is_unfit: false,
+            is_stopped: false,
+            not_taken: false,
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
     cluster::{Cluster, EngineError},
     decide::{Decider, Decision, LostAttempt, RunningAttempt, SessionHost},
     log::SharedLog,
-    workflow::{AttemptInput, DecideInput, DecideOutput, NEVER_BEGAN, SessionWorkflow, UNFIT},
+    workflow::{AttemptInput, DecideInput, DecideOutput, NEVER_BEGAN, STOPPED, SessionWorkflow, UNFIT},
 };
 
 /// The pool of the nodes that name none.
@@ -140,6 +140,8 @@ impl Attempts {
             let kind = match error {
                 AttemptError::Unfit { .. } => UNFIT,
                 AttemptError::NeverBegan => NEVER_BEGAN,
+                // A server that does not answer is another matter.
+                AttemptError::WorkerStops if self.stopping.is_cancelled() => STOPPED,
                 error => return failure(&error.to_string()),
             };
             ApplicationFailure::builder(anyhow::anyhow!(error)).type_name(kind.to_owned()).build().into()

@@ -71,6 +71,10 @@ const WAITS_FOR_ENDS: &str = "waits for ends";
 
 /// The type of the failure of an attempt whose worker stopped before it had begun it.
 pub(crate) const NEVER_BEGAN: &str = "neverBegan";
+/// The type of the failure of an attempt that its worker has ended because it stops.
+pub(crate) const STOPPED: &str = "stopped";
+/// What a history says of this program that does not count such an end as a loss.
+const STOPS_ARE_NO_LOSSES: &str = "stops are no losses";
 /// The type of the failure of an attempt that a machine could not run.
 pub(crate) const UNFIT: &str = "unfit";
 /// How often an attempt of one place may be given up for that before it fails.
@@ -297,6 +301,12 @@ impl SessionWorkflow {
                     lost.push(LostAttempt { given_up: Some(why), not_taken, ..flight.attempt.into() });
                     continue;
                 }
+                let is_stopped = failed_as(STOPPED, &error).is_some();
+                // An older version has counted it: its history says so.
+                if is_stopped && ctx.patched(STOPS_ARE_NO_LOSSES) {
+                    lost.push(LostAttempt { is_stopped, ..flight.attempt.into() });
+                    continue;
+                }
                 let path = flight.attempt.key.path.to_string();
                 let unfit = failed_as(UNFIT, &error);
                 let is_unfit = unfit.is_some() || failed_as(NEVER_BEGAN, &error).is_some();
@@ -314,7 +324,7 @@ impl SessionWorkflow {
                     let pause = Duration::from_millis(unit * u64::from(*times));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
-                lost.push(LostAttempt { given_up, is_unfit, ..flight.attempt.into() });
+                lost.push(LostAttempt { given_up, is_unfit, is_stopped, ..flight.attempt.into() });
             }
         }
     }

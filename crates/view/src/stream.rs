@@ -183,6 +183,9 @@ impl StreamFold {
             Event::TaskInterrupted { never_began: true, .. } => {
                 ItemBody::note("the attempt did not begin: the machine could not run it")
             }
+            Event::TaskInterrupted { stopped: true, .. } => {
+                ItemBody::note("the process was stopped, and the attempt with it")
+            }
             Event::TaskInterrupted { .. } => ItemBody::note("the process was lost, and the attempt with it"),
             Event::TaskCancelled { .. } => ItemBody::note("the attempt was cancelled"),
             Event::LimitWait { provider, until } => {

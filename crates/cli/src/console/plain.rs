@@ -351,10 +351,11 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             }
             line
         }
-        Event::TaskInterrupted { attempt, never_began, .. } => {
-            let why = match never_began {
-                true => "did not begin: the machine could not run it",
-                false => "was interrupted: its process is gone",
+        Event::TaskInterrupted { attempt, never_began, stopped, .. } => {
+            let why = match (never_began, stopped) {
+                (true, _) => "did not begin: the machine could not run it",
+                (false, true) => "was interrupted: its process was stopped",
+                (false, false) => "was interrupted: its process is gone",
             };
             new(Tone::Warning, "■").with(Tone::Plain, &format!("attempt {attempt} {why}"))
         }

@@ -300,7 +300,11 @@ fn an_attempt_that_was_lost_and_a_flow_that_ends_early_are_shown() {
         .at(5, "plan", start("plan", "claude.agent", 1))
         .at(6, "plan", agent("r1"))
         .at(900, "plan", agent_done("r1"))
-        .at(901, "plan", Event::TaskInterrupted { task_id: node("plan"), attempt: 1, never_began: false })
+        .at(
+            901,
+            "plan",
+            Event::TaskInterrupted { task_id: node("plan"), attempt: 1, never_began: false, stopped: false },
+        )
         .at(910, "plan", start("plan", "claude.agent", 2))
         .at(911, "plan", agent("r2"))
         .at(9_000, "", Event::FlowEnding { outcome: Outcome::TimedOut, error: Some(timed_out.clone()) })

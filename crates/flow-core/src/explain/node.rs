@@ -62,8 +62,8 @@ impl Walk<'_> {
                 let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
                 self.say_of(task, envelope.seq, StatementKind::Cancelled, text);
             }
-            Event::TaskInterrupted { attempt, never_began, .. } => {
-                let why = how_lost(*never_began);
+            Event::TaskInterrupted { attempt, never_began, stopped, .. } => {
+                let why = how_lost(*never_began, *stopped);
                 let text = format!("attempt {attempt} {why}; it is started again, and uses no try");
                 self.say_of(task, envelope.seq, StatementKind::Lost, text);
             }

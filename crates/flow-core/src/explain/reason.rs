@@ -244,10 +244,11 @@ pub(super) fn in_short(error: &AgentError) -> String {
 }
 
 /// How an attempt came to be lost.
-pub(super) fn how_lost(never_began: bool) -> &'static str {
-    match never_began {
-        true => "did not begin: the machine that took it could not run it",
-        false => "was lost with the process that ran it",
+pub(super) fn how_lost(never_began: bool, stopped: bool) -> &'static str {
+    match (never_began, stopped) {
+        (true, _) => "did not begin: the machine that took it could not run it",
+        (false, true) => "was ended because the process that ran it was stopped",
+        (false, false) => "was lost with the process that ran it",
     }
 }
 

@@ -120,9 +120,9 @@ impl Walk<'_> {
                     format!("`{place}` hit a usage limit of {provider}, which resets at {until}"),
                 )
             }
-            Event::TaskInterrupted { attempt, never_began, .. } => {
+            Event::TaskInterrupted { attempt, never_began, stopped, .. } => {
                 let place = task.as_ref().map_or("a node", |task| task.as_str());
-                let why = how_lost(*never_began);
+                let why = how_lost(*never_began, *stopped);
                 let text = format!("attempt {attempt} of `{place}` {why}, and is started again");
                 (StatementKind::Lost, text)
             }

@@ -16,6 +16,7 @@ use crate::{
     HumanAnswer, HumanInput,
     graph::{Effects, TaskRef},
     node::NodeKind,
+    pilot::AttemptLoss,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, NodeState, NotRaised, OpenRun, RUN_AGAIN},
 };
 
@@ -135,14 +136,15 @@ impl Run {
 
     /// What is published when the process of one attempt is gone: the end of its agent's run that was not stored, and
     /// the interruption. Nothing if a newer attempt has replaced it.
-    pub(crate) fn lose(&mut self, node: TaskRef, attempt: u32, never_began: bool) -> Vec<Action> {
+    pub(crate) fn lose(&mut self, node: TaskRef, attempt: u32, how: AttemptLoss) -> Vec<Action> {
         let state = self.facts.node(node);
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return Vec::new();
         }
         let task = Some(self.facts.path(&self.graph, node));
         let task_id = self.facts.spec(&self.graph, node).id.clone();
-        let interrupted = Event::TaskInterrupted { task_id, attempt, never_began };
+        let (never_began, stopped) = (how == AttemptLoss::NeverBegan, how == AttemptLoss::Stopped);
+        let interrupted = Event::TaskInterrupted { task_id, attempt, never_began, stopped };
         let events = state.run().map(unseen_end).into_iter().chain([interrupted]);
         let actions = events.map(|event| Action::Emit { task: task.clone(), event }).collect();
         // The number of the attempt is used again in the next pass.

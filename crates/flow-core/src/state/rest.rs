@@ -108,6 +108,7 @@ impl Facts {
             let node_message =
                 continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
             if self.is_cut(task) {
+                self.note_death(task);
                 self.interrupt(graph, task, node_message);
             } else if let (Some(node_message), Some(more)) = (node_message, &mut self.node_mut(task).more) {
                 more.add_message(node_message);
@@ -122,9 +123,24 @@ impl Facts {
     }
 
     /// The process of one attempt is gone; its agent continues its own conversation, if it has named one.
-    pub(super) fn lose(&mut self, graph: &Graph, task: TaskRef) {
+    pub(super) fn lose(&mut self, graph: &Graph, task: TaskRef, stopped: bool) {
+        // Machines are stopped as often as people like.
+        if !stopped {
+            self.note_death(task);
+        }
         let has_named = self.node(task).has_named();
         self.interrupt(graph, task, has_named.then_some(CONTINUE));
+    }
+
+    /// An attempt may be why the process died that ran it.
+    fn note_death(&mut self, task: TaskRef) {
+        let progress = self.progress;
+        let node = self.node_mut(task);
+        // A process may leave a question that waits, and then it has not died.
+        let waits = node.more.as_ref().is_some_and(|more| more.asks);
+        if node.status == NodeStatus::Running && !node.never_began && !waits {
+            node.note_death(progress);
+        }
     }
 
     /// What cleans up and was cut short for a pause begins again if the session is stopped before it has paused.
@@ -214,14 +230,8 @@ impl Facts {
 
     fn interrupt(&mut self, graph: &Graph, task: TaskRef, message: Option<&str>) {
         let spec = self.spec(graph, task);
-        let progress = self.progress;
         let ends = self.ending.is_some() && !self.node(task).cleans_up;
-        let node = self.node_mut(task);
-        if node.status == NodeStatus::Running {
-            // A process may leave a question that waits, and then it has not died.
-            if !node.never_began && !node.more.as_ref().is_some_and(|more| more.asks) {
-                node.note_death(progress);
-            }
+        if self.node(task).status == NodeStatus::Running {
             self.count_running(task.frame, spec.occupies, -1);
         }
         self.touched.push(task);

@@ -47,9 +47,9 @@ impl Facts {
                 self.node_mut(task).never_began = *never_began;
                 self.clean_up_again(graph, task);
             }
-            Event::TaskInterrupted { never_began, .. } => {
+            Event::TaskInterrupted { never_began, stopped, .. } => {
                 self.node_mut(task).never_began = *never_began;
-                self.lose(graph, task);
+                self.lose(graph, task, *stopped);
             }
             Event::TaskSkipped { reason, .. } => self.skip_node(graph, task, *reason),
             Event::TaskReused { result, session_id, turn_id, error, .. } => {

@@ -5,7 +5,9 @@ mod commands;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, Subscription};
-use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, CancelCause, Pilot, Received, TaskRef, Todo};
+use inspan_flow_core::{
+    AttemptDone, AttemptEnd, AttemptLoss, AttemptSpec, CancelCause, Pilot, Received, TaskRef, Todo,
+};
 use inspan_protocol::{
     Command, Envelope, Event, NodePath, PauseCause, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
@@ -312,7 +314,7 @@ impl Driver {
         let (now, mut todo) = (self.now(), Vec::new());
         let received = match ended {
             Ok((_, done)) => Received::Ended(done),
-            Err(_) => Received::Lost { node, attempt, never_began: false },
+            Err(_) => Received::Lost { node, attempt, how: AttemptLoss::Died },
         };
         self.pilot.receive(received, now, &mut todo);
         todo.into_iter().try_for_each(|todo| self.publish(todo))

@@ -11,8 +11,8 @@ use std::{
 
 use inspan_engine::Clock;
 use inspan_flow_core::{
-    AttemptDone, AttemptEnd, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run, SessionRecord, TaskRef,
-    Todo,
+    AttemptDone, AttemptEnd, AttemptLoss, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run,
+    SessionRecord, TaskRef, Todo,
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
@@ -343,7 +343,7 @@ impl Live {
     }
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
-        for LostAttempt { attempt, given_up, never_began, is_unfit, .. } in lost {
+        for LostAttempt { attempt, given_up, never_began, is_unfit, is_stopped, .. } in lost {
             let key = &attempt.key;
             let Some(node) = self.running(key) else { continue };
             // It may have stored its end before it was lost.
@@ -358,8 +358,12 @@ impl Live {
             let mut todo = Vec::new();
             match given_up {
                 None => {
-                    let lost = Received::Lost { node, attempt: key.attempt, never_began: *is_unfit };
-                    self.pilot.receive(lost, now, &mut todo);
+                    let how = match (is_unfit, is_stopped) {
+                        (true, _) => AttemptLoss::NeverBegan,
+                        (false, true) => AttemptLoss::Stopped,
+                        (false, false) => AttemptLoss::Died,
+                    };
+                    self.pilot.receive(Received::Lost { node, attempt: key.attempt, how }, now, &mut todo);
                 }
                 Some(why) => {
                     let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why.clone()));

@@ -6,7 +6,7 @@ use inspan_engine::{Clock, Hub, LaterClock, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
 use inspan_flow_core::SessionRecord;
 use inspan_protocol::{
-    AgentError, Command, Envelope, ErrorCode, Event, NodePath, SessionId, SessionStatus, Timestamp,
+    AgentError, Command, Envelope, ErrorCode, Event, NodePath, Outcome, SessionId, SessionStatus, Timestamp,
 };
 use inspan_store::{StoreError, async_trait};
 use object_store::path::Path;
@@ -153,6 +153,28 @@ async fn an_attempt_whose_worker_is_gone_begins_again_and_nothing_else_does() {
 }
 
 #[tokio::test]
+async fn workers_that_stop_one_after_the_other_do_not_fail_what_they_run() {
+    for (is_stopped, outcome) in [(true, Outcome::Success), (false, Outcome::Failed)] {
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", TWO).await;
+        let mut lost = Vec::new();
+        // A crash loop ends; machines are upgraded without one.
+        for _ in 0..=10 {
+            let decision = cluster.decider().decide(&session, &lost, None).await.unwrap();
+            let lose = |attempt: crate::RunningAttempt| LostAttempt { is_stopped, ..attempt.into() };
+            lost = decision.running.into_iter().map(lose).collect();
+        }
+        cluster.run(&session, &[], |_| false).await;
+        let events = cluster.events(&session).await;
+        let cut = events.iter().filter(
+            |event| matches!(event.event, Event::TaskInterrupted { stopped, .. } if stopped == is_stopped),
+        );
+        let entry = cluster.store.entry(&session).await.unwrap();
+        assert_eq!((cut.count(), entry.digest.outcome), (10, Some(outcome)));
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_reads_the_log_takes_no_end_of_an_earlier_pass_for_that_of_this_one() {
     let flow = "
 flow: { name: passes }
@@ -287,7 +309,7 @@ nodes:
     cluster.store.post(&session, &abort, Timestamp::default()).await.unwrap();
     cluster.run(&session, &[], |_| false).await;
     let entry = cluster.store.entry(&session).await.unwrap();
-    assert_eq!(entry.digest.outcome, Some(inspan_protocol::Outcome::Stopped));
+    assert_eq!(entry.digest.outcome, Some(Outcome::Stopped));
 }
 
 /// A node that only a worker of a pool may take that has none, with a policy of the flow.

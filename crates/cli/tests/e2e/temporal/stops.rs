@@ -4,6 +4,7 @@
 use std::{fs, time::Duration};
 
 use anyhow::ensure;
+use inspan_protocol::Event;
 use inspan_testkit::{Sandbox, Stopwatch, eventually, pause};
 use rustix::process::Signal;
 use serde_json::json;
@@ -57,7 +58,10 @@ pub(in super::super) fn worker_stops(sandbox: &mut Sandbox) -> anyhow::Result<()
     ensure!(moved < MOVED, "it took {moved:?} until the attempts began again");
     alone_until(&cluster, "s", "success")?;
     asked_once(&server)?;
-    let tried: Vec<_> = attempts(&cluster.log("s")?)?.into_values().collect();
+    let log = cluster.log("s")?;
+    let told = log.iter().filter(|event| matches!(event.event, Event::TaskInterrupted { stopped: true, .. }));
+    same("the attempts of which the log says that their worker was stopped", &told.count(), &2)?;
+    let tried: Vec<_> = attempts(&log)?.into_values().collect();
     same("the attempts of one, three and two", &tried, &vec![1, 2, 2])?;
 
     // What does not end when it is asked to: the second signal ends the worker at once.

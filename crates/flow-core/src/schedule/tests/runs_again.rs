@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Outcome, Timestamp};
 
 use super::{
     reuse::{CHAIN, planned, ran, reusable, reusable_after, talk},
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    About, SessionRecord, StatementKind, explain_taking_over,
+    About, AttemptLoss, SessionRecord, StatementKind, explain_taking_over,
     schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, ReuseReason, Run, StartNode},
     testing::graph,
 };
@@ -437,4 +437,29 @@ fn what_waits_for_its_time_depends_on_no_other_node() {
   - { id: after, type: control.noop, dependsOn: [limited] }
 ";
     assert_eq!(plan_after("limit:wait", limited), ["limited Resumes", "after Undecided"]);
+}
+
+#[test]
+fn a_process_that_is_stopped_on_purpose_counts_against_nothing_that_it_ran() {
+    use AttemptLoss::{Died, Stopped};
+    let graph = graph("flow: { name: f }\nnodes:\n  - { id: long, type: control.noop }\n");
+    let rows = [
+        (vec![Stopped; 50], Outcome::Success),
+        ([vec![Died; 9], vec![Stopped; 50]].concat(), Outcome::Success),
+        // Whether machines are stopped in between changes nothing of those that it may have brought down.
+        ([vec![Died; 9], vec![Stopped; 50], vec![Died]].concat(), Outcome::Failed),
+    ];
+    for (losses, outcome) in rows {
+        let mut sim = Sim::new(&graph, &[]);
+        for how in losses {
+            sim.until_event("task:start", world);
+            sim.lose(how);
+        }
+        // Another process goes on.
+        for mut sim in [Sim::new(&graph, &sim.log), sim] {
+            sim.drive(world);
+            sim.check();
+            assert_eq!(sim.run.state().session.outcome, Some(outcome));
+        }
+    }
 }

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::{
     graph::{FrameIx, Graph, TaskRef},
+    pilot::AttemptLoss,
     schedule::{Action, Agenda, AttemptEnd, Reusable, Run, StartNode},
     state::{FACTS, Facts},
 };
@@ -273,8 +274,14 @@ impl Sim {
         doing.steps = tool.into_iter().chain(complete).chain([aborted]).collect();
     }
 
-    /// The process of one running attempt dies.
+    /// The process of one running attempt dies, or is stopped.
     pub(super) fn lose_one(&mut self) {
+        let how = if self.roll(2) == 0 { AttemptLoss::Died } else { AttemptLoss::Stopped };
+        self.lose(how);
+    }
+
+    /// The process of one running attempt is gone.
+    pub(super) fn lose(&mut self, how: AttemptLoss) {
         if self.doing.is_empty() {
             return;
         }
@@ -287,7 +294,7 @@ impl Sim {
             let event = Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: true, run_id };
             self.put(Some(path), run, event);
         }
-        let actions = self.run.lose(node, attempt, false);
+        let actions = self.run.lose(node, attempt, how);
         self.put_all(actions);
     }
 
