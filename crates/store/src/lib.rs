@@ -7,7 +7,7 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use futures::stream::BoxStream;
 use inspan_protocol::{Command, Envelope, NodePath, PromptId, SessionId, SessionStatus, Timestamp};
@@ -281,6 +281,8 @@ pub struct SessionEntry {
     pub is_replay: bool,
     /// On a cluster, the nodes that have begun and that no worker has taken yet.
     pub waiting_for_worker: Vec<NodePath>,
+    /// The machine of each of them that one machine alone can run.
+    pub waiting_for_machine: BTreeMap<NodePath, String>,
     /// Why the session cannot be read; the other fields then hold only what is known.
     pub damage: Option<String>,
 }
@@ -327,6 +329,7 @@ impl SessionEntry {
             continued_by: None,
             is_replay: false,
             waiting_for_worker: Vec::new(),
+            waiting_for_machine: BTreeMap::new(),
             damage: Some(damage),
         }
     }

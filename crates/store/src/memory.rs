@@ -156,6 +156,7 @@ impl StoredSession {
             continued_by,
             is_replay: self.record.is_replay(),
             waiting_for_worker: Vec::new(),
+            waiting_for_machine: BTreeMap::new(),
             damage: None,
         }
     }

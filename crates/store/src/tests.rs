@@ -2,7 +2,7 @@
 
 pub(super) mod samples;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{Command, SessionId, SessionStatus};
@@ -273,6 +273,7 @@ async fn an_entry_says_where_a_session_stands() {
             continued_by: None,
             is_replay: false,
             waiting_for_worker: Vec::new(),
+            waiting_for_machine: BTreeMap::new(),
             damage: None,
         };
         assert_eq!(store.entry(&lease.session).await, Ok(entry.clone()));

@@ -446,14 +446,23 @@ impl Cluster {
                 let info = answer.workflow_execution_info.unwrap_or_default();
                 let pending = answer.pending_activities.iter();
                 let waiting = pending.filter(|activity| activity.state() == PendingActivityState::Scheduled);
+                let waiting = waiting.filter_map(|activity| {
+                    let (path, _attempt) = activity.activity_id.rsplit_once('.')?;
+                    let options = activity.activity_options.as_ref();
+                    let queue = options.and_then(|options| options.task_queue.as_ref());
+                    let machine = queue.and_then(|queue| AttemptQueue::machine(&queue.name, &self.queue));
+                    Some((NodePath::new(path), machine.map(str::to_owned)))
+                });
+                let waiting: Vec<_> = waiting.collect();
                 let runs = info.status() == WorkflowExecutionStatus::Running;
                 let is_own = info.task_queue == self.queue;
                 Ok(WorkflowStatus {
                     runs: runs && is_own,
                     other_queue: (runs && !is_own).then_some(info.task_queue),
-                    waiting_for_worker: waiting
-                        .filter_map(|activity| activity.activity_id.rsplit_once('.'))
-                        .map(|(path, _attempt)| NodePath::new(path))
+                    waiting_for_worker: waiting.iter().map(|(path, _)| path.clone()).collect(),
+                    waiting_for_machine: waiting
+                        .into_iter()
+                        .filter_map(|(path, machine)| Some((path, machine?)))
                         .collect(),
                 })
             }

@@ -98,7 +98,7 @@ pub struct LostAttempt {
     /// Whether its worker stops and has ended it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_stopped: bool,
-    /// Whether it is given up because its machine has not taken it in time: the machine may be busy, or gone.
+    /// Whether its machine has not taken it in time: it is given up if the machine is gone, and waits on if that is busy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
 }
@@ -208,7 +208,7 @@ impl Decider {
             Some(live) => live,
             None => self.open(session).await?,
         };
-        let mut stop = stop;
+        let (mut lost, mut stop) = (lost, stop);
         loop {
             live.pull(&self.log).await?;
             let now = self.now(&mut live);
@@ -223,7 +223,7 @@ impl Decider {
                 break;
             }
             match self.store(&mut live, step).await? {
-                Stored::AsDecided => stop = None,
+                Stored::AsDecided => (lost, stop) = (&[], None),
                 Stored::BehindOthers => {
                     stop = None;
                     // What this process remembers is in another order than the log.
@@ -281,6 +281,7 @@ impl Decider {
         }
         // What was read is stored without the events that decide nothing.
         (again.position, again.summary) = (live.position, live.summary);
+        again.untaken.retain(|key| live.untaken.has(key));
         Ok(again)
     }
 

@@ -65,6 +65,8 @@ pub struct WorkflowStatus {
     pub other_queue: Option<String>,
     /// The nodes that have begun and that no worker has taken.
     pub waiting_for_worker: Vec<NodePath>,
+    /// The machine of each of them that one machine alone can run.
+    pub waiting_for_machine: BTreeMap<NodePath, String>,
 }
 
 /// What tells the workers of a session that something is stored for them.
@@ -343,6 +345,7 @@ impl SharedStore {
         // One that the server has lost is paused still.
         let is_open = summary.is_open() || (is_resumed && !is_gone);
         let (answered, facts) = (summary.answered(), summary.facts);
+        let said = said.filter(|_| is_open && !is_gone).unwrap_or_default();
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,
@@ -356,10 +359,8 @@ impl SharedStore {
             answered: Vec::new(),
             continued_by: None,
             is_replay: record.is_replay(),
-            waiting_for_worker: match said {
-                Some(said) if is_open && !is_gone => said.waiting_for_worker,
-                _ => Vec::new(),
-            },
+            waiting_for_worker: said.waiting_for_worker,
+            waiting_for_machine: said.waiting_for_machine,
             damage: None,
             digest: facts,
             session,

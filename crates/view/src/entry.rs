@@ -167,7 +167,13 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
 pub fn worker(entry: &SessionEntry) -> Option<String> {
     let (first, more) = entry.waiting_for_worker.split_first()?;
     let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
-    Some(format!("a worker for {}{more}", clean(first.as_str())))
+    let node = clean(first.as_str());
+    Some(match entry.waiting_for_machine.get(first) {
+        Some(machine) => {
+            format!("a worker on {} for {node}{more}: its agent's conversation is there", clean(machine))
+        }
+        None => format!("a worker for {node}{more}"),
+    })
 }
 
 /// The usage limit of a vendor that a session waits for, in a few words.
@@ -234,6 +240,10 @@ pub fn json(entry: &SessionEntry) -> Value {
     put(
         "waitingForWorker",
         Some(&entry.waiting_for_worker).filter(|nodes| !nodes.is_empty()).map(|nodes| json!(nodes)),
+    );
+    put(
+        "waitingForMachine",
+        Some(&entry.waiting_for_machine).filter(|nodes| !nodes.is_empty()).map(|nodes| json!(nodes)),
     );
     put(
         "owner",

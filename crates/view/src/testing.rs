@@ -1,6 +1,6 @@
 //! What the tests of this crate share: recorded sessions with their flows, and values as lines.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use inspan_flow_core::{
     DescribeNode, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, SessionFacts, SessionRecord,
@@ -70,6 +70,7 @@ impl Recorded {
             continued_by: None,
             is_replay: record.is_replay(),
             waiting_for_worker: Vec::new(),
+            waiting_for_machine: BTreeMap::new(),
             damage: None,
         };
         let commands = Commands::default();

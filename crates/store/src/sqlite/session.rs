@@ -448,6 +448,7 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
             continued_by: None,
             is_replay: false,
             waiting_for_worker: Vec::new(),
+            waiting_for_machine: BTreeMap::new(),
             session: id.as_str().into(),
             damage: damage.map(|fault| fault.to_string()),
         })

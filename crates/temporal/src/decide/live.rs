@@ -22,7 +22,7 @@ use inspan_protocol::{
 use super::{
     Before, Decision, HostedSession, LostAttempt, Machines, RunningAttempt,
     mail::{Outbox, ends_node, tells_of},
-    waits::{AttemptWait, Due, Unbegun, only_waits},
+    waits::{AttemptWait, Due, Unbegun, Untaken, only_waits, waits_for_machine},
 };
 use crate::log::{AttemptKey, CommandOutcome, LogError, LogPosition, Segment, SharedLog, Summary, Writer};
 use requests::KeyedRequests;
@@ -52,6 +52,8 @@ pub(super) struct Live {
     attempts: BTreeMap<AttemptKey, RunningAttempt>,
     /// Those of them whose timeout begins once a worker has begun them.
     unbegun: Unbegun,
+    /// Those of them that wait for the one machine that can run them.
+    pub(super) untaken: Untaken,
     /// Those of them that the log says are to end.
     ending: BTreeSet<AttemptKey>,
     /// Attempts that only wait.
@@ -105,6 +107,7 @@ impl Live {
             resumed: 0,
             attempts: BTreeMap::new(),
             unbegun: Unbegun::default(),
+            untaken: Untaken::default(),
             ending: BTreeSet::new(),
             waits: BTreeMap::new(),
             outbox: Outbox::default(),
@@ -151,6 +154,7 @@ impl Live {
             self.wait(spec, self.last_at);
         }
         if let Writer::Attempt(key) = &segment.header.by {
+            self.untaken.begun(key);
             // A worker of an older version does not say when it began.
             let first = || segment.events.first().map(|event| event.timestamp);
             if let Some(at) = segment.header.began.or_else(first)
@@ -177,6 +181,7 @@ impl Live {
         self.last_at = self.last_at.max(event.timestamp);
         self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
         self.waits.values_mut().for_each(|wait| wait.apply(event));
+        self.untaken.apply(event);
         if let Some(place) = event.context.task.as_ref().filter(|_| ends_node(&event.event)) {
             self.outbox.close(place);
         }
@@ -224,6 +229,9 @@ impl Live {
             };
             let key = attempt.key.clone();
             let waits_for_worker = !attempt.only_waits;
+            if let Some(machine) = &attempt.machine {
+                self.untaken.put(key.clone(), machine.clone(), self.last_at);
+            }
             self.attempts.insert(key.clone(), attempt);
             if let Some(timeout) = spec.timeout_ms.filter(|_| waits_for_worker)
                 && let Some(task) = self.running(&key)
@@ -343,7 +351,7 @@ impl Live {
     }
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
-        for LostAttempt { attempt, given_up, never_began, is_unfit, is_stopped, .. } in lost {
+        for LostAttempt { attempt, given_up, never_began, is_unfit, is_stopped, not_taken } in lost {
             let key = &attempt.key;
             let Some(node) = self.running(key) else { continue };
             // It may have stored its end before it was lost.
@@ -353,6 +361,12 @@ impl Live {
             if *never_began {
                 // The pilot may still have to decide that it ends: ends are used after that.
                 self.done.push_back((key.clone(), AttemptEnd::NeverBegan));
+                continue;
+            }
+            if let (true, None, Some(machine)) = (not_taken, given_up, &attempt.machine) {
+                // It is given to the workers of its machine anew.
+                let event = waits_for_machine(key, machine);
+                self.publish(step, now, Some(key.path.clone()), None, event);
                 continue;
             }
             let mut todo = Vec::new();
@@ -385,6 +399,11 @@ impl Live {
         for (key, deadline) in self.unbegun.put_off(now) {
             if let Some(task) = self.running(&key) {
                 self.pilot.put_off(task, deadline);
+            }
+        }
+        for (key, event) in self.untaken.due(now) {
+            if self.running(&key).is_some() {
+                self.publish(step, now, Some(key.path), None, event);
             }
         }
         while step.events.len() < BATCH {
@@ -552,8 +571,9 @@ impl Live {
         self.waits.retain(|key, _| self.attempts.contains_key(key));
         self.ending.retain(|key| self.attempts.contains_key(key));
         self.unbegun.retain(|key| self.attempts.contains_key(key));
+        self.untaken.retain(|key| self.attempts.contains_key(key) && !self.ending.contains(key));
         let waits = self.waits.values().filter_map(|wait| wait.wake_at(now));
-        let wake_at = waits.chain(self.pilot.wake_at()).min();
+        let wake_at = waits.chain(self.pilot.wake_at()).chain(self.untaken.wake_at()).min();
         let status = self.pilot.run().state().status();
         Decision {
             running: self.attempts.values().filter(|attempt| !attempt.only_waits).cloned().collect(),

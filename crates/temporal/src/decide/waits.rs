@@ -8,7 +8,9 @@ use inspan_flow_core::{
     AttemptSpec, ControlWait, HumanAnswer, HumanQuestion, WaitFor, WaitInput, WaitOutput, read_input,
     write_output,
 };
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Prompt, PromptId, Redactor, Reply, Timestamp};
+use inspan_protocol::{
+    AgentError, Envelope, ErrorCode, Event, LogLevel, Prompt, PromptId, Redactor, Reply, Timestamp,
+};
 use serde_json::Value;
 
 use crate::log::AttemptKey;
@@ -158,6 +160,68 @@ fn waits_on(wait: &WaitInput, began: Timestamp) -> Result<WaitsOn, AgentError> {
             found: None,
         },
     })
+}
+
+/// After how long without a worker the log says what an attempt waits for that one machine alone can run.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+/// The field of such an event that names the machine.
+const MACHINE: &str = "machine";
+
+/// Attempts that one machine alone can run, and that none of its workers has begun, each with its machine and since when it
+/// waits. Those of which the log says so are not among them.
+#[derive(Default)]
+pub(super) struct Untaken(BTreeMap<AttemptKey, (String, Timestamp)>);
+
+impl Untaken {
+    /// An attempt is given to the workers of a machine.
+    pub(super) fn put(&mut self, key: AttemptKey, machine: String, since: Timestamp) {
+        self.0.insert(key, (machine, since));
+    }
+
+    /// A worker has begun an attempt.
+    pub(super) fn begun(&mut self, key: &AttemptKey) {
+        self.0.remove(key);
+    }
+
+    /// Takes an event of the log, which may say that an attempt waits.
+    pub(super) fn apply(&mut self, envelope: &Envelope) {
+        if let (Event::Log { fields, .. }, Some(place)) = (&envelope.event, &envelope.context.task)
+            && fields.contains_key(MACHINE)
+        {
+            self.0.retain(|key, _| key.path != *place);
+        }
+    }
+
+    /// What the log is to say now.
+    pub(super) fn due(&self, now: Timestamp) -> Vec<(AttemptKey, Event)> {
+        let due = self.0.iter().filter(|(_, (_, since))| *since + TOLD_AFTER <= now);
+        due.map(|(key, (machine, _))| (key.clone(), waits_for_machine(key, machine))).collect()
+    }
+
+    /// When to look again.
+    pub(super) fn wake_at(&self) -> Option<Timestamp> {
+        self.0.values().map(|(_, since)| *since + TOLD_AFTER).min()
+    }
+
+    /// Forgets all others.
+    pub(super) fn retain(&mut self, waits: impl Fn(&AttemptKey) -> bool) {
+        self.0.retain(|key, _| waits(key));
+    }
+
+    pub(super) fn has(&self, key: &AttemptKey) -> bool {
+        self.0.contains_key(key)
+    }
+}
+
+/// Says that an attempt waits for a machine.
+pub(super) fn waits_for_machine(key: &AttemptKey, machine: &str) -> Event {
+    let message = format!(
+        "attempt {} waits for a worker of the machine `{machine}`, where its agent's conversation is: all slots there are \
+         taken, or no worker is there",
+        key.attempt
+    );
+    let fields = [(MACHINE.to_owned(), machine.into())].into_iter().collect();
+    Event::Log { level: LogLevel::Warn, message, fields }
 }
 
 /// An attempt that has waited this many times as long as it is put off next is looked at rarely enough.

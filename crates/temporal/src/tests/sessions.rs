@@ -523,7 +523,13 @@ impl Server {
 impl SessionWaker for Server {
     async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
         let waiting_for_worker = vec![NodePath::new("a")];
-        let status = WorkflowStatus { runs: self.wakes, waiting_for_worker, ..WorkflowStatus::default() };
+        let waiting_for_machine = [(NodePath::new("a"), "m1".to_owned())].into_iter().collect();
+        let status = WorkflowStatus {
+            runs: self.wakes,
+            waiting_for_worker,
+            waiting_for_machine,
+            ..WorkflowStatus::default()
+        };
         Self::answer(self.answers).map(|()| status)
     }
 
@@ -588,7 +594,11 @@ nodes:
     // What has not begun may be about to.
     assert!(!is_lost(&lost).await);
     cluster.decider().decide(&session, &[], None).await.unwrap();
-    let waits = async |store: &SharedStore| store.entry(&session).await.unwrap().waiting_for_worker;
+    let waits = async |store: &SharedStore| {
+        let entry = store.entry(&session).await.unwrap();
+        assert_eq!(entry.waiting_for_machine.len(), entry.waiting_for_worker.len());
+        entry.waiting_for_worker
+    };
     assert_eq!(waits(&works).await, [NodePath::new("a")]);
     assert!(waits(&lost).await.is_empty() && waits(&unknown).await.is_empty());
     let seen = [is_lost(&works).await, is_lost(&lost).await, is_lost(&unknown).await];

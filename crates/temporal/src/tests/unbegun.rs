@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inspan_engine::SystemClock;
-use inspan_protocol::{Event, SessionId};
+use inspan_engine::{Clock as _, LaterClock, SystemClock};
+use inspan_protocol::{Envelope, Event, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::{Machine, TestCluster};
@@ -114,5 +114,53 @@ async fn what_a_machine_lacks_before_a_node_begins_makes_it_unfit() {
     cluster.run(&session, &[], |_| false).await;
     let facts = cluster.facts(&session).await;
     assert!(!facts.contains(&"session:prompt sent".to_owned()), "{facts:?}");
+    assert_eq!(facts.last().map(String::as_str), Some("harness:complete"));
+}
+
+const TALK: &str = "
+flow: { name: talk }
+nodes:
+  - { id: a, type: echo.agent, input: { prompt: one } }
+  - { id: b, type: echo.agent, session: a, dependsOn: [a], input: { prompt: two } }
+";
+
+#[tokio::test]
+async fn the_log_says_what_an_attempt_waits_for_that_one_machine_alone_can_run() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", TALK).await;
+    let begins_b = |events: &[Arc<Envelope>]| {
+        let is_b = |event: &Envelope| event.context.task.as_ref().is_some_and(|task| task.as_str() == "b");
+        events.iter().any(|event| is_b(event) && matches!(event.event, Event::TaskStart { .. }))
+    };
+    cluster.run(&session, &[], begins_b).await;
+    let said = async || {
+        let events = cluster.events(&session).await;
+        let said = events.iter().filter_map(|event| match &event.event {
+            Event::Log { message, .. } => Some(format!("{}: {message}", event.context.task.as_ref()?)),
+            _ => None,
+        });
+        said.collect::<Vec<_>>()
+    };
+    let decider = cluster.decider();
+    let decision = decider.decide(&session, &[], None).await.unwrap();
+    let wait = Duration::from_secs(10);
+    assert!(decision.wake_in.is_some_and(|time| time <= wait), "{:?}", decision.wake_in);
+    assert_eq!((decision.running[0].machine.as_deref(), said().await), (Some("a"), Vec::new()));
+    let later = || LaterClock::not_before(SystemClock.now() + wait, Arc::new(SystemClock));
+    // Each of them is another worker, and says it once.
+    for _ in 0..2 {
+        let decision = cluster.decider_with(later()).decide(&session, &[], None).await.unwrap();
+        assert_eq!(decision.wake_in, None);
+    }
+    let waits = "b: attempt 1 waits for a worker of the machine `a`, where its agent's conversation is: all slots there \
+                 are taken, or no worker is there";
+    assert_eq!(said().await, [waits]);
+    // The server has given it up, and the machine was only busy.
+    let lost = [LostAttempt { not_taken: true, ..decision.running[0].clone().into() }];
+    let again = cluster.decider_with(later()).decide(&session, &lost, None).await.unwrap();
+    assert_eq!((again.running, said().await), (decision.running, vec![waits.to_owned(); 2]));
+    cluster.run(&session, &[], |_| false).await;
+    let facts = cluster.facts(&session).await;
+    assert!(!facts.contains(&"task:interrupted b".to_owned()), "{facts:?}");
     assert_eq!(facts.last().map(String::as_str), Some("harness:complete"));
 }
