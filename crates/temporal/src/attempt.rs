@@ -235,6 +235,9 @@ impl AttemptRunner {
                     format!("the environment variable {name}, which the flow's `secrets` name, is not set");
                 return Err(self.unfit(AgentError::new(ErrorCode::ConfigMissing, why)));
             }
+            if let Some(why) = hosted.context.lacks_agent(&spec, &providers) {
+                return Err(self.unfit(why));
+            }
             // Who decided may be another machine.
             let spec = match (&begun.header.artifacts, hosted.context.artifacts()) {
                 (Some(decided), Some(here)) => spec.clone().with_artifacts(decided, here),

@@ -6,7 +6,7 @@ mod mail;
 mod waits;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -15,7 +15,7 @@ use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, LaterClock, ProviderRegistry};
 use inspan_flow::{AttemptContext, NodeRegistry};
 use inspan_flow_core::{AttemptSpec, Graph, Reusable, SessionRecord};
-use inspan_protocol::{AgentError, Envelope, Event, ProviderSessionId, SessionId, Timestamp};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, ProviderSessionId, SessionId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -95,12 +95,29 @@ pub struct LostAttempt {
     /// Whether the machine that took it has not begun it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unfit: bool,
+    /// Why machines have refused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
     /// Whether its worker stops and has ended it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_stopped: bool,
     /// Whether its machine has not taken it in time: it is given up if the machine is gone, and waits on if that is busy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
+}
+
+/// Why machines that took an attempt could not run it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// What the newest of them says.
+    pub why: String,
+    /// The code of that.
+    pub code: ErrorCode,
+    /// The names of all of them.
+    pub by: BTreeSet<String>,
+    /// How often they have refused it.
+    pub times: u32,
 }
 
 impl From<RunningAttempt> for LostAttempt {
@@ -111,6 +128,7 @@ impl From<RunningAttempt> for LostAttempt {
             given_up: None,
             never_began: false,
             is_unfit: false,
+            refused: None,
             is_stopped: false,
             not_taken: false,
         }

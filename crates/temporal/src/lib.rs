@@ -21,7 +21,8 @@ pub use attempt::{AttemptError, AttemptRunner};
 #[cfg(feature = "sdk")]
 pub use cluster::{Cluster, ClusterStatus, EngineError};
 pub use decide::{
-    DecideError, Decider, Decision, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
+    DecideError, Decider, Decision, HostedAttempt, HostedSession, LostAttempt, Refused, RunningAttempt,
+    SessionHost,
 };
 pub use log::{LogError, LogKeys, SharedLog};
 pub use store::{SessionWaker, SharedStore, WorkflowStatus};

@@ -1,9 +1,17 @@
 //! A worker: it decides for sessions and runs their attempts, as activities of a Temporal server.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use inspan_engine::Clock;
-use inspan_protocol::SessionId;
+use inspan_protocol::{ErrorCode, SessionId};
 use temporalio_client::{Client, tonic::IntoRequest};
 use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
 use temporalio_macros::activities;
@@ -22,9 +30,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attempt::{AttemptError, AttemptRunner},
     cluster::{Cluster, EngineError},
-    decide::{Decider, Decision, LostAttempt, RunningAttempt, SessionHost},
+    decide::{Decider, Decision, LostAttempt, Refused, RunningAttempt, SessionHost},
     log::SharedLog,
-    workflow::{AttemptInput, DecideInput, DecideOutput, NEVER_BEGAN, STOPPED, SessionWorkflow, UNFIT},
+    workflow::{
+        AttemptInput, DecideInput, DecideOutput, MachineRefusal, NEVER_BEGAN, STOPPED, SessionWorkflow, UNFIT,
+    },
 };
 
 /// The pool of the nodes that name none.
@@ -39,6 +49,12 @@ const DECISIONS: usize = 100;
 const POLLS: PollerBehavior = PollerBehavior::SimpleMaximum(2);
 /// How long attempts that are given to other workers may take to end.
 const GRACE: Duration = Duration::from_secs(20);
+
+/// How long a worker keeps the slot of an attempt that its machine cannot run, at most: it would take the next one at once, and
+/// all that others are too busy for.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(10);
+/// How often an attempt is refused at most while other machines are there.
+const MOST_REFUSALS: u32 = 200;
 
 /// How many attempts of one session the server has at once. With more than 2 000 it refuses them all.
 const MOST_AT_ONCE: usize = 1_000;
@@ -59,6 +75,29 @@ pub(crate) struct Attempts {
     heartbeat: Duration,
     /// The worker stops: attempts end, and other workers run them.
     stopping: CancellationToken,
+    /// How many attempts in a row this machine could not run.
+    refusals: Arc<AtomicU32>,
+}
+
+impl Attempts {
+    /// Runs an attempt. One that this machine cannot run keeps its slot for a while, longer each time.
+    async fn run(
+        &self,
+        session: &SessionId,
+        attempt: &RunningAttempt,
+        leave: &CancellationToken,
+    ) -> Result<(), AttemptError> {
+        let ended = self.attempts.run(session, attempt, leave.clone()).await;
+        match ended {
+            Err(AttemptError::Unfit { .. }) => {
+                let before = self.refusals.fetch_add(1, Ordering::Relaxed);
+                let pause = Duration::from_secs(1 << before.min(4)).min(LONGEST_REFUSAL);
+                let _left = tokio::time::timeout(pause, leave.cancelled()).await;
+            }
+            _ => self.refusals.store(0, Ordering::Relaxed),
+        }
+        ended
+    }
 }
 
 #[activities]
@@ -69,10 +108,13 @@ impl Decisions {
         _ctx: ActivityContext,
         mut asked: DecideInput,
     ) -> Result<DecideOutput, ActivityError> {
-        if asked.lost.iter().any(|lost| lost.not_taken) {
+        if asked.lost.iter().any(|lost| lost.not_taken || lost.refused.is_some()) {
             let status = self.cluster.look(self.clock.now()).await;
             let workers = status.map_err(|error| failure(&error.to_string()))?.workers;
-            asked.lost.iter_mut().for_each(|lost| wait_if_busy(lost, &workers));
+            for lost in &mut asked.lost {
+                wait_if_busy(lost, &workers);
+                offer_to_others(lost, &workers);
+            }
         }
         if asked.anew {
             self.decider.forget(&asked.session).await;
@@ -113,7 +155,7 @@ impl Attempts {
     ) -> Result<(), ActivityError> {
         let AttemptInput { session, attempt } = input;
         let leave = CancellationToken::new();
-        let mut work = std::pin::pin!(self.attempts.run(&session, &attempt, leave.clone()));
+        let mut work = std::pin::pin!(self.run(&session, &attempt, &leave));
         let mut beat = interval(HEARTBEAT.min(self.heartbeat / 4));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ended = loop {
@@ -137,6 +179,12 @@ impl Attempts {
             if !matches!(error, AttemptError::WorkerStops | AttemptError::NeverBegan) {
                 tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt has no end");
             }
+            let refusal = match &error {
+                AttemptError::Unfit { machine, why } => {
+                    Some(MachineRefusal { machine: machine.clone(), code: why.code })
+                }
+                _ => None,
+            };
             let kind = match error {
                 AttemptError::Unfit { .. } => UNFIT,
                 AttemptError::NeverBegan => NEVER_BEGAN,
@@ -144,7 +192,8 @@ impl Attempts {
                 AttemptError::WorkerStops if self.stopping.is_cancelled() => STOPPED,
                 error => return failure(&error.to_string()),
             };
-            ApplicationFailure::builder(anyhow::anyhow!(error)).type_name(kind.to_owned()).build().into()
+            let failed = ApplicationFailure::builder(anyhow::anyhow!(error)).type_name(kind.to_owned());
+            failed.maybe_details(refusal).build().into()
         })
     }
 }
@@ -184,6 +233,31 @@ fn wait_if_busy(lost: &mut LostAttempt, workers: &[String]) {
     if machine.is_some_and(is_alive) {
         lost.given_up = None;
     }
+}
+
+/// An attempt that machines have refused waits for another one, if a worker there takes it, by these names; it fails at once
+/// if there is none, and all of them lack something.
+fn offer_to_others(lost: &mut LostAttempt, workers: &[String]) {
+    let Some(Refused { why, code, by, times }) = &lost.refused else { return };
+    let may_take = |worker: &&String| match AttemptQueue::of(&lost.attempt) {
+        AttemptQueue::Machine(machine) => is_on(worker, machine),
+        AttemptQueue::Pool(pool) => is_of_pool(worker, pool),
+    };
+    let takers: Vec<_> = workers.iter().filter(may_take).collect();
+    let are_others = !takers.iter().all(|worker| by.iter().any(|machine| is_on(worker, machine)));
+    // Of several workers of a machine one may have what another one lacks.
+    let are_asked = (1..=*times as usize).contains(&takers.len());
+    match are_others {
+        true if *times < MOST_REFUSALS => lost.given_up = None,
+        false if *code == ErrorCode::ConfigMissing && are_asked => lost.given_up = Some(why.clone()),
+        _ => {}
+    }
+}
+
+/// Whether a worker, by its name at the server, takes attempts of this pool.
+fn is_of_pool(worker: &str, pool: &str) -> bool {
+    let pools = worker.rsplit_once(", pools ").and_then(|(_, rest)| rest.split_once(','));
+    pools.is_some_and(|(pools, _)| pools.split(' ').any(|one| one == pool))
 }
 
 /// Whether a worker, by its name at the server, works on this machine.
@@ -229,6 +303,7 @@ pub async fn run_worker(
         silent,
         heartbeat,
         stopping: stopping.clone(),
+        refusals: Arc::default(),
     };
     let decider = Decider::new(log, host, Arc::clone(&clock));
     let decisions = Decisions { decider, cluster: cluster.clone(), clock };
@@ -372,6 +447,59 @@ mod tests {
             let mut lost = lost(machine, not_taken);
             wait_if_busy(&mut lost, &workers);
             assert_eq!(lost.given_up.is_none(), waits, "{machine}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_a_machine_refuses_is_offered_to_the_others_that_take_its_pool() {
+        let worker = |machine: &str, pools: &[&str]| {
+            WorkerSettings {
+                slots: 2,
+                machine: machine.to_owned(),
+                former: None,
+                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+                locks: PathBuf::new(),
+            }
+            .identity()
+        };
+        let workers = [worker("m1", &["default"]), worker("m2", &["gpu", "default"]), worker("m3", &["gpu"])];
+        let lost = |by: &[&str], pool: Option<&str>, machine: Option<&str>, code, times| LostAttempt {
+            given_up: (times >= 9).then(|| "why".to_owned()),
+            is_unfit: true,
+            refused: Some(Refused {
+                why: "why".to_owned(),
+                code,
+                by: by.iter().map(|machine| (*machine).to_owned()).collect(),
+                times,
+            }),
+            ..RunningAttempt {
+                key: AttemptKey { path: NodePath::new("x"), attempt: 1 },
+                begun: LogPosition::default(),
+                machine: machine.map(str::to_owned),
+                pool: pool.map(Into::into),
+                only_waits: false,
+            }
+            .into()
+        };
+        use ErrorCode::{ConfigMissing, Process};
+        let rows = [
+            (lost(&["m1"], None, None, ConfigMissing, 1), false),
+            (lost(&["m1"], None, None, Process, 9), false),
+            (lost(&["m1"], None, None, Process, MOST_REFUSALS), true),
+            // Nobody else takes it.
+            (lost(&["m1", "m2"], None, None, ConfigMissing, 2), true),
+            (lost(&["m1", "m2"], None, None, ConfigMissing, 1), false),
+            (lost(&["m1", "m2"], None, None, Process, 8), false),
+            (lost(&["m1", "m2"], None, None, Process, 9), true),
+            (lost(&["m2"], Some("gpu"), None, ConfigMissing, 1), false),
+            (lost(&["m2", "m3"], Some("gpu"), None, ConfigMissing, 2), true),
+            // Nobody is there at the moment.
+            (lost(&["m1"], Some("cpu"), None, ConfigMissing, 1), false),
+            (lost(&["m1"], None, Some("m1"), ConfigMissing, 1), true),
+        ];
+        for (number, (mut lost, is_given_up)) in rows.into_iter().enumerate() {
+            offer_to_others(&mut lost, &workers);
+            assert_eq!(lost.given_up.is_some(), is_given_up, "{number}");
         }
     }
 

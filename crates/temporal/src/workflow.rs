@@ -13,7 +13,7 @@ use futures::{
     FutureExt,
     future::{Either, Future, poll_fn},
 };
-use inspan_protocol::SessionId;
+use inspan_protocol::{ErrorCode, SessionId};
 use serde::{Deserialize, Serialize};
 use temporalio_client::{WorkflowFetchHistoryOptions, WorkflowHistory};
 use temporalio_common::{
@@ -34,7 +34,7 @@ use temporalio_workflow as _;
 
 use crate::{
     cluster::{Cluster, EngineError},
-    decide::{LostAttempt, RunningAttempt},
+    decide::{LostAttempt, Refused, RunningAttempt},
     log::LogPosition,
     worker::AttemptQueue,
     worker::{Attempts, Decisions},
@@ -77,8 +77,17 @@ pub(crate) const STOPPED: &str = "stopped";
 const STOPS_ARE_NO_LOSSES: &str = "stops are no losses";
 /// The type of the failure of an attempt that a machine could not run.
 pub(crate) const UNFIT: &str = "unfit";
-/// How often an attempt of one place may be given up for that before it fails.
+/// How often an attempt of one place may be given up for that before it fails, if no other machine can take it.
 const UNFIT_TIMES: u32 = 9;
+
+/// What a machine says that could not run an attempt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MachineRefusal {
+    /// Its name.
+    pub(crate) machine: String,
+    /// The code of why.
+    pub(crate) code: ErrorCode,
+}
 
 /// What a workflow is started with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -156,8 +165,8 @@ impl SessionWorkflow {
         let mut flights: BTreeMap<String, Flight> = BTreeMap::new();
         let mut lost: Vec<LostAttempt> = Vec::new();
         let mut losses: BTreeMap<String, u32> = BTreeMap::new();
-        // How often a machine could not run each, of those.
-        let mut unfits: BTreeMap<String, u32> = BTreeMap::new();
+        // How often a machine could not run each, of those, and which.
+        let mut unfits: BTreeMap<String, (u32, BTreeSet<String>)> = BTreeMap::new();
         let mut stop = None;
         let mut is_cancelled = false;
         let mut has_warned = false;
@@ -310,8 +319,13 @@ impl SessionWorkflow {
                 let path = flight.attempt.key.path.to_string();
                 let unfit = failed_as(UNFIT, &error);
                 let is_unfit = unfit.is_some() || failed_as(NEVER_BEGAN, &error).is_some();
-                let unfit_times = unfits.entry(path.clone()).or_default();
+                let (unfit_times, machines) = unfits.entry(path.clone()).or_default();
                 *unfit_times += u32::from(unfit.is_some());
+                let refused =
+                    unfit.clone().zip(refusal(&error)).map(|(why, MachineRefusal { machine, code })| {
+                        machines.insert(machine);
+                        Refused { why, code, by: machines.clone(), times: *unfit_times }
+                    });
                 let times = losses.entry(path).or_default();
                 *times += 1;
                 let given_up = unfit
@@ -321,10 +335,12 @@ impl SessionWorkflow {
                 if *times > 2 {
                     // A worker that loses everything at once must not turn this into a busy loop.
                     let unit = if unfit.is_some() { 1000 } else { 250 };
-                    let pause = Duration::from_millis(unit * u64::from(*times));
+                    // A machine that has refused it has paused itself.
+                    let most = if refused.is_some() { 3 } else { LOSSES };
+                    let pause = Duration::from_millis(unit * u64::from((*times).min(most)));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
-                lost.push(LostAttempt { given_up, is_unfit, is_stopped, ..flight.attempt.into() });
+                lost.push(LostAttempt { given_up, is_unfit, refused, is_stopped, ..flight.attempt.into() });
             }
         }
     }
@@ -359,6 +375,14 @@ fn failed_as(kind: &str, error: &ActivityExecutionError) -> Option<String> {
         Some(IncomingError::Application(failed)) if failed.type_name() == Some(kind) => {
             Some(failed.to_string())
         }
+        _ => None,
+    }
+}
+
+/// The machine that could not run an attempt; workers of older versions do not say.
+fn refusal(error: &ActivityExecutionError) -> Option<MachineRefusal> {
+    match error.cause() {
+        Some(IncomingError::Application(failed)) => failed.details().ok().flatten(),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use futures::{
     FutureExt,
     future::{BoxFuture, pending, ready},
 };
-use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
+use inspan_engine::{Filter, Hub, NodeCalls, Observer, ProviderRegistry, create_private_dir_all};
 use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, Interrupted, is_fact};
 use inspan_protocol::{
     AgentError, Command, Envelope, Environment, ErrorCode, ErrorKind, Event, Host, MessageMode, NodeId,
@@ -102,6 +102,22 @@ impl AttemptContext {
     pub fn lacks<'s>(&self, secrets: &'s [String]) -> Option<&'s str> {
         let runs = matches!(self.calls, NodeCalls::Make | NodeCalls::Record(_));
         secrets.iter().map(String::as_str).find(|name| runs && self.host.env.get(name).is_none())
+    }
+
+    /// Why the agent of an attempt cannot start here, as far as that is known beforehand. A node may name a program of its own,
+    /// which only its run can check. `providers` are those that make calls.
+    pub fn lacks_agent(&self, spec: &AttemptSpec, providers: &ProviderRegistry) -> Option<AgentError> {
+        let provider = match spec.node_type.strip_suffix(".agent") {
+            Some(provider) => provider,
+            None if &*spec.node_type == "agent.run" => spec.input.get("provider")?.as_str()?,
+            None => return None,
+        };
+        let provider = providers.get(provider)?;
+        let names_its_own = |option| spec.input["options"].get(option).is_some();
+        if provider.setup().program_option().is_some_and(names_its_own) {
+            return None;
+        }
+        provider.check_setup(&self.host.env).err()
     }
 
     /// Knows the secrets of the environment.

@@ -15,8 +15,8 @@ use inspan_flow_core::{
     SessionRecord, TaskRef, Todo,
 };
 use inspan_protocol::{
-    AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
-    PromptId, PromptKind, Rejection, Reply, RunId, SessionStatus, Timestamp,
+    AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, LogLevel, NodePath,
+    NodeStatus, Prompt, PromptId, PromptKind, Rejection, Reply, RunId, SessionStatus, Timestamp,
 };
 
 use super::{
@@ -351,7 +351,7 @@ impl Live {
     }
 
     pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
-        for LostAttempt { attempt, given_up, never_began, is_unfit, is_stopped, not_taken } in lost {
+        for LostAttempt { attempt, given_up, never_began, is_unfit, refused, is_stopped, not_taken } in lost {
             let key = &attempt.key;
             let Some(node) = self.running(key) else { continue };
             // It may have stored its end before it was lost.
@@ -372,6 +372,11 @@ impl Live {
             let mut todo = Vec::new();
             match given_up {
                 None => {
+                    if let Some(refused) = refused {
+                        let (level, message) = (LogLevel::Warn, refused.why.clone());
+                        let event = Event::Log { level, message, fields: Default::default() };
+                        self.publish(step, now, Some(key.path.clone()), None, event);
+                    }
                     let how = match (is_unfit, is_stopped) {
                         (true, _) => AttemptLoss::NeverBegan,
                         (false, true) => AttemptLoss::Stopped,
@@ -380,7 +385,8 @@ impl Live {
                     self.pilot.receive(Received::Lost { node, attempt: key.attempt, how }, now, &mut todo);
                 }
                 Some(why) => {
-                    let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why.clone()));
+                    let code = refused.as_ref().map_or(ErrorCode::Process, |refused| refused.code);
+                    let end = AttemptEnd::Error(AgentError::new(code, why.clone()));
                     let done = AttemptDone { node, attempt: key.attempt, end };
                     self.pilot.receive(Received::Ended(done), now, &mut todo);
                 }

@@ -12,7 +12,7 @@ use inspan_flow_core::{Graph, Loaded, Parent, ParentKind, SessionRecord, check_i
 use inspan_protocol::{
     AgentError, BudgetRaise, Envelope, ErrorCode, Host, IntoProvider, NodePath, SessionId,
 };
-use inspan_providers::{EchoProvider, ScriptedProvider};
+use inspan_providers::{AnthropicProvider, EchoProvider, ScriptedProvider};
 use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
 use tokio::task::JoinSet;
@@ -62,7 +62,8 @@ fn nodes() -> NodeRegistry {
 }
 
 fn providers() -> ProviderRegistry {
-    [EchoProvider.into_provider(), ScriptedProvider.into_provider()].into_iter().collect()
+    let keyless = AnthropicProvider::new().into_provider();
+    [EchoProvider.into_provider(), ScriptedProvider.into_provider(), keyless].into_iter().collect()
 }
 
 /// A log and the machines that share it.

@@ -141,6 +141,34 @@ nodes:
 }
 
 #[tokio::test]
+async fn the_log_says_which_machine_has_refused_an_attempt_and_its_failure_why() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", TWO).await;
+    let mut lost = Vec::new();
+    for given_up in [None, Some("machine `a` cannot run it: no program (CONFIG_MISSING)".to_owned())] {
+        let begun = cluster.decider().decide(&session, &lost, None).await.unwrap().running.remove(0);
+        let refused = crate::Refused {
+            why: "machine `b` cannot run it: no key (CONFIG_MISSING)".to_owned(),
+            code: ErrorCode::ConfigMissing,
+            by: ["b".to_owned()].into(),
+            times: 1,
+        };
+        lost = vec![LostAttempt { given_up, is_unfit: true, refused: Some(refused), ..begun.into() }];
+    }
+    cluster.decider().decide(&session, &lost, None).await.unwrap();
+    let said = cluster.events(&session).await.into_iter().filter_map(|event| match &event.event {
+        Event::Log { message, .. } => Some(message.clone()),
+        Event::TaskFailed { error, .. } => Some(error.to_string()),
+        _ => None,
+    });
+    let expected = [
+        "machine `b` cannot run it: no key (CONFIG_MISSING)",
+        "machine `a` cannot run it: no program (CONFIG_MISSING) (CONFIG_MISSING)",
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
 async fn an_attempt_whose_worker_is_gone_begins_again_and_nothing_else_does() {
     let cluster = TestCluster::new();
     let session = cluster.add("flow-1", TWO).await;

@@ -83,6 +83,21 @@ async fn what_a_machine_lacks_before_a_node_begins_makes_it_unfit() {
     let why = "machine `a` cannot run it: the environment variable DEPLOY_TOKEN, which the flow's `secrets` name, \
                is not set (CONFIG_MISSING)";
     assert_eq!(error(&cluster.runner(), &lacks_secret).await, why);
+    // So does the program or the key of its agent.
+    let agent = "flow: { name: f }\nnodes: [{ id: sent, type: anthropic.agent, input: { prompt: x, options: { model: m } } }]\n";
+    let why = "machine `a` cannot run it: anthropic: there is no key; set ANTHROPIC_API_KEY in the environment (CONFIG_MISSING)";
+    for (id, flow) in [
+        ("flow-3", agent.to_owned()),
+        (
+            "flow-4",
+            agent
+                .replace("anthropic.agent", "agent.run")
+                .replace("{ prompt", "{ provider: anthropic, prompt"),
+        ),
+    ] {
+        let lacks_key = cluster.add(id, &flow).await;
+        assert_eq!(error(&cluster.runner(), &lacks_key).await, why, "{id}");
+    }
     // Its folder of sessions is another one, such as where a mount is missing.
     let unmounted = TestCluster::new();
     let why = "machine `a` cannot run it: the shared log has no session `flow-2` (PROCESS)";
