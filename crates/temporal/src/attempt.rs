@@ -23,6 +23,7 @@ use crate::{
     decide::{HostedAttempt, RunningAttempt, SessionHost},
     lock::{AttemptLock, Locked},
     log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer, unique},
+    seen::{Seen, SeenLog},
     store::SharedStore,
 };
 
@@ -80,6 +81,7 @@ pub enum AttemptError {
 /// Runs attempts on this machine.
 pub struct AttemptRunner {
     log: SharedLog,
+    seen: SeenLog,
     store: Arc<SharedStore>,
     /// The name of this machine: conversations are on the machine where they began.
     machine: String,
@@ -103,7 +105,8 @@ impl AttemptRunner {
         locks: impl Into<PathBuf>,
     ) -> Self {
         let store = Arc::new(SharedStore::new(log.clone(), "the workers"));
-        Self { log, store, machine: machine.into(), host, clock, notify, locks: locks.into() }
+        let seen = SeenLog::new(log.clone());
+        Self { log, seen, store, machine: machine.into(), host, clock, notify, locks: locks.into() }
     }
 
     /// Waits until no other worker of this machine runs the node: one that was frozen or has lost the server may still be
@@ -188,6 +191,7 @@ impl AttemptRunner {
         let forwarded = begun.header.forwarded.iter().filter(|(to, _)| *to == attempt.key);
         let mut link = AttemptFollower {
             log: &self.log,
+            seen: &self.seen,
             notify: &*self.notify,
             machine: &self.machine,
             runner: unique()?,
@@ -295,6 +299,7 @@ fn ended(spec: &AttemptSpec, end: AttemptEnd) -> AttemptDone {
 /// Between the hub of an attempt and the log of its session.
 struct AttemptFollower<'a> {
     log: &'a SharedLog,
+    seen: &'a SeenLog,
     notify: &'a (dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync),
     machine: &'a str,
     runner: String,
@@ -393,8 +398,8 @@ impl AttemptFollower<'_> {
     }
 
     async fn exchange(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
-        while let Some(segment) = self.log.segment(self.session, self.position).await? {
-            self.receive(&segment)?;
+        while let Some(seen) = self.seen.at(self.session, self.position).await? {
+            self.receive(&seen)?;
         }
         self.deliver();
         while let Some(event) = self.events.try_next() {
@@ -403,12 +408,12 @@ impl AttemptFollower<'_> {
         while !self.is_done && (!self.waiting.is_empty() || done.is_some() || self.began_unsaid().is_some()) {
             let segment = self.next_segment(done.as_ref());
             if !self.log.append(self.session, &segment).await? {
-                if let Some(other) = self.log.segment(self.session, self.position).await? {
+                if let Some(other) = self.seen.at(self.session, self.position).await? {
                     self.receive(&other)?;
                 }
                 continue;
             }
-            self.receive(&segment)?;
+            self.receive(&self.seen.put(self.session, &segment))?;
             let is_notable = |name: &str| FACTS.contains(&name) && !UNREMARKABLE.contains(&name);
             let is_late = segment.header.began.is_some_and(|at| at.since(self.given) >= LATE);
             if !self.is_done && (is_late || segment.events.iter().any(|event| is_notable(event.event.name())))
@@ -439,44 +444,27 @@ impl AttemptFollower<'_> {
 
     /// Takes what was appended: by others, or by the attempt itself. Its own may have been stored by an `exchange` that was
     /// cut off, or failed, before it knew; so this, and only this, ends their waiting.
-    fn receive(&mut self, segment: &Segment) -> Result<(), AttemptError> {
-        self.position = segment.next();
-        if segment.header.runner.as_ref() == Some(&self.runner) {
-            self.waiting.drain(..segment.events.len());
-            self.is_to_say_when &= segment.header.began.is_none();
+    fn receive(&mut self, seen: &Seen) -> Result<(), AttemptError> {
+        self.position = seen.next;
+        if seen.runner.as_ref() == Some(&self.runner) {
+            self.waiting.drain(..seen.events);
+            self.is_to_say_when &= !seen.says_when;
         }
-        self.is_done |=
-            segment.header.done.is_some() && segment.header.by == Writer::Attempt(self.key.clone());
-        if segment.header.by != Writer::Decider {
+        self.is_done |= seen.is_done && seen.by == Writer::Attempt(self.key.clone());
+        if seen.by != Writer::Decider {
             return Ok(());
         }
-        if segment.events.iter().any(|event| self.is_end(event)) {
+        let AttemptKey { path, attempt } = &self.key;
+        if seen.over.iter().any(|(place, up_to)| place == path && attempt <= up_to) {
             return Err(AttemptError::GivenUp);
         }
-        if segment.header.cancel.contains(&self.key) {
+        if seen.cancel.contains(&self.key) {
             self.cancel.cancel();
         }
-        for event in &segment.events {
-            if let Event::SessionReply { prompt_id, content, choice, .. } = &event.event {
-                self.replies.insert(prompt_id.clone(), (content.clone(), choice.clone()));
-            }
-        }
-        let mail: Vec<_> =
-            segment.header.mail.iter().filter(|command| self.is_for_us(command)).cloned().collect();
-        self.mail.extend(mail);
+        self.replies.extend(seen.replies.iter().cloned());
+        self.mail
+            .extend(seen.mail.iter().filter(|command| self.is_for_us(command)).cloned().collect::<Vec<_>>());
         Ok(())
-    }
-
-    /// Whether the log says that the attempt is over.
-    fn is_end(&self, event: &Envelope) -> bool {
-        let number = self.key.attempt;
-        let is_this = match &event.event {
-            Event::TaskInterrupted { attempt, .. } => *attempt == number,
-            Event::TaskStart { attempt, .. } => *attempt > number,
-            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => true,
-            _ => false,
-        };
-        is_this && event.context.task.as_ref() == Some(&self.key.path)
     }
 
     fn is_for_us(&self, command: &Command) -> bool {

@@ -11,6 +11,7 @@ mod decide;
 mod follow;
 mod lock;
 mod log;
+mod seen;
 mod store;
 #[cfg(feature = "sdk")]
 mod worker;

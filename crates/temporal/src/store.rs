@@ -23,6 +23,7 @@ use crate::log::{
     LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, may_be_gone,
     rests,
 };
+use continued::KnownRecord;
 
 /// How often a reader looks for new events.
 const LOOK: Duration = Duration::from_millis(150);
@@ -32,6 +33,8 @@ const READS: usize = 16;
 const SAID: Duration = Duration::from_secs(3);
 /// How long the server may take to say it.
 const SERVER: Duration = Duration::from_secs(3);
+/// After how long a session that has ended is not read again: its last events may come late.
+const SETTLED: Duration = Duration::from_secs(60);
 /// How many sessions' summaries are remembered.
 const REMEMBERED: usize = 256;
 
@@ -43,8 +46,10 @@ pub struct SharedStore {
     waker: Option<Arc<dyn SessionWaker>>,
     known: Mutex<Known>,
     summaries: Mutex<BTreeMap<SessionId, Summary>>,
-    /// The session that each session continues, as far as that was read.
-    parents: Mutex<BTreeMap<SessionId, Option<SessionId>>>,
+    /// What the records say, as far as they were read: they never change.
+    records: Mutex<BTreeMap<SessionId, KnownRecord>>,
+    /// The sessions that have ended, and since when that is known.
+    ended: Mutex<BTreeMap<SessionId, (Instant, SessionEntry)>>,
 }
 
 /// What the server has said in the last moments.
@@ -89,7 +94,8 @@ impl SharedStore {
             waker: None,
             known: Mutex::default(),
             summaries: Mutex::default(),
-            parents: Mutex::default(),
+            records: Mutex::default(),
+            ended: Mutex::default(),
         }
     }
 
@@ -327,8 +333,13 @@ impl SharedStore {
     }
 
     async fn entry_of(&self, session: SessionId) -> Result<SessionEntry, StoreError> {
-        let record = self.log.record(&session).await.map_err(refused)?;
-        self.parents.lock().insert(session.clone(), record.continues().cloned());
+        let ended = self.ended.lock().get(&session).cloned();
+        let since = match ended {
+            Some((since, entry)) if since.elapsed() > SETTLED => return Ok(entry),
+            Some((since, _)) => since,
+            None => Instant::now(),
+        };
+        let record = self.known_record(&session).await.map_err(refused)?;
         let mut summary = self.summary(&session).await?;
         let requests = self.log.requests(&session).await.map_err(refused)?;
         // A command that comes now is taken after the request to continue.
@@ -346,8 +357,8 @@ impl SharedStore {
         let is_open = summary.is_open() || (is_resumed && !is_gone);
         let (answered, facts) = (summary.answered(), summary.facts);
         let said = said.filter(|_| is_open && !is_gone).unwrap_or_default();
-        Ok(SessionEntry {
-            flow: record.flow.name.clone(),
+        let entry = SessionEntry {
+            flow: record.flow,
             created_at: record.created_at,
             owner: is_open.then(|| self.owner()),
             liveness: if is_open && !is_gone { Liveness::Alive } else { Liveness::Gone },
@@ -358,13 +369,17 @@ impl SharedStore {
             // A worker applies every command at once.
             answered: Vec::new(),
             continued_by: None,
-            is_replay: record.is_replay(),
+            is_replay: record.is_replay,
             waiting_for_worker: said.waiting_for_worker,
             waiting_for_machine: said.waiting_for_machine,
             damage: None,
             digest: facts,
             session,
-        })
+        };
+        if entry.digest.status.has_ended() {
+            self.ended.lock().insert(entry.session.clone(), (since, entry.clone()));
+        }
+        Ok(entry)
     }
 
     /// Only workers run sessions.
@@ -467,6 +482,7 @@ impl RunStore for SharedStore {
 
     async fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<SessionEntry>, StoreError> {
         let sessions = self.log.sessions(prefix).await.map_err(refused)?;
+        let all = prefix.is_empty().then(|| sessions.clone());
         let entries = stream::iter(sessions).map(async |session| {
             match self.entry_of(session.clone()).await {
                 Err(StoreError::DamagedObject { object, what }) => {
@@ -485,7 +501,10 @@ impl RunStore for SharedStore {
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
         entries.truncate(limit);
         if entries.iter().any(|entry| rests(entry.digest.status)) {
-            let continued = self.continuations().await?;
+            let continued = match all {
+                Some(all) => self.continuations_among(all).await?,
+                None => self.continuations().await?,
+            };
             for entry in entries.iter_mut().filter(|entry| rests(entry.digest.status)) {
                 entry.continued_by = continued.get(&entry.session).cloned();
             }

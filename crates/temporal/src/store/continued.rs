@@ -1,13 +1,35 @@
-//! Which session continues which.
+//! What records say beside the log: which session continues which.
 
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, stream};
-use inspan_protocol::SessionId;
+use inspan_flow_core::SessionRecord;
+use inspan_protocol::{SessionId, Timestamp};
 use inspan_store::StoreError;
 
 use super::{READS, SharedStore, refused};
 use crate::log::LogError;
+
+/// What a list says of a session from its record.
+#[derive(Clone)]
+pub(super) struct KnownRecord {
+    pub(super) flow: String,
+    pub(super) created_at: Timestamp,
+    pub(super) is_replay: bool,
+    /// The session that it continues.
+    continues: Option<SessionId>,
+}
+
+impl From<&SessionRecord> for KnownRecord {
+    fn from(record: &SessionRecord) -> Self {
+        Self {
+            flow: record.flow.name.clone(),
+            created_at: record.created_at,
+            is_replay: record.is_replay(),
+            continues: record.continues().cloned(),
+        }
+    }
+}
 
 impl SharedStore {
     /// Has a session continued by the one with the id `by`, which is stored next, and by no other.
@@ -59,6 +81,14 @@ impl SharedStore {
     /// The sessions that another one continues, each with that one.
     pub(super) async fn continuations(&self) -> Result<BTreeMap<SessionId, SessionId>, StoreError> {
         let sessions = self.log.sessions("").await.map_err(refused)?;
+        self.continuations_among(sessions).await
+    }
+
+    /// The same, where these are all sessions.
+    pub(super) async fn continuations_among(
+        &self,
+        sessions: Vec<SessionId>,
+    ) -> Result<BTreeMap<SessionId, SessionId>, StoreError> {
         let records = stream::iter(sessions).map(|id| async move { (self.parent_of(&id).await, id) });
         let mut found = BTreeMap::new();
         let mut records = std::pin::pin!(records.buffered(READS));
@@ -68,21 +98,25 @@ impl SharedStore {
         Ok(found)
     }
 
-    /// The session that a session continues. A record never changes, so it is read once.
+    /// The session that a session continues.
     async fn parent_of(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
-        if let Some(known) = self.parents.lock().get(session) {
-            return Ok(known.clone());
-        }
-        let record = match self.log.record(session).await {
-            Ok(record) => record,
+        match self.known_record(session).await {
+            Ok(record) => Ok(record.continues),
             // Other sessions that cannot be read do not concern this one.
             Err(LogError::Damaged { .. } | LogError::OtherKey { .. } | LogError::UnknownSession(_)) => {
-                return Ok(None);
+                Ok(None)
             }
-            Err(error) => return Err(refused(error)),
-        };
-        let parent = record.continues().cloned();
-        self.parents.lock().insert(session.clone(), parent.clone());
-        Ok(parent)
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// What a record says. It is read once.
+    pub(super) async fn known_record(&self, session: &SessionId) -> Result<KnownRecord, LogError> {
+        if let Some(known) = self.records.lock().get(session) {
+            return Ok(known.clone());
+        }
+        let known = KnownRecord::from(&self.log.record(session).await?);
+        self.records.lock().insert(session.clone(), known.clone());
+        Ok(known)
     }
 }

@@ -9,7 +9,7 @@ use inspan_protocol::{
     AgentError, Command, Envelope, ErrorCode, Event, NodePath, Outcome, SessionId, SessionStatus, Timestamp,
 };
 use inspan_store::{StoreError, async_trait};
-use object_store::path::Path;
+use object_store::{ObjectStoreExt as _, memory::InMemory, path::Path};
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::TestCluster;
@@ -166,6 +166,58 @@ async fn the_log_says_which_machine_has_refused_an_attempt_and_its_failure_why()
         "machine `a` cannot run it: no program (CONFIG_MISSING) (CONFIG_MISSING)",
     ];
     assert_eq!(said.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn what_one_attempt_has_read_or_written_the_others_of_its_worker_do_not_read() {
+    let flow = "
+flow: { name: each }
+nodes:
+  - { id: a, type: exec, input: { argv: [echo, one] } }
+  - { id: b, type: exec, input: { argv: [echo, two] } }
+  - { id: c, type: exec, input: { argv: [echo, three] } }
+";
+    let objects = Arc::new(InMemory::new());
+    let cluster = TestCluster::on(SharedLog::new(Arc::<InMemory>::clone(&objects), Path::from("team")));
+    let session = cluster.add("flow-1", flow).await;
+    let begun = cluster.decider().decide(&session, &[], None).await.unwrap().running;
+    let (other, runner) = (cluster.runner(), cluster.runner());
+    let run = async |runner: &crate::AttemptRunner, at: usize| {
+        runner.run(&session, &begun[at], CancellationToken::new()).await.map_err(|error| error.to_string())
+    };
+    run(&other, 0).await.unwrap();
+    run(&runner, 1).await.unwrap();
+    let written = cluster.log.segments(&session, 1).await.unwrap();
+    assert_eq!(written.len(), 3);
+    for segment in &written[1..] {
+        let object = Path::from(format!("team/sessions/{session}/log/{}.jsonl", segment.position));
+        objects.put(&object, "broken".into()).await.unwrap();
+    }
+    run(&runner, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_has_ended_is_not_read_again() {
+    let objects = Arc::new(InMemory::new());
+    let cluster = TestCluster::on(SharedLog::new(Arc::<InMemory>::clone(&objects), Path::from("team")));
+    let (ended, open) = (cluster.add("flow-1", TWO).await, cluster.add("flow-2", TWO).await);
+    cluster.run(&ended, &[], |_| false).await;
+    cluster.decider().decide(&open, &[], None).await.unwrap();
+    let entries = async || cluster.store.entries("", 9).await.unwrap();
+    let before = entries().await;
+    assert_eq!(before.iter().filter(|entry| entry.digest.status.has_ended()).count(), 1);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    // What would be read cannot be.
+    let next = before.iter().find(|entry| entry.session == ended).unwrap().digest.last_seq + 1;
+    let damaged = [format!("flow-1/log/{next:016}-0000.jsonl"), "flow-2/record.json".to_owned()];
+    for object in damaged {
+        let object = Path::from(format!("team/sessions/{object}"));
+        objects.put(&object, "broken".into()).await.unwrap();
+    }
+    assert_eq!(entries().await, before);
+    let other = cluster.another_store().entries("", 9).await.unwrap();
+    assert!(other.iter().all(|entry| entry.damage.is_some()), "{other:?}");
 }
 
 #[tokio::test]
