@@ -1,6 +1,6 @@
 //! Questions that wait for a person: the inbox of all sessions, and those of one session that is followed.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use inspan_flow::SessionEntry;
 use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
@@ -12,8 +12,8 @@ use crate::is_driven;
 /// A question that waits for a person.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// The session that asks.
-    pub entry: SessionEntry,
+    /// The session that asks; all its questions share it, as it has them all.
+    pub entry: Arc<SessionEntry>,
     /// What it asks.
     pub prompt: Prompt,
     /// Whether its time is up, and no process runs the session.
@@ -30,15 +30,15 @@ pub fn is_late(entry: &SessionEntry, prompt: &Prompt, now: Timestamp) -> bool {
 /// without a deadline follow in the order of the sessions.
 pub fn questions(entries: &[SessionEntry], now: Timestamp) -> Vec<Question> {
     let open = entries.iter().filter(|entry| !DisplayStatus::of(entry).has_ended());
-    let mut questions: Vec<Question> = open
-        .flat_map(|entry| {
-            open_questions(entry).map(|prompt| Question {
-                entry: entry.clone(),
-                prompt: prompt.clone(),
-                is_late: is_late(entry, prompt, now),
-            })
-        })
-        .collect();
+    let mut questions = Vec::new();
+    for entry in open.filter(|entry| open_questions(entry).next().is_some()) {
+        let shared = Arc::new(entry.clone());
+        questions.extend(open_questions(entry).map(|prompt| Question {
+            entry: Arc::clone(&shared),
+            prompt: prompt.clone(),
+            is_late: is_late(entry, prompt, now),
+        }));
+    }
     questions.sort_by_key(|question| (question.prompt.deadline.is_none(), question.prompt.deadline));
     questions
 }

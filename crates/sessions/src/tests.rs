@@ -98,6 +98,20 @@ async fn what_was_answered_names_no_question_and_no_run_of_a_node_whose_name_beg
     assert_eq!([named("ab.").await, run("a").await], ["session `s1` has no open question `ab.`", none]);
 }
 
+#[tokio::test]
+async fn all_questions_of_a_session_share_what_is_known_of_it() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let ask = |seq| {
+        let prompt = Prompt::new(format!("a.{seq}"), PromptKind::Input, "Go on?");
+        envelope("s1", seq, Event::SessionPrompt(prompt))
+    };
+    append(&store, &lease, &[log("s1", 1..=1), (2..=4).map(ask).collect()].concat()).await;
+    let open = sessions(&store).inbox(None).await.unwrap();
+    // Each would hold all questions otherwise, as the entry has them.
+    assert_eq!((open.len(), Arc::strong_count(&open[0].entry)), (3, 3));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_follower_gets_what_is_there_what_comes_and_the_end() {
     let store = Arc::new(MemoryStore::new());
