@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use inspan_flow::SessionEntry;
+use inspan_flow::{SessionEntry, SessionFacts};
 use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
 use inspan_view::{Commands, DisplayStatus, entry::open_questions, question};
 use serde_json::Value;
@@ -53,78 +53,110 @@ impl Question {
 /// The open questions of a session, for an interface that follows its events from the first.
 #[derive(Clone, Debug, Default)]
 pub struct OpenQuestions {
-    prompts: Vec<Prompt>,
+    facts: SessionFacts,
+    /// The questions that were open when an event was last applied.
+    known: Vec<PromptId>,
     /// The nodes that run.
     running: HashSet<NodePath>,
-    /// Nothing runs until a person answers.
-    is_blocked: bool,
+    /// No process runs the session.
+    is_idle: bool,
 }
 
 impl OpenQuestions {
     /// The questions, the oldest first.
     pub fn prompts(&self) -> &[Prompt] {
-        &self.prompts
+        &self.facts.prompts
     }
 
     /// Whether nothing runs until a person answers, and each open question is one of these.
     pub fn waits_only_for(&self, is_one: impl Fn(&Prompt) -> bool) -> bool {
-        (self.is_blocked || self.all_ask()) && !self.prompts.is_empty() && self.prompts.iter().all(is_one)
+        let is_blocked = self.facts.waits.is_some_and(|waits| waits.on == WaitingOn::Input);
+        (self.is_idle || is_blocked || self.all_ask())
+            && !self.prompts().is_empty()
+            && self.prompts().iter().all(is_one)
     }
 
     /// Whether each node that runs has asked. An agent that asks for a permission runs, and no event says that all waits for it.
     fn all_ask(&self) -> bool {
         let owners: HashSet<NodePath> = self.running.iter().filter_map(NodePath::owner).collect();
-        let asks = |node: &NodePath| self.prompts.iter().any(|prompt| prompt.task.as_ref() == Some(node));
-        !self.running.is_empty() && self.running.iter().all(|node| owners.contains(node) || asks(node))
+        let asking: HashSet<&NodePath> =
+            self.prompts().iter().filter_map(|open| open.task.as_ref()).collect();
+        let waits = |node: &NodePath| owners.contains(node) || asking.contains(node);
+        !self.running.is_empty() && self.running.iter().all(waits)
     }
 
-    /// Applies the next event; gives the questions that it closed.
+    /// Applies the next event; gives the questions that are closed since the last one.
     pub fn apply(&mut self, envelope: &Envelope) -> Vec<PromptId> {
+        self.is_idle = false;
+        self.facts.apply(envelope);
+        let task = envelope.context.task.as_ref();
         match &envelope.event {
-            Event::SessionPrompt(prompt) => {
-                // A process that resumes the session asks again.
-                self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
-                self.prompts.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
+            Event::SessionPrompt(prompt) if !self.known.contains(&prompt.prompt_id) => {
+                self.known.push(prompt.prompt_id.clone());
             }
-            Event::SessionReply { prompt_id, .. } => {
-                self.is_blocked = false;
-                return self.close(|prompt| prompt.prompt_id == *prompt_id);
+            Event::TaskStart { .. } => self.running.extend(task.cloned()),
+            Event::FlowResumed { .. } => self.running.clear(),
+            Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskCancelled { .. }
+            | Event::TaskInterrupted { .. } => {
+                self.running.retain(|node| Some(node) != task);
             }
-            Event::TaskStart { .. } => {
-                self.is_blocked = false;
-                self.running.extend(envelope.context.task.clone());
-            }
-            Event::FlowResumed { .. } => {
-                self.is_blocked = false;
-                self.running.clear();
-                // The agents that asked are gone.
-                return self.close(|prompt| prompt.kind != PromptKind::Input);
-            }
-            Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
-            Event::TaskInterrupted { .. } => {
-                self.running.retain(|node| Some(node) != envelope.context.task.as_ref());
-            }
-            // A question ends with its node.
-            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
-                let task = &envelope.context.task;
-                self.running.retain(|node| Some(node) != task.as_ref());
-                return self.close(|prompt| prompt.task.is_some() && prompt.task == *task);
-            }
-            Event::HarnessComplete { .. } => return self.close(|_| true),
             _ => {}
         }
-        Vec::new()
+        // Of a node that a pause has cut it is asked again when the session goes on.
+        if let Event::TaskCancelled { .. } = &envelope.event {
+            self.facts.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);
+        }
+        if self.known.len() == self.facts.prompts.len() {
+            return Vec::new();
+        }
+        let open: HashSet<&PromptId> = self.facts.prompts.iter().map(|open| &open.prompt_id).collect();
+        self.known.extract_if(.., |id| !open.contains(id)).collect()
     }
 
     /// No process runs the session: an agent that asked for a permission is gone, a question whose time is up is over, and
     /// nothing runs. An answer that is stored may be applied in a moment.
     pub fn lose_process(&mut self, now: Timestamp) {
-        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input && !prompt.is_over(now));
+        self.facts.prompts.retain(|prompt| prompt.kind == PromptKind::Input && !prompt.is_over(now));
         self.running.clear();
-        self.is_blocked = true;
+        self.is_idle = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inspan_protocol::EventContext;
+    use serde_json::json;
+
+    use super::*;
+
+    fn apply(open: &mut OpenQuestions, event: Value) -> Vec<PromptId> {
+        let context = EventContext { task: Some(NodePath::new("fix")), ..EventContext::session("s1".into()) };
+        let event = serde_json::from_value(event).unwrap();
+        open.apply(&Envelope::new(context, 1, Timestamp::default(), event))
     }
 
-    fn close(&mut self, is_closed: impl Fn(&Prompt) -> bool) -> Vec<PromptId> {
-        self.prompts.extract_if(.., |prompt| is_closed(prompt)).map(|prompt| prompt.prompt_id).collect()
+    #[test]
+    fn the_permission_of_an_agent_that_is_gone_is_waited_for_no_longer() {
+        let starts = json!({ "type": "task:start", "taskId": "fix", "nodeType": "agent", "attempt": 1, "path": "fix" });
+        let asks = json!({ "type": "session:prompt", "promptId": "fix.1", "kind": "permission", "prompt": "Allow?" });
+        let ends = [
+            json!({ "type": "task:agent", "taskId": "fix", "agent": "two", "reason": "failed", "after": "one" }),
+            json!({ "type": "limit:wait", "provider": "p", "until": "2026-01-07T12:00:00.000Z" }),
+            json!({ "type": "agent:turn", "runId": "fix.1", "turn": 2 }),
+            json!({ "type": "task:reused", "taskId": "fix", "result": {}, "from": "s0" }),
+            json!({ "type": "task:interrupted", "taskId": "fix", "attempt": 1 }),
+            json!({ "type": "task:cancelled", "taskId": "fix" }),
+            json!({ "type": "flow:resumed", "nodeIds": [], "message": "" }),
+        ];
+        for end in ends {
+            let mut open = OpenQuestions::default();
+            assert!(apply(&mut open, starts.clone()).is_empty());
+            assert!(apply(&mut open, asks.clone()).is_empty());
+            assert!(open.waits_only_for(|_| true), "before {end}");
+            assert_eq!(apply(&mut open, end.clone()), [PromptId::from("fix.1")], "{end}");
+            assert!(!open.waits_only_for(|_| true) && open.prompts().is_empty(), "{end}");
+        }
     }
 }
