@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_flow_core::{Body, Facts, FrameIx, FramesKind, FramesProgress, Graph, NodeState, TaskRef};
+use inspan_flow_core::{Body, FrameIx, FramesKind, FramesProgress, Graph, NodeState, Run, TaskRef};
 use inspan_protocol::{AgentError, Event, LogLevel, NodePath, NodeStatus, SkipReason, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,6 +13,7 @@ use crate::{
     format::cut_after,
     safe::clean,
     spent::SpendingTotal,
+    state::Asking,
 };
 
 /// One node. What is not live is copied from the state of the run after each event of the node.
@@ -130,7 +131,8 @@ impl NodeRow {
     }
 
     /// Copies what the run knows about a node.
-    pub(crate) fn copy(&mut self, graph: &Graph, state: &Facts, task: TaskRef) {
+    pub(crate) fn copy(&mut self, run: &Run, asking: &Asking, task: TaskRef) {
+        let (graph, state) = (run.graph(), run.state());
         let node: &NodeState = state.node(task);
         if node.pass > self.pass {
             // The run forgets the failures of the earlier pass, and the console shows them.
@@ -142,7 +144,7 @@ impl NodeRow {
             self.earlier_ms += self.duration_ms.unwrap_or_default();
         }
         let asks = matches!(node.status, NodeStatus::Running | NodeStatus::Pending)
-            && state.asked_by(graph, task).is_some();
+            && asking.kind(|| state.path(graph, task)).is_some();
         // It never began again.
         let has_ended = state.outcome().is_some();
         let is_cancelled = node.status == NodeStatus::Pending && node.is_interrupted() && has_ended;
@@ -241,12 +243,13 @@ impl NodeRow {
 
 impl FrameRow {
     /// A frame that is open, with what has happened in it.
-    pub(crate) fn new(graph: &Graph, state: &Facts, owner: TaskRef, (index, frame): (u32, FrameIx)) -> Self {
+    pub(crate) fn new(run: &Run, asking: &Asking, owner: TaskRef, (index, frame): (u32, FrameIx)) -> Self {
+        let (graph, state) = (run.graph(), run.state());
         let body = graph.body(state.body_of(frame));
         let mut rows = NodeRow::of_body(body);
         for (row, task) in rows.iter_mut().zip(tasks(body, frame)) {
-            row.copy(graph, state, task);
-            row.frames = open_frames(graph, state, task);
+            row.copy(run, asking, task);
+            row.frames = open_frames(run, asking, task);
         }
         Self {
             open: Some(frame),
@@ -295,10 +298,10 @@ pub(crate) fn tasks(body: &Body, frame: FrameIx) -> impl Iterator<Item = TaskRef
 }
 
 /// The open frames of a node.
-pub(crate) fn open_frames(graph: &Graph, state: &Facts, task: TaskRef) -> BTreeMap<(u32, u32), FrameRow> {
-    let pass = state.node(task).pass;
-    let frame = |(index, frame)| ((pass, index), FrameRow::new(graph, state, task, (index, frame)));
-    state.open_frames(task).map(frame).collect()
+pub(crate) fn open_frames(run: &Run, asking: &Asking, task: TaskRef) -> BTreeMap<(u32, u32), FrameRow> {
+    let pass = run.state().node(task).pass;
+    let frame = |(index, frame)| ((pass, index), FrameRow::new(run, asking, task, (index, frame)));
+    run.state().open_frames(task).map(frame).collect()
 }
 
 /// Calls `see` for each part of a path, from the flow inwards: with the rows of the frame, the place of the node among

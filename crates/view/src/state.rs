@@ -3,6 +3,7 @@
 //! It has no clock and writes nothing.
 
 mod apply;
+mod asking;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -25,6 +26,8 @@ use crate::{
     spent::SpendingTotal,
 };
 
+pub(crate) use self::asking::Asking;
+
 /// The widest column for names and types; what is longer pushes what follows it.
 pub const COLUMN: usize = 28;
 
@@ -39,8 +42,6 @@ pub struct SessionView {
     pub ended: Option<FinalStatus>,
     /// One row for each node, in the order of the flow.
     pub rows: Vec<NodeRow>,
-    /// The open questions.
-    pub questions: Vec<Prompt>,
     /// How often the open questions have changed, or were asked again.
     pub asked: u64,
     /// Why the flow failed.
@@ -57,6 +58,7 @@ pub struct SessionView {
     pub path_width: usize,
     /// Columns for the names of all nodes where those in frames are indented.
     pub tree_width: usize,
+    asking: Asking,
     ended_frames: EndedFrames,
     /// How often each edge fired over all frames and passes; counted where all frames stay.
     edges: HashMap<(BodyIx, EdgeIx), EdgeCounts>,
@@ -187,7 +189,6 @@ impl SessionView {
             session: None,
             ended: None,
             rows,
-            questions: Vec::new(),
             asked: 0,
             error: None,
             budgets: Vec::new(),
@@ -196,6 +197,7 @@ impl SessionView {
             missed: 0,
             path_width,
             tree_width: label_width.max(inner_width(graph, graph.flow(), 0)),
+            asking: Asking::of(&run),
             ended_frames: EndedFrames::default(),
             edges: HashMap::new(),
             last_seq: 0,
@@ -204,10 +206,10 @@ impl SessionView {
             unpriced_turns: UnpricedTurns::default(),
             touched: None,
         };
-        let (graph, facts) = (state.run.graph(), state.run.state());
-        for (row, task) in state.rows.iter_mut().zip(tasks(graph.flow(), FrameIx::FLOW)) {
-            row.copy(graph, facts, task);
-            row.frames = open_frames(graph, facts, task);
+        let (run, asking) = (&state.run, &state.asking);
+        for (row, task) in state.rows.iter_mut().zip(tasks(run.graph().flow(), FrameIx::FLOW)) {
+            row.copy(run, asking, task);
+            row.frames = open_frames(run, asking, task);
         }
         state
     }
@@ -300,9 +302,14 @@ impl SessionView {
         }
     }
 
+    /// The open questions, the oldest first.
+    pub fn questions(&self) -> impl Iterator<Item = &Prompt> {
+        self.run.state().prompts().iter().filter(|prompt| self.asking.is_shown(prompt))
+    }
+
     /// An open question.
     pub fn question(&self, id: &PromptId) -> Option<&Prompt> {
-        self.questions.iter().find(|question| question.prompt_id == *id)
+        self.questions().find(|question| question.prompt_id == *id)
     }
 
     /// Whether a failure of the flow is that of one of its nodes, where it is shown.

@@ -166,6 +166,7 @@ impl Painter {
 
     /// Takes one event in.
     pub(crate) fn event(&self, envelope: &Envelope) {
+        let has_asker = lock(&self.asker).is_some();
         let mut inner = lock(&self.shared.inner);
         let inner_ref = &mut *inner;
         let asked_before = inner_ref.state.asked;
@@ -186,7 +187,8 @@ impl Painter {
             }
             _ => None,
         };
-        let asked = (inner_ref.state.asked != asked_before).then(|| inner_ref.state.questions.clone());
+        let has_asked = has_asker && inner_ref.state.asked != asked_before;
+        let asked = has_asked.then(|| inner_ref.state.questions().cloned().collect());
         drop(inner);
         if let Some(asker) = &*lock(&self.asker) {
             if let Some((prompt, answer)) = reply {

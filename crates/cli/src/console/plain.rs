@@ -67,7 +67,7 @@ impl PlainLog {
     /// Of a session that continues, whose questions may be answered without being asked again.
     pub(crate) fn after(state: &SessionView) -> Self {
         let asked = |open: &Prompt| Some((open.prompt_id.clone(), open.task.clone()?));
-        Self { asked: state.questions.iter().filter_map(asked).collect(), ..Self::default() }
+        Self { asked: state.questions().filter_map(asked).collect(), ..Self::default() }
     }
 
     /// The event that the first of the newest lines is of, if that is an earlier one: its text had no end yet.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use inspan_flow_core::{FrameIx, Run, StaticValue, TaskRef};
 use inspan_protocol::{DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, Timestamp};
 
-use super::{AgentRunStart, Course, EarlyEnd, ExceededBudget, SessionView};
+use super::{AgentRunStart, Asking, Course, EarlyEnd, ExceededBudget, SessionView};
 use crate::{
     agent::AgentView,
     row::around,
@@ -35,7 +35,11 @@ impl SessionView {
             _ => {}
         }
         self.run.apply(envelope);
-        match (&envelope.event, answered.as_ref().or(task)) {
+        let about = answered.as_ref().or(task);
+        if changes_nodes(&envelope.event, about) && self.asking.update(&self.run, &envelope.event, about) {
+            self.asked += 1;
+        }
+        match (&envelope.event, about) {
             // No facts: only live data has changed.
             (Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. }, _) => {}
             (Event::EdgeFired { to, .. } | Event::EdgeSkipped { to, .. }, _) => self.copy_target(task, to),
@@ -45,15 +49,11 @@ impl SessionView {
                     self.begin_frame(task, *index, envelope.timestamp);
                 }
                 self.copy(task);
-                self.update_questions(event);
             }
-            (event, None) if concerns_no_node(event) => {}
-            (event, None) => {
-                self.copy_all();
-                self.update_questions(event);
-            }
+            (event, None) if !changes_nodes(event, None) => {}
+            (_, None) => self.copy_all(),
         }
-        self.touch(answered.as_ref().or(task));
+        self.touch(about);
         self.apply_live(envelope);
     }
 
@@ -73,24 +73,25 @@ impl SessionView {
 
     /// Copies what the run knows about a node to its row.
     fn copy(&mut self, path: &NodePath) {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let Some(task) = state.find(graph, Some(path)) else { return };
-        visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {
+        let (run, asking) = (&self.run, &self.asking);
+        let Some(task) = run.state().find(run.graph(), Some(path)) else { return };
+        visit(&mut self.rows, run.graph(), path, &mut |rows, at, is_last| {
             if is_last {
-                rows[at].copy(graph, state, task);
+                rows[at].copy(run, asking, task);
             }
         });
     }
 
     /// The same for the node that an edge enters; `path` is the node that it leaves.
     fn copy_target(&mut self, path: Option<&NodePath>, to: &NodeId) {
-        let (graph, state) = (self.run.graph(), self.run.state());
+        let (run, asking) = (&self.run, &self.asking);
+        let (graph, state) = (run.graph(), run.state());
         let frame = state.frame_of(graph, path);
         let Some(node) = graph.body(state.body_of(frame)).find(to.as_str()) else { return };
         let target = NodePath::new(&format!("{}{to}", path.map_or("", around)));
         visit(&mut self.rows, graph, &target, &mut |rows, at, is_last| {
             if is_last {
-                rows[at].copy(graph, state, TaskRef { frame, node });
+                rows[at].copy(run, asking, TaskRef { frame, node });
             }
         });
         self.touch(Some(&target));
@@ -98,13 +99,14 @@ impl SessionView {
 
     /// The same for all nodes of the frame in which a node is.
     fn copy_frame(&mut self, path: Option<&NodePath>) {
-        let (graph, state) = (self.run.graph(), self.run.state());
+        let (run, asking) = (&self.run, &self.asking);
+        let (graph, state) = (run.graph(), run.state());
         let frame = state.frame_of(graph, path);
         let prefix = path.map_or("", around);
         let touched = &mut self.touched;
         let mut copy = |rows: &mut [NodeRow]| {
             for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
-                row.copy(graph, state, task);
+                row.copy(run, asking, task);
                 if let Some(touched) = touched {
                     touched.add(&format!("{prefix}{}", row.label));
                 }
@@ -124,18 +126,18 @@ impl SessionView {
 
     /// The same for all nodes of all open frames.
     fn copy_all(&mut self) {
-        fn copy(rows: &mut [NodeRow], run: &Run, frame: FrameIx) {
+        fn copy(rows: &mut [NodeRow], run: &Run, asking: &Asking, frame: FrameIx) {
             let (graph, state) = (run.graph(), run.state());
             for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
-                row.copy(graph, state, task);
+                row.copy(run, asking, task);
                 for inner in row.frames.values_mut() {
                     if let Some(frame) = inner.open {
-                        copy(&mut inner.rows, run, frame);
+                        copy(&mut inner.rows, run, asking, frame);
                     }
                 }
             }
         }
-        copy(&mut self.rows, &self.run, FrameIx::FLOW);
+        copy(&mut self.rows, &self.run, &self.asking, FrameIx::FLOW);
         if let Some(touched) = &mut self.touched {
             touched.all = true;
         }
@@ -143,7 +145,8 @@ impl SessionView {
 
     /// A frame began: it has its own rows from now on.
     fn begin_frame(&mut self, owner: &NodePath, index: u32, now: Timestamp) {
-        let (graph, state) = (self.run.graph(), self.run.state());
+        let (run, asking) = (&self.run, &self.asking);
+        let (graph, state) = (run.graph(), run.state());
         let Some(task) = state.find(graph, Some(owner)) else { return };
         let Some(frame) = state.open_frames(task).find(|(at, _)| *at == index) else { return };
         let (keeps, touched) = (self.ended_frames, &mut self.touched);
@@ -153,7 +156,7 @@ impl SessionView {
                 if keeps == EndedFrames::Failed {
                     rows[at].frames.retain(|(of, _), _| *of == pass);
                 }
-                let frame = FrameRow { started: Some(now), ..FrameRow::new(graph, state, task, frame) };
+                let frame = FrameRow { started: Some(now), ..FrameRow::new(run, asking, task, frame) };
                 if let Some(touched) = touched {
                     let prefix = inside(label(owner), (pass, index), &frame);
                     frame.rows.iter().for_each(|row| touched.add(&format!("{prefix}{}", row.label)));
@@ -197,22 +200,6 @@ impl SessionView {
             }
             rows[at].end_frame(key, ended);
         });
-    }
-
-    fn update_questions(&mut self, event: &Event) {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let open = state.prompts().iter().filter(|prompt| {
-            let node = state.find(graph, prompt.task.as_ref()).map(|task| state.node(task));
-            // A node that was cancelled no longer waits for its answer here.
-            !node.is_some_and(|node| node.status == NodeStatus::Cancelled) && state.outcome().is_none()
-        });
-        let ids = open.clone().map(|prompt| &prompt.prompt_id);
-        // A session that continues asks again what was open before.
-        let is_asked = matches!(event, Event::SessionPrompt(_));
-        if is_asked || !ids.eq(self.questions.iter().map(|prompt| &prompt.prompt_id)) {
-            self.questions = open.cloned().collect();
-            self.asked += 1;
-        }
     }
 
     /// What is only shown.
@@ -303,11 +290,19 @@ impl SessionView {
     }
 }
 
+/// Whether an event, of this node or of the session as a whole, may change what the run knows about nodes.
+fn changes_nodes(event: &Event, task: Option<&NodePath>) -> bool {
+    let is_live =
+        matches!(event, Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. });
+    !is_live && (task.is_some() || !concerns_no_node(event))
+}
+
 /// Whether an event without a place in the run changes no node.
 fn concerns_no_node(event: &Event) -> bool {
     matches!(
         event,
         Event::BudgetSpent { .. }
+            | Event::FlowWaiting { .. }
             | Event::HarnessStart { .. }
             | Event::PhaseStart { .. }
             | Event::SessionMessage { .. }
