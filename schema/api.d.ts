@@ -699,7 +699,7 @@ declare namespace Api {
     path: string;
     /** When it began. */
     startedAt?: Timestamp | null;
-    /** Running, waiting for a person, complete, failed or cancelled. */
+    /** Running, waiting for a person, interrupted, paused, complete, failed or cancelled. */
     status: NodeStatus;
     /** Tokens of its nodes. */
     tokens: number;

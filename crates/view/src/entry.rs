@@ -113,6 +113,11 @@ impl DisplayStatus {
         }
     }
 
+    /// Whether the process that ran it is gone, and did not leave on purpose.
+    pub fn has_lost_process(self) -> bool {
+        matches!(self, Self::Interrupted | Self::Continued)
+    }
+
     /// Whether nothing more happens in this session.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Ended(_) | Self::Continued)

@@ -25,7 +25,7 @@ pub use node::{FrameKind, PageAgent, PageFrames, PageNode};
 pub use patch::{FrameNodes, PagePatch};
 
 use crate::{
-    Commands, NodeRow, Permission, SessionView,
+    Commands, FrameRow, NodeRow, Permission, SessionView,
     entry::{self, DisplayStatus},
     look,
     spent::SpendingTotal,
@@ -249,13 +249,22 @@ impl PageFold {
 
 /// The status of a node as people see it, in a session with this status.
 pub fn shown(row: &NodeRow, session: DisplayStatus) -> NodeStatus {
-    at_rest(row.status_at_rest, session)
+    let asks = row.status == NodeStatus::Waiting && !session.has_lost_process();
+    at_rest(if asks { row.status } else { row.status_at_rest }, session)
+}
+
+/// The status of a frame as people see it: one in which a node waits for a person waits for that person.
+pub fn shown_frame(frame: &FrameRow, session: DisplayStatus) -> NodeStatus {
+    match at_rest(frame.status, session) {
+        NodeStatus::Running | NodeStatus::Interrupted if frame.asks(session) => NodeStatus::Waiting,
+        status => status,
+    }
 }
 
 /// A status in a session with that status, in which nothing may run.
 pub fn at_rest(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
     match (status, session) {
-        (NodeStatus::Running | NodeStatus::Paused, DisplayStatus::Interrupted | DisplayStatus::Continued) => {
+        (NodeStatus::Running | NodeStatus::Paused, _) if session.has_lost_process() => {
             NodeStatus::Interrupted
         }
         (NodeStatus::Running, DisplayStatus::Paused) => NodeStatus::Paused,

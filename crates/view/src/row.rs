@@ -3,14 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_flow_core::{Body, FrameIx, FramesKind, FramesProgress, Graph, NodeState, Run, TaskRef};
-use inspan_protocol::{AgentError, Event, LogLevel, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{AgentError, Event, LogLevel, NodePath, NodeStatus, PromptKind, SkipReason, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
+    DisplayStatus,
     agent::{AgentView, call},
     format::cut_after,
+    page::shown,
     safe::clean,
     spent::SpendingTotal,
     state::Asking,
@@ -143,18 +145,19 @@ impl NodeRow {
         if node.attempts > self.attempts || node.duration_ms.is_none() {
             self.earlier_ms += self.duration_ms.unwrap_or_default();
         }
-        let asks = matches!(node.status, NodeStatus::Running | NodeStatus::Pending)
-            && asking.kind(|| state.path(graph, task)).is_some();
+        let may_ask = matches!(node.status, NodeStatus::Running | NodeStatus::Pending);
+        let asks = may_ask.then(|| asking.kind(|| state.path(graph, task))).flatten();
         // It never began again.
         let has_ended = state.outcome().is_some();
         let is_cancelled = node.status == NodeStatus::Pending && node.is_interrupted() && has_ended;
         self.status = match node.status {
-            _ if asks => NodeStatus::Waiting,
+            _ if asks.is_some() => NodeStatus::Waiting,
             _ if is_cancelled => NodeStatus::Cancelled,
             status => status,
         };
         self.status_at_rest = match node.status {
-            _ if asks => NodeStatus::Waiting,
+            // An agent that asks for a permission is gone with its process.
+            _ if asks == Some(PromptKind::Input) => NodeStatus::Waiting,
             _ if is_cancelled => NodeStatus::Cancelled,
             NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
             NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
@@ -277,11 +280,10 @@ impl FrameRow {
         self.rows.iter().fold(SpendingTotal::default(), |sum, row| sum.plus(&row.spent))
     }
 
-    /// Whether a node in it waits for a person.
-    pub fn asks(&self) -> bool {
-        let asks =
-            |row: &NodeRow| row.status == NodeStatus::Waiting || row.frames.values().any(FrameRow::asks);
-        self.rows.iter().any(asks)
+    /// Whether a node in it waits for a person, in a session with this status.
+    pub fn asks(&self, session: DisplayStatus) -> bool {
+        let within = |row: &NodeRow| row.frames.values().any(|frame| frame.asks(session));
+        self.rows.iter().any(|row| shown(row, session) == NodeStatus::Waiting || within(row))
     }
 }
 

@@ -6,12 +6,12 @@ mod gaps;
 
 use std::collections::HashMap;
 
-use inspan_protocol::{Envelope, Event, NodePath, PromptId, PromptKind, RunId, Timestamp};
+use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, PromptId, PromptKind, RunId, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::chain::Chain;
-use crate::label;
+use crate::{DisplayStatus, at_rest, label};
 
 /// When everything happened.
 #[serde_with::skip_serializing_none]
@@ -399,6 +399,19 @@ impl TimelineFold {
     }
 }
 
+impl Timeline {
+    /// What runs by the events does not in a session with this status: it ended with the newest one.
+    #[must_use]
+    pub fn at_rest(mut self, session: DisplayStatus) -> Self {
+        if let Some(ended) = self.to.filter(|_| at_rest(NodeStatus::Running, session) != NodeStatus::Running)
+        {
+            let bars = self.rows.iter_mut().flat_map(|row| &mut row.bars);
+            bars.filter(|bar| bar.to.is_none()).for_each(|bar| bar.end(BarStatus::Interrupted, ended));
+        }
+        self
+    }
+}
+
 impl Bar {
     fn new(attempt: u32, pass: u32, from: Timestamp, status: BarStatus) -> Self {
         Self { attempt, pass, from, to: None, status, turns: Vec::new(), tools: Vec::new() }
@@ -522,6 +535,23 @@ mod tests {
         let bar = &timeline.rows[0].bars[0];
         assert_eq!((bar.to, bar.turns.last().unwrap().to), (Some(at(4)), Some(at(4))));
         assert_eq!(timeline.gaps, [Gap { from: at(4), to: at(60), kind: WaitKind::Stopped }]);
+    }
+
+    #[test]
+    fn nothing_runs_in_a_session_whose_process_is_gone() {
+        let log = log(&[
+            (0, "", json!({ "type": "harness:start", "name": "f" })),
+            (0, "a", start("a", "a")),
+            (3, "b", start("b", "b")),
+        ]);
+        let bar = |session| {
+            let bar = &fold(&log).timeline("", 100).at_rest(session).rows[0].bars[0];
+            (bar.status, bar.to)
+        };
+        assert_eq!(bar(DisplayStatus::Running), (BarStatus::Running, None));
+        let cut = (BarStatus::Interrupted, Some(log[2].timestamp));
+        let statuses = [DisplayStatus::Interrupted, DisplayStatus::Continued, DisplayStatus::Paused];
+        assert_eq!(statuses.map(bar), [cut; 3]);
     }
 
     #[test]

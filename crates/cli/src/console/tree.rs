@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use inspan_flow::FramesProgress;
 use inspan_protocol::{NodeStatus, Outcome, Timestamp};
 use inspan_view::{
-    AgentActivity, AgentView, COLUMN, Course, FrameRow, Line, NodeRow, SessionView, Tone, format, look,
-    safe::clean, tail,
+    AgentActivity, AgentView, COLUMN, Course, DisplayStatus, FrameRow, Line, NodeRow, SessionView, Tone,
+    format, look, safe::clean, tail,
 };
 
 /// The room for the picture, and the moment it shows.
@@ -128,7 +128,7 @@ fn add_frames<'a>(entries: &mut Vec<BranchEntry<'a>>, row: &'a NodeRow, failed: 
                 Rank::FirstFailed
             }
             NodeStatus::Failed => Rank::Failed,
-            _ if frame.asks() => Rank::Asks,
+            _ if frame.asks(DisplayStatus::Running) => Rank::Asks,
             NodeStatus::Running => Rank::Running,
             _ => Rank::Still,
         }
@@ -243,7 +243,7 @@ fn frame_line(index: u32, frame: &FrameRow, columns: Columns, guide: &str, canva
     let (tone, sign) = look::sign(frame.status);
     let is_running = frame.status == NodeStatus::Running;
     let (tone, sign) = match is_running {
-        true if frame.asks() => look::sign(NodeStatus::Waiting),
+        true if frame.asks(DisplayStatus::Running) => look::sign(NodeStatus::Waiting),
         true => spinner(canvas).map_or_else(|| look::sign(NodeStatus::Paused), |sign| (tone, sign)),
         false => (tone, sign),
     };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{Envelope, Event, NodeId, NodePath, NodeStatus, SessionStatus};
+use inspan_protocol::{Envelope, Event, NodeId, NodePath, NodeStatus, PromptKind, SessionStatus};
 
 use super::{Statement, StatementKind};
 use crate::{
@@ -195,9 +195,12 @@ impl<'a> Walk<'a> {
         self.newest(asks)
     }
 
-    /// The question of a node that is open.
+    /// The question of a node that is open. What an agent asked whose process is gone is not.
     pub(super) fn open_question(&self, task: TaskRef) -> Option<u64> {
-        self.state().asked_by(self.run.graph(), task)?;
+        let open = self.state().asked_by(self.run.graph(), task)?;
+        if self.is_lost && open.kind != PromptKind::Input {
+            return None;
+        }
         self.asked(task)
     }
 

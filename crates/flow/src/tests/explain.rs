@@ -4,7 +4,9 @@
 use std::{fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock};
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, RunId, SessionId, Timestamp, Usage};
+use inspan_protocol::{
+    AgentError, Envelope, ErrorCode, Event, NodePath, PromptKind, RunId, SessionId, Timestamp, Usage,
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -288,6 +290,26 @@ async fn a_node_of_a_frame_that_has_ended_waits_for_nothing() {
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("in_frames", said);
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_asked_whose_process_is_gone_is_not_waited_for() {
+    let mut kept = Kept::new(WAITING);
+    kept.run().await;
+    kept.cut_after("session:prompt").await;
+    let record = kept.store.record(&kept.session).await.unwrap();
+    let mut log = kept.log().await;
+    let mut said = |kind, is_lost| {
+        let asked = Arc::make_mut(log.last_mut().unwrap());
+        let Event::SessionPrompt(prompt) = &mut asked.event else { panic!("{asked:?}") };
+        prompt.kind = kind;
+        let about = About::Node(NodePath::new("ask"));
+        explain(&kept.graph, &record, &log, about, is_lost).standing.text
+    };
+    let waits = "`ask` waits for an answer";
+    assert_eq!([said(PromptKind::Input, true), said(PromptKind::Permission, false)], [waits; 2]);
+    let gone = "`ask` was interrupted in attempt 1: the process is gone";
+    assert_eq!(said(PromptKind::Permission, true), gone);
 }
 
 #[tokio::test(start_paused = true)]

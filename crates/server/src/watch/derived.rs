@@ -8,7 +8,8 @@ use inspan_flow::{Forecast, NotRun, Run, forecast};
 use inspan_protocol::{Envelope, NodePath, Redactor};
 use inspan_sessions::{SessionError, history};
 use inspan_view::{
-    Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold, label,
+    Cost, CostFold, DisplayStatus, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline,
+    TimelineFold, label,
 };
 use tokio::sync::{Mutex, OnceCell};
 
@@ -118,8 +119,18 @@ impl Watch {
         most: usize,
     ) -> Result<Timeline, SessionError> {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
-        let read = |fold: &TimelineFold| fold.timeline(within, most);
+        let status = self.status_at(until);
+        let read = |fold: &TimelineFold| fold.timeline(within, most).at_rest(status);
         self.folded(&self.derived.timeline, until, TimelineFold::apply, read).await
+    }
+
+    /// The status of the session at an event. A process ran it while events followed.
+    fn status_at(&self, seq: u64) -> DisplayStatus {
+        let now = self.lock();
+        match seq < now.fold.seq() {
+            true => DisplayStatus::Running,
+            false => DisplayStatus::of(&now.fold.entry(&now.session)),
+        }
     }
 
     /// What a fold reads at an event. One that is kept is of use unless it is already beyond that event.

@@ -6,8 +6,8 @@ use inspan_protocol::{AgentError, NodePath, NodeStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{PageFold, PageNode, PageSession};
-use crate::{FrameRow, entry::DisplayStatus, inside, label};
+use super::{PageFold, PageNode, PageSession, shown_frame};
+use crate::{entry::DisplayStatus, inside, label};
 
 /// Some frames of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub struct ShownFrame {
     pub path: String,
     /// The item in short, or the pass of a loop.
     pub name: Option<String>,
-    /// Running, waiting for a person, complete, failed or cancelled.
+    /// Running, waiting for a person, interrupted, paused, complete, failed or cancelled.
     pub status: NodeStatus,
     /// When it began.
     pub started_at: Option<Timestamp>,
@@ -65,24 +65,26 @@ impl PageFold {
     /// without those of all passes.
     pub fn frames(&self, session: &PageSession, node: &NodePath, select: FrameSelect) -> Option<FramePage> {
         let row = self.view.row(node)?;
-        let status = DisplayStatus::of(&self.entry(session));
+        let session_status = DisplayStatus::of(&self.entry(session));
         let owner = label(node);
         let pass = Some(node.pass()).filter(|_| node.as_str() != owner);
         let wanted: Vec<_> = row
             .frames
             .iter()
             .filter(|((of, _), _)| pass.is_none_or(|pass| *of == pass))
-            .filter(|(_, frame)| select.status.is_none_or(|status| frame_status(frame) == status))
+            .filter(|(_, frame)| {
+                select.status.is_none_or(|status| shown_frame(frame, session_status) == status)
+            })
             .collect();
         let shown = wanted.iter().skip(select.from).take(select.limit).map(|(key, frame)| {
             let prefix = inside(owner, **key, frame);
             let mut nodes = BTreeMap::new();
-            self.add_nodes(&frame.rows, &prefix, status, &mut nodes);
+            self.add_nodes(&frame.rows, &prefix, session_status, &mut nodes);
             let spent = frame.spent();
             ShownFrame {
                 path: prefix.trim_end_matches('/').to_owned(),
                 name: frame.name.clone(),
-                status: frame_status(frame),
+                status: shown_frame(frame, session_status),
                 started_at: frame.started,
                 duration_ms: frame.duration_ms,
                 error: frame.error.as_deref().cloned(),
@@ -95,9 +97,4 @@ impl PageFold {
         });
         Some(FramePage { seq: self.seq(), total: wanted.len(), frames: shown.collect() })
     }
-}
-
-/// A frame in which a node waits for a person waits for that person.
-fn frame_status(frame: &FrameRow) -> NodeStatus {
-    if frame.status == NodeStatus::Running && frame.asks() { NodeStatus::Waiting } else { frame.status }
 }

@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, Envelope, ErrorCode, Event, EventContext, NodeId, NodePath, NodeStatus, Outcome,
+    AgentError, Envelope, ErrorCode, Event, EventContext, NodeId, NodePath, NodeStatus, Outcome, Prompt,
+    PromptKind,
 };
 use serde_json::json;
 
@@ -183,6 +184,41 @@ fn frames_are_read_page_by_page() {
     assert_eq!(failed.total, failed.frames.len());
     assert!(failed.frames.iter().all(|frame| frame.status == NodeStatus::Failed), "{failed:?}");
     assert_eq!(page("nobody", all), None);
+}
+
+#[test]
+fn what_a_dead_process_ran_is_interrupted_and_only_a_question_of_the_flow_waits() {
+    let recorded = Recorded::flow("foreach");
+    let begins = |envelope: &Envelope| {
+        let task = envelope.context.task.as_ref().filter(|task| task.is_in_frame())?;
+        matches!(envelope.event, Event::TaskStart { .. }).then(|| (task.clone(), envelope.seq))
+    };
+    let (inner, seq) = recorded.log.iter().find_map(begins).unwrap();
+    let frame = NodePath::new(inner.as_str().rsplit_once('/').unwrap().0);
+    let owner = inner.owner().unwrap();
+    for (kind, at_rest) in
+        [(PromptKind::Permission, NodeStatus::Interrupted), (PromptKind::Input, NodeStatus::Waiting)]
+    {
+        let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
+        recorded.log.iter().filter(|envelope| envelope.seq <= seq).for_each(|envelope| fold.apply(envelope));
+        let mut asks = recorded.log.iter().find(|envelope| envelope.seq == seq).unwrap().clone();
+        asks.seq += 1;
+        asks.event = Event::SessionPrompt(Prompt::new("p", kind, "Allow?"));
+        let mut session = recorded.session.clone();
+        let status = |fold: &PageFold, session: &PageSession| {
+            let mut session = session.clone();
+            session.entry.digest.last_seq = fold.seq();
+            let all = FrameSelect { limit: 100, ..FrameSelect::default() };
+            let frames = fold.frames(&session, &owner, all).unwrap().frames;
+            let shown = frames.into_iter().find(|shown| shown.path == frame.as_str()).unwrap();
+            [shown.status, shown.nodes[inner.as_str()].status]
+        };
+        assert_eq!(status(&fold, &session), [NodeStatus::Interrupted; 2]);
+        fold.apply(&asks);
+        assert_eq!(status(&fold, &session), [at_rest; 2], "{kind:?}");
+        session.entry.liveness = Liveness::Alive;
+        assert_eq!(status(&fold, &session), [NodeStatus::Waiting; 2], "{kind:?}");
+    }
 }
 
 #[test]

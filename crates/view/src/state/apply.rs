@@ -196,6 +196,9 @@ impl SessionView {
                     (row.status, row.status_at_rest) = (NodeStatus::Cancelled, NodeStatus::Cancelled);
                 } else if matches!(row.status_at_rest, NodeStatus::Paused | NodeStatus::Waiting) {
                     row.status_at_rest = NodeStatus::Cancelled;
+                    if row.status == NodeStatus::Waiting {
+                        row.status = NodeStatus::Cancelled;
+                    }
                 }
             }
             rows[at].end_frame(key, ended);

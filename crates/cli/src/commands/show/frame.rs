@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
-use inspan_view::{FrameRow, Line, Tone, format, look, safe};
+use inspan_view::{DisplayStatus, FrameRow, Line, Tone, format, look, safe, shown_frame};
 
 /// What the log has of a frame beside its nodes.
 #[derive(Default)]
@@ -65,7 +65,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         invocation.json(&json(&view, &path, frame, values));
         return Ok(Exit::Success);
     }
-    let mut lines = head(&path, frame, values);
+    let mut lines = head(&view, &path, frame, values);
     lines.push(Line::new());
     lines.extend(view.tree(&frame.rows, &format!("{path}/")));
     invocation.print(lines);
@@ -105,7 +105,7 @@ fn json(view: &View, path: &NodePath, frame: &FrameRow, values: Values) -> Value
     let mut nodes = Map::new();
     view.add_nodes(&frame.rows, &format!("{path}/"), &mut nodes);
     let mut value = json!({
-        "sessionId": view.entry.session, "frame": path, "status": frame.status, "nodes": nodes,
+        "sessionId": view.entry.session, "frame": path, "status": shown_frame(frame, DisplayStatus::of(&view.entry)), "nodes": nodes,
     });
     let fields = [
         ("item", values.item),
@@ -121,10 +121,11 @@ fn json(view: &View, path: &NodePath, frame: &FrameRow, values: Values) -> Value
     value
 }
 
-fn head(path: &NodePath, frame: &FrameRow, values: Values) -> Vec<Line> {
+fn head(view: &View, path: &NodePath, frame: &FrameRow, values: Values) -> Vec<Line> {
     let mut head = Line::new();
-    let (tone, _) = look::sign(frame.status);
-    head.push(Tone::Strong, path.as_str()).push(Tone::Plain, "  ").push(tone, look::word(frame.status));
+    let status = shown_frame(frame, DisplayStatus::of(&view.entry));
+    let (tone, _) = look::sign(status);
+    head.push(Tone::Strong, path.as_str()).push(Tone::Plain, "  ").push(tone, look::word(status));
     let mut parts = Vec::new();
     parts.extend(frame.duration_ms.map(format::millis));
     parts.extend(frame.spent().text());

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use inspan_flow::Select;
-use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream, PathPart};
+use inspan_protocol::{AgentError, Envelope, Event, NodePath, NodeStatus, OutputStream, PathPart};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Line, Tone, format, look, safe, safe::clean, warning};
+use inspan_view::{DisplayStatus, Line, Tone, at_rest, format, look, safe, safe::clean, warning};
 
 /// One attempt of a node.
 #[derive(Debug, Default, Serialize)]
@@ -94,12 +94,13 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
 /// What runs by the log does not in a session with this status.
 fn rest(attempts: &mut [Attempt], session: DisplayStatus) {
     let status = match session {
-        DisplayStatus::Paused => "paused",
-        DisplayStatus::Interrupted => "interrupted",
-        DisplayStatus::Waiting => "waiting",
-        _ => return,
+        DisplayStatus::Waiting => NodeStatus::Waiting,
+        _ => at_rest(NodeStatus::Running, session),
     };
-    attempts.iter_mut().filter(|attempt| attempt.status == "running").for_each(|open| open.status = status);
+    attempts
+        .iter_mut()
+        .filter(|attempt| attempt.status == "running")
+        .for_each(|open| open.status = look::word(status));
 }
 
 /// The attempts of the nodes that were asked for, as events tell them.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inspan_protocol::NodeStatus;
 
 use super::View;
-use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, at_rest, format, inside, look, shown};
+use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, format, inside, look, shown, shown_frame};
 
 /// Warnings that are shown of a node.
 const WARNINGS: usize = 5;
@@ -136,11 +136,7 @@ impl View {
     }
 
     fn frame_line(&self, index: u32, frame: &FrameRow, indent: usize, width: usize) -> Line {
-        let session = DisplayStatus::of(&self.entry);
-        let status = match frame.status {
-            NodeStatus::Running if frame.asks() => NodeStatus::Waiting,
-            status => at_rest(status, session),
-        };
+        let status = shown_frame(frame, DisplayStatus::of(&self.entry));
         let mut line = begin(status, indent, (Tone::Plain, &frame_label(index, frame)), width);
         let mut parts = Vec::new();
         if frame.open.is_some() {
