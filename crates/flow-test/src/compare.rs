@@ -30,6 +30,19 @@ pub struct Comparison {
     pub same: bool,
 }
 
+/// One of the sessions to compare.
+#[derive(Clone, Copy, Debug)]
+pub struct ComparedSession<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The name of its flow.
+    pub flow: &'a str,
+    /// Its state in one word: `running`, `success`.
+    pub state: &'a str,
+    /// Its folded log.
+    pub trace: &'a Trace,
+}
+
 /// One session as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,8 +51,11 @@ pub struct SessionSide {
     pub session_id: String,
     /// Its flow.
     pub flow: String,
-    /// How it ended.
-    pub outcome: Outcome,
+    /// Its state, in the word of `inspan ps`.
+    pub state: String,
+    /// How it ended; absent if it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
     /// The places that started, in their order.
     pub path: Vec<String>,
     /// What it cost in US dollars; none if a price is unknown.
@@ -81,20 +97,21 @@ pub struct NodeSide {
 }
 
 impl Comparison {
-    /// Compares two sessions: their ids, the names of their flows, and their folded logs.
-    pub fn of(sides: [(&str, &str, &Trace); 2]) -> Self {
-        let sessions = sides.map(|(id, flow, trace)| SessionSide {
+    /// Compares two sessions.
+    pub fn of(sides: [ComparedSession<'_>; 2]) -> Self {
+        let sessions = sides.map(|ComparedSession { id, flow, state, trace }| SessionSide {
             session_id: id.to_owned(),
             flow: flow.to_owned(),
-            outcome: trace.outcome,
+            state: state.to_owned(),
+            outcome: trace.has_ended().then_some(trace.outcome),
             path: trace.started().map(|path| path.to_string()).collect(),
             cost_usd: trace.cost_usd(),
             tokens: trace.tokens(),
             duration_ms: millis(trace.duration()),
         });
         let mut nodes = Vec::new();
-        let by_place = sides.map(|(.., trace)| (trace, by_place(trace)));
-        for place in places(sides.map(|(.., trace)| trace)) {
+        let by_place = sides.map(|side| (side.trace, by_place(side.trace)));
+        for place in places(sides.map(|side| side.trace)) {
             let pair = by_place
                 .each_ref()
                 .map(|(trace, passes)| passes.get(place.as_str()).and_then(|passes| side(trace, passes)));
@@ -117,7 +134,7 @@ impl Comparison {
             let status = |side: &Option<NodeSide>| side.as_ref().map(|side| side.status);
             node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1])
         });
-        let same = same_nodes && path_difference.is_empty() && sessions[0].outcome == sessions[1].outcome;
+        let same = same_nodes && path_difference.is_empty() && sessions[0].state == sessions[1].state;
         Self { sessions, nodes, path_difference, same }
     }
 }
@@ -153,7 +170,7 @@ fn side(trace: &Trace, passes: &Passes<'_>) -> Option<NodeSide> {
         status: trace.status(newest, last),
         attempts: nodes().map(|node| node.attempts).sum(),
         cost_usd: priced.then(|| nodes().map(|node| node.cost_usd).sum()),
-        duration_ms: millis(nodes().map(|node| node.duration).sum()),
+        duration_ms: millis(nodes().map(|node| trace.worked(node)).sum()),
         output: nodes().rev().find_map(|node| node.output.as_deref()).map(comparable),
     })
 }
@@ -180,13 +197,6 @@ impl NodeSide {
     }
 }
 
-impl SessionSide {
-    /// The word for how it ended.
-    pub fn word(&self) -> String {
-        word(&self.outcome)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -196,6 +206,10 @@ mod tests {
 
     use super::*;
 
+    fn side<'a>(id: &'a str, trace: &'a Trace) -> ComparedSession<'a> {
+        ComparedSession { id, flow: "f", state: "success", trace }
+    }
+
     #[test]
     fn each_item_is_compared_with_itself() {
         let mut trace = Trace::default();
@@ -203,7 +217,7 @@ mod tests {
             let path = NodePath::new(&format!("each[{item}]/say"));
             trace.nodes.entry(path).or_default().output = Some(Arc::new(json!(item)));
         }
-        let comparison = Comparison::of([("one", "f", &trace), ("two", "f", &trace)]);
+        let comparison = Comparison::of([side("one", &trace), side("two", &trace)]);
         assert_eq!((comparison.nodes.len(), comparison.same), (12, true));
     }
 
@@ -242,7 +256,7 @@ mod tests {
         let log: Vec<_> = log.collect();
         let of = |events: usize| {
             let trace = Trace::of(&log[..events]);
-            let comparison = Comparison::of([("s", "f", &trace), ("s", "f", &trace)]);
+            let comparison = Comparison::of([side("s", &trace), side("s", &trace)]);
             let node = comparison.nodes[0].sides[0].as_ref().map(|side| side.status);
             (node, comparison.sessions[0].duration_ms)
         };
@@ -260,7 +274,7 @@ mod tests {
             }
             trace
         });
-        let comparison = Comparison::of([("one", "f", &one), ("two", "f", &other)]);
+        let comparison = Comparison::of([side("one", &one), side("two", &other)]);
         let expected = "--- one\n+++ two\n@@ -1 +1 @@\n-good\n+bad\n";
         assert_eq!((comparison.nodes[0].output_difference.as_str(), comparison.same), (expected, false));
     }

@@ -21,7 +21,7 @@ mod suite;
 mod trace;
 mod yaml;
 
-pub use compare::{Comparison, NodeComparison, NodeSide, SessionSide};
+pub use compare::{ComparedSession, Comparison, NodeComparison, NodeSide, SessionSide};
 pub use coverage::{Coverage, Covered};
 pub use expect::FailedExpectation;
 pub use file::{FileProblem, test_file_schema};

@@ -9,7 +9,8 @@ use std::{
 
 use inspan_flow::{EdgeOn, Graph, OnFailure};
 use inspan_protocol::{
-    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, Reply, RunId, Timestamp,
+    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, PromptKind, Reply, RunId,
+    Timestamp, UnpricedTurns,
 };
 use serde_json::{Value, json};
 
@@ -34,6 +35,7 @@ pub struct Trace {
     /// The edges that fired, by the places of their nodes in the file.
     pub fired: BTreeSet<(String, String)>,
     runs: BTreeMap<RunId, NodePath>,
+    unpriced_turns: UnpricedTurns,
     /// The messages that each run was sent.
     messages: Vec<(NodePath, String)>,
     began: Option<Timestamp>,
@@ -110,6 +112,7 @@ impl Default for Trace {
             asked: Vec::new(),
             fired: BTreeSet::new(),
             runs: BTreeMap::new(),
+            unpriced_turns: UnpricedTurns::default(),
             messages: Vec::new(),
             began: None,
             newest: None,
@@ -219,6 +222,11 @@ impl Trace {
             _ => {}
         }
         let node = self.nodes.entry(path.clone()).or_default();
+        if let Some((_, spent)) = self.unpriced_turns.take(event) {
+            node.tokens += spent.tokens;
+            node.cost_usd += spent.cost_usd;
+            node.unpriced |= spent.unpriced;
+        }
         match event {
             Event::TaskStart { node_type, .. } => {
                 node.status = NodeStatus::Running;
@@ -283,13 +291,22 @@ impl Trace {
                     turn.push_str(content);
                 }
             }
-            event @ (Event::AgentSpent { .. } | Event::AgentUsage { .. }) => {
-                let spent = event.spent().map(|(_, spent)| spent).unwrap_or_default();
-                node.tokens += spent.tokens;
-                node.cost_usd += spent.cost_usd;
-                node.unpriced |= spent.unpriced;
-            }
             _ => {}
+        }
+    }
+
+    /// The process that ran the session is gone: what runs by the log was cut short, unless it waits for a person, and what
+    /// the turns took that were under way is unknown.
+    pub fn lose_process(&mut self) {
+        let waits = self.open_questions().filter(|(_, prompt)| prompt.kind == PromptKind::Input);
+        let waits: BTreeSet<NodePath> = waits.map(|(path, _)| path.clone()).collect();
+        let cut = self.nodes.iter_mut().filter(|(_, node)| node.status == NodeStatus::Running);
+        for (_, node) in cut.filter(|(path, _)| !waits.contains(*path)) {
+            node.status = NodeStatus::Interrupted;
+        }
+        let open = self.unpriced_turns.runs().filter_map(|run| self.runs.get(run));
+        for path in open {
+            self.nodes.entry(path.clone()).or_default().unpriced = true;
         }
     }
 
@@ -327,6 +344,17 @@ impl Trace {
     pub fn duration(&self) -> Duration {
         let so_far = || self.newest.zip(self.began).map(|(newest, began)| newest.since(began));
         self.took.or_else(so_far).unwrap_or_default()
+    }
+
+    /// Whether the session has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.took.is_some()
+    }
+
+    /// How long the attempts of a node took, up to the newest event if one has not ended.
+    pub(crate) fn worked(&self, node: &NodeTrace) -> Duration {
+        let so_far = self.newest.zip(node.began).map(|(newest, began)| newest.since(began));
+        node.duration + so_far.unwrap_or_default()
     }
 
     /// What all agents cost in US dollars; none if a price is unknown.

@@ -8,7 +8,7 @@ use inspan_flow::{
     FlowRunner, Graph, MemoryStore, NodeRegistry, RunStore, Select, SessionRecord, builtin_nodes, compile,
     load,
 };
-use inspan_flow_test::{AddError, Comparison, MadeCase, Options, Suite, Trace, add_case};
+use inspan_flow_test::{AddError, ComparedSession, Comparison, MadeCase, Options, Suite, Trace, add_case};
 use inspan_protocol::{Command, Envelope, Environment, Event, PermissionPolicy, Redactor, SessionId};
 use serde_json::{Map, Value, json};
 
@@ -222,9 +222,10 @@ fn two_sessions_stand_side_by_side() {
     let traces = [("one", ["yes", ""]), ("two", ["again", "yes"])]
         .map(|(session, replies)| Trace::of(&run(&flow, session, json!({ "key": "k" }), &replies).1));
     let [one, two] = &traces;
-    let same = Comparison::of([("one", "made", one), ("one", "made", one)]);
+    let side = |id, trace| ComparedSession { id, flow: "made", state: "success", trace };
+    let same = Comparison::of([side("one", one), side("one", one)]);
     assert!(same.same && same.path_difference.is_empty());
-    let comparison = Comparison::of([("one", "made", one), ("two", "made", two)]);
+    let comparison = Comparison::of([side("one", one), side("two", two)]);
     let value = json!(comparison);
     let nodes: Map<String, Value> = comparison
         .nodes

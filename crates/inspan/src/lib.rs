@@ -116,9 +116,9 @@ pub mod node {
 /// Tests of flows: cases with written or recorded answers, run without agents, programs or a network.
 pub mod testing {
     pub use inspan_flow_test::{
-        AddError, CaseReport, Comparison, Coverage, Covered, FailedExpectation, FileProblem, FileReport,
-        MadeCase, NodeComparison, NodeSide, NodeTrace, Options, Report, SessionSide, SnapshotMode, Suite,
-        Trace, add_case, find, test_file_schema,
+        AddError, CaseReport, ComparedSession, Comparison, Coverage, Covered, FailedExpectation, FileProblem,
+        FileReport, MadeCase, NodeComparison, NodeSide, NodeTrace, Options, Report, SessionSide,
+        SnapshotMode, Suite, Trace, add_case, find, test_file_schema,
     };
 }
 

@@ -54,9 +54,9 @@ impl UnpricedTurns {
         self.0.is_empty()
     }
 
-    /// Whether this run is among them.
-    pub fn contains(&self, run: &RunId) -> bool {
-        self.0.contains(run)
+    /// The runs.
+    pub fn runs(&self) -> impl Iterator<Item = &RunId> {
+        self.0.iter()
     }
 
     /// What the next event of a log adds to the sum of what agents spent; see [`Event::spent`].

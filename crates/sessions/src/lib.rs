@@ -26,8 +26,9 @@ use inspan_flow::{
     About, Explanation, FACTS, Graph, Liveness, NodeRegistry, RunStore, Select, SessionEntry, SessionRecord,
     explain_taking_over, lineage,
 };
-use inspan_flow_test::{Comparison, Trace};
+use inspan_flow_test::{ComparedSession, Comparison, Trace};
 use inspan_protocol::{Envelope, SessionId};
+use inspan_view::DisplayStatus;
 use keyed::KeyLocks;
 
 /// Written above `impl Launcher for …`.
@@ -260,12 +261,23 @@ impl Sessions {
     /// How two sessions differ.
     pub async fn compare(&self, one: &SessionId, other: &SessionId) -> Result<Comparison, SessionError> {
         let side = async |session: &SessionId| {
-            let (entry, record) = (self.entry(session).await?, self.record(session).await?);
-            let events = self.store.read(session, record.first_seq(), Select::All).await?;
-            Ok::<_, SessionError>((entry.session.to_string(), entry.flow, Trace::of(&events)))
+            let record = self.record(session).await?;
+            let mut trace = Trace::of(&self.store.read(session, record.first_seq(), Select::All).await?);
+            // Read after the log: what it says is at least as new.
+            let entry = self.entry(session).await?;
+            let status = DisplayStatus::of(&entry);
+            if status.has_lost_process() {
+                trace.lose_process();
+            }
+            Ok::<_, SessionError>((entry, status, trace))
         };
         let sides = [side(one).await?, side(other).await?];
-        Ok(Comparison::of(sides.each_ref().map(|(id, flow, trace)| (&**id, &**flow, trace))))
+        Ok(Comparison::of(sides.each_ref().map(|(entry, status, trace)| ComparedSession {
+            id: entry.session.as_str(),
+            flow: &entry.flow,
+            state: status.word(),
+            trace,
+        })))
     }
 
     /// A session as the target of commands.

@@ -450,3 +450,40 @@ async fn a_session_that_waits_for_a_usage_limit_says_so_and_how_it_continues() {
     let how = "waits for a usage limit, and no process runs it: `inspan resume s1` continues it";
     assert_eq!(left.holdup.unwrap(), how);
 }
+
+#[tokio::test]
+async fn a_session_that_has_not_ended_is_compared_by_its_state_and_without_a_cost_that_nobody_knows() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let [start, begins, spent] = [
+        json!({ "type": "task:start", "taskId": "a", "nodeType": "echo.agent", "attempt": 1, "path": "a" }),
+        json!({
+            "type": "agent:start", "agentName": "a", "runId": "a.1", "provider": "echo", "turn": 1
+        }),
+        json!({ "type": "agent:spent", "runId": "a.1", "costUsd": 0.5, "usage": { "inputTokens": 1, "outputTokens": 1 } }),
+    ]
+    .map(|event| serde_json::from_value::<Event>(event).unwrap());
+    let of_node = |(seq, event)| {
+        let context = EventContext { task: Some(NodePath::new("a")), ..EventContext::session("s1".into()) };
+        Arc::new(Envelope::new(context, seq, at(seq as i64 * 1_000), event))
+    };
+    let events: Vec<_> = (2..).zip([start, begins, spent]).map(of_node).collect();
+    append(&store, &lease, &[log("s1", 1..=1), events].concat()).await;
+    let sessions = sessions(&store);
+    let compared = async || {
+        let mut compared = json!(sessions.compare(&"s1".into(), &"s1".into()).await.unwrap());
+        let node = compared["nodes"][0]["sides"][0].take();
+        let side = compared["sessions"][0].take();
+        json!([side["state"], side["outcome"], side["costUsd"], node])
+    };
+    let node = |status: &str, cost: Value| {
+        let mut node = json!({ "status": status, "attempts": 1, "durationMs": 2_000 });
+        if !cost.is_null() {
+            node["costUsd"] = cost;
+        }
+        node
+    };
+    assert_eq!(compared().await, json!(["running", null, 0.5, node("running", json!(0.5))]));
+    store.release(&lease).await.unwrap();
+    assert_eq!(compared().await, json!(["interrupted", null, null, node("interrupted", Value::Null)]));
+}

@@ -159,7 +159,7 @@ impl CostFold {
         runs.sort_unstable_by_key(|(id, _)| id.as_str());
         for (id, run) in runs {
             let mut of_run = run.spent;
-            of_run.unpriced |= is_cut && self.unpriced_turns.contains(id);
+            of_run.unpriced |= is_cut && self.unpriced_turns.runs().any(|open| open == id);
             usage += run.usage;
             spent += of_run;
             let node = nodes.entry(run.place.clone()).or_default();

@@ -42,7 +42,7 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
     let mut rows = vec![
         ["", &one.session_id, &other.session_id].map(|title| (Tone::Faint, clean(title))),
         both("flow", Counts::Expense, &|side| side.flow.clone()),
-        both("outcome", Counts::Result, &SessionSide::word),
+        both("state", Counts::Result, &|side| side.state.clone()),
         both("cost", Counts::Expense, &|side| side.cost_usd.map_or("unknown".to_owned(), format::dollars)),
         both("tokens", Counts::Expense, &|side| format::count(side.tokens)),
         both("time", Counts::Expense, &|side| format::millis(side.duration_ms)),
