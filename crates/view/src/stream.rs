@@ -6,7 +6,7 @@ mod item;
 
 use std::collections::HashMap;
 
-use inspan_protocol::{Envelope, Event, MessageMode, NodePath, PromptId, RunId, Timestamp};
+use inspan_protocol::{Envelope, Event, MessageMode, MultiTurn, NodePath, PromptId, RunId, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -68,8 +68,8 @@ pub struct StreamFold {
     seq: u64,
     attempt: u32,
     pass: u32,
-    /// The turn of each run that has begun.
-    runs: HashMap<RunId, u32>,
+    /// The runs that have begun and not ended.
+    runs: HashMap<RunId, StreamRun>,
     /// The items of open tool calls.
     calls: Vec<(RunId, String, usize)>,
     questions: HashMap<PromptId, usize>,
@@ -77,6 +77,14 @@ pub struct StreamFold {
     open: Option<usize>,
     /// Items before this one are beyond a retraction.
     settled: usize,
+}
+
+/// A run that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct StreamRun {
+    turn: u32,
+    /// Whether a message to all is for it.
+    multi_turn: MultiTurn,
 }
 
 impl StreamFold {
@@ -132,7 +140,7 @@ impl StreamFold {
                     (None, Some(_)) => {
                         envelope.context.task.as_ref().is_some_and(|path| self.is_of_node(path))
                     }
-                    (None, None) => !self.runs.is_empty(),
+                    (None, None) => self.runs.values().any(|run| run.multi_turn == MultiTurn::On),
                 };
                 if is_meant {
                     let steers = *mode == Some(MessageMode::Steer);
@@ -206,13 +214,16 @@ impl StreamFold {
 
     fn apply_agent(&mut self, event: &Event, envelope: &Envelope) {
         match event {
-            Event::AgentStart { run_id, turn, provider, model, .. } => {
-                self.runs.insert(run_id.clone(), *turn);
+            Event::AgentStart { run_id, turn, provider, model, multi_turn, .. } => {
+                self.runs.insert(run_id.clone(), StreamRun { turn: *turn, multi_turn: *multi_turn });
                 let model = model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
                 self.push_of(envelope, run_id, ItemBody::note(format!("{provider}{model} began")));
             }
+            Event::AgentComplete { run_id, .. } => drop(self.runs.remove(run_id)),
             Event::AgentTurn { run_id, turn } => {
-                self.runs.insert(run_id.clone(), *turn);
+                if let Some(run) = self.runs.get_mut(run_id) {
+                    run.turn = *turn;
+                }
                 (self.open, self.settled) = (None, self.items.len());
             }
             Event::AgentSteer { run_id, content, .. } => {
@@ -258,7 +269,7 @@ impl StreamFold {
     fn push(&mut self, envelope: &Envelope, body: ItemBody) {
         let (index, Envelope { seq, timestamp, .. }) = (self.items.len(), envelope);
         let run_id = envelope.context.agent.clone();
-        let turn = run_id.as_ref().and_then(|run| self.runs.get(run)).copied();
+        let turn = run_id.as_ref().and_then(|run| self.turn(run));
         let (attempt, pass) = (self.attempt, self.pass);
         self.items.push(StreamItem {
             index,
@@ -274,10 +285,15 @@ impl StreamFold {
         self.open = None;
     }
 
+    fn turn(&self, run: &RunId) -> Option<u32> {
+        self.runs.get(run).map(|run| run.turn)
+    }
+
     fn push_of(&mut self, envelope: &Envelope, run: &RunId, body: ItemBody) {
+        let turn = self.turn(run);
         self.push(envelope, body);
         if let Some(item) = self.items.last_mut() {
-            item.turn = self.runs.get(run).copied();
+            item.turn = turn;
             item.run_id = Some(run.clone());
         }
     }
@@ -393,6 +409,37 @@ mod tests {
 
     fn all(fold: &StreamFold) -> StreamPage {
         fold.page(StreamSelect { limit: 1000, ..StreamSelect::default() })
+    }
+
+    #[test]
+    fn a_message_is_an_item_of_the_nodes_that_it_went_to() {
+        let begins = |node: &str, multi_turn: &str| {
+            let run = format!("{node}.1");
+            let event = json!({ "type": "agent:start", "agentName": node, "runId": run, "provider": "p",
+                "turn": 1, "multiTurn": multi_turn });
+            (node.to_owned(), event)
+        };
+        let ends = |node: &str| {
+            let event = json!({ "type": "agent:complete", "agentName": node, "success": true, "runId": format!("{node}.1"),
+                "stopReason": "complete", "usage": inspan_protocol::Usage::default(), "durationMs": 0 });
+            (node.to_owned(), event)
+        };
+        let to_all = (String::new(), json!({ "type": "session:message", "content": "hi" }));
+        let events =
+            [begins("over", "on"), begins("once", "off"), begins("talk", "on"), ends("over"), to_all];
+        let log = (1..).zip(events).map(|(seq, (node, event))| {
+            let task = Some(node).filter(|node| !node.is_empty());
+            serde_json::from_value(json!({
+                "v": 1, "id": "00000000-0000-7000-8000-000000000000", "seq": seq,
+                "timestamp": "2026-01-07T12:00:00.000Z", "context": { "sessionId": "s", "task": task }, "event": event,
+            }))
+            .unwrap()
+        });
+        let log: Vec<Envelope> = log.collect();
+        let has_it = |node| {
+            all(&fold(node, &log)).items.iter().any(|item| matches!(item.body, ItemBody::Message { .. }))
+        };
+        assert_eq!(["over", "once", "talk"].map(has_it), [false, false, true]);
     }
 
     #[test]
