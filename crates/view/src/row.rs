@@ -104,7 +104,8 @@ pub struct EdgeCounts {
 /// Which frames stay once they have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndedFrames {
-    /// The first that failed; of the others only what they cost, were denied and were warned of.
+    /// The first that failed, and those with such frames within; of the others only what they cost, were denied and were
+    /// warned of.
     #[default]
     Failed,
     /// All, of every pass.
@@ -211,14 +212,24 @@ impl NodeRow {
         if ended == EndedFrames::All {
             return;
         }
-        let failed = self.frames.values().filter(|frame| frame.status == NodeStatus::Failed).count();
+        let kept = self.frames.values().filter(|frame| frame.open.is_none()).count();
         let Some(frame) = self.frames.get(&key) else { return };
-        let stays = frame.status == NodeStatus::Failed && failed <= FAILED;
-        if !stays && let Some(frame) = self.frames.remove(&key) {
-            for row in frame.rows {
-                self.denied.extend(row.denied);
-                row.warnings.into_iter().for_each(|warning| self.warn(warning));
-            }
+        if !frame.has_failure() || kept > FAILED {
+            self.forget_frames(|frame| *frame == key);
+        }
+    }
+
+    /// Forgets frames, but not what was denied in them, nor what they were warned of.
+    pub(crate) fn forget_frames(&mut self, is_one: impl Fn(&(u32, u32)) -> bool) {
+        let forgotten: Vec<_> = self.frames.extract_if(.., |key, _| is_one(key)).collect();
+        forgotten.into_iter().for_each(|(_, frame)| self.keep_notes(frame));
+    }
+
+    fn keep_notes(&mut self, frame: FrameRow) {
+        for row in frame.rows {
+            self.denied.extend(row.denied);
+            row.warnings.into_iter().for_each(|warning| self.warn(warning));
+            row.frames.into_values().for_each(|frame| self.keep_notes(frame));
         }
     }
 
@@ -264,6 +275,12 @@ impl FrameRow {
             rows,
             ..Self::default()
         }
+    }
+
+    /// Whether it failed, or a frame within it that is still shown.
+    fn has_failure(&self) -> bool {
+        let within = |row: &NodeRow| row.frames.values().any(Self::has_failure);
+        self.status == NodeStatus::Failed || self.rows.iter().any(within)
     }
 
     /// How many of its nodes have ended.
@@ -403,6 +420,29 @@ mod tests {
         for (item, expected) in rows {
             assert_eq!(short(&item), expected, "{item}");
         }
+    }
+
+    #[test]
+    fn what_was_denied_within_frames_is_kept_and_so_is_a_failure_that_was_tolerated() {
+        let ended = |status, rows| FrameRow { status, rows, ..FrameRow::default() };
+        let agent = |call: &str| NodeRow { denied: vec![call.to_owned()], ..NodeRow::default() };
+        // An item of `outer`, whose node runs one item in which an agent was denied a call.
+        let item = |inner: NodeStatus, call: &str| {
+            let frames = BTreeMap::from([((1, 0), ended(inner, vec![agent(call)]))]);
+            ended(NodeStatus::Complete, vec![NodeRow { frames, ..NodeRow::default() }])
+        };
+        let mut outer = NodeRow::default();
+        for index in 0..60 {
+            let inner = if index < 55 { NodeStatus::Failed } else { NodeStatus::Complete };
+            outer.frames.insert((1, index), item(inner, &format!("Bash {index}")));
+            outer.end_frame((1, index), EndedFrames::Failed);
+        }
+        assert_eq!(outer.frames.len(), FAILED);
+        let lost: Vec<String> = (50..60).map(|index| format!("Bash {index}")).collect();
+        assert_eq!(outer.denied, lost);
+        // A new pass begins.
+        outer.forget_frames(|(pass, _)| *pass == 1);
+        assert_eq!((outer.frames.len(), outer.denied.len()), (0, 60));
     }
 
     #[test]

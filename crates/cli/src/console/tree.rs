@@ -121,7 +121,10 @@ fn entries(state: &SessionView, room: usize) -> Vec<BranchEntry<'_>> {
 fn add_frames<'a>(entries: &mut Vec<BranchEntry<'a>>, row: &'a NodeRow, failed: &mut usize) {
     let owner = entries.len() - 1;
     let newest = row.frames.keys().next_back().map_or(0, |(pass, _)| *pass);
-    for ((_, index), frame) in row.frames.iter().filter(|((pass, _), _)| *pass == newest) {
+    // One that ended well stays for what failed within it, which the report tells.
+    let is_shown = |frame: &FrameRow| matches!(frame.status, NodeStatus::Failed | NodeStatus::Running);
+    let frames = row.frames.iter().filter(|((pass, _), frame)| *pass == newest && is_shown(frame));
+    for ((_, index), frame) in frames {
         let rank = match frame.status {
             NodeStatus::Failed if *failed > 0 => {
                 *failed -= 1;

@@ -365,3 +365,38 @@ nodes:
     assert_eq!(frames["failed"]["frames"][0]["path"], json!("each[1001]"));
     assert_eq!(held("complete"), (json!(1002), 1000));
 }
+
+#[test]
+fn what_was_denied_within_ended_frames_is_told() {
+    let flow = |end: &str| {
+        format!(
+            r#"
+flow: {{ name: f }}
+nodes:
+  - id: outer
+    type: control.foreach
+    input: {{ items: [a], as: one }}
+    body:
+      nodes:
+        - id: inner
+          type: control.foreach
+          input: {{ items: [x], onItemError: continue }}
+          body:
+            nodes:
+              - {{ id: ag, type: scripted.agent, input: {{ prompt: x, options: {{ turns: [[{{ tool: {{ name: Bash, input: {{ command: rm x }}, ask: true }} }}, {{ text: one }}]] }} }} }}
+              - {{ id: end, type: exec, dependsOn: [ag], input: {{ argv: [sh, -c, "{end}"] }} }}
+"#
+        )
+    };
+    for (end, place) in [("exit 0", "outer"), ("exit 3", "outer[0]/inner[0]/ag")] {
+        let folder = flow_folder(&flow(end));
+        let ran = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--no-input"]);
+        let denied = format!("warning: {place}: 1 tool call denied: Bash rm x");
+        assert!(ran.stderr.contains(&denied), "{}", ran.stderr);
+        let failed = "warning: outer[0]/inner[0]/end failed: ";
+        assert_eq!(ran.stderr.contains(failed), end == "exit 3", "{}", ran.stderr);
+        let shown = inspan(folder.path(), &["show", "s"]).stdout;
+        let outer = shown.lines().find(|line| line.contains(" outer ")).unwrap();
+        assert!(outer.contains("⚠ denied: Bash rm x"), "{shown}");
+    }
+}

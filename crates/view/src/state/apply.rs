@@ -154,7 +154,7 @@ impl SessionView {
             if is_last {
                 let pass = state.node(task).pass;
                 if keeps == EndedFrames::Failed {
-                    rows[at].frames.retain(|(of, _), _| *of == pass);
+                    rows[at].forget_frames(|(of, _)| *of != pass);
                 }
                 let frame = FrameRow { started: Some(now), ..FrameRow::new(run, asking, task, frame) };
                 if let Some(touched) = touched {

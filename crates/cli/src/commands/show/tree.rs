@@ -10,6 +10,9 @@ use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, format, inside, 
 /// Warnings that are shown of a node.
 const WARNINGS: usize = 5;
 
+/// Denied tool calls that are shown of a node.
+const DENIED: usize = 10;
+
 /// Frames of a node up to which each is shown.
 const FRAMES: usize = 10;
 
@@ -41,6 +44,12 @@ enum What<'a> {
     Rest(String),
 }
 
+/// The rows of ended frames of a node, whose nodes are not shown.
+fn hidden(row: &NodeRow) -> impl Iterator<Item = &NodeRow> {
+    let frames = row.frames.values().filter(|frame| frame.name.is_some());
+    frames.filter(|frame| frame.status != NodeStatus::Running).flat_map(|frame| &frame.rows)
+}
+
 /// The warnings of a node, each once, with those of frames whose nodes are not shown.
 fn add_warnings<'a>(row: &'a NodeRow, found: &mut Vec<&'a str>) {
     for warning in &row.warnings {
@@ -48,9 +57,13 @@ fn add_warnings<'a>(row: &'a NodeRow, found: &mut Vec<&'a str>) {
             found.push(warning);
         }
     }
-    let hidden = row.frames.values().filter(|frame| frame.name.is_some());
-    let hidden = hidden.filter(|frame| frame.status != NodeStatus::Running);
-    hidden.flat_map(|frame| &frame.rows).for_each(|row| add_warnings(row, found));
+    hidden(row).for_each(|row| add_warnings(row, found));
+}
+
+/// The tool calls that the agents of a node were denied, with those in frames whose nodes are not shown.
+fn add_denied<'a>(row: &'a NodeRow, found: &mut Vec<&'a str>) {
+    found.extend(row.denied.iter().map(String::as_str));
+    hidden(row).for_each(|row| add_denied(row, found));
 }
 
 impl View {
@@ -180,8 +193,13 @@ impl View {
             let send = self.commands.command("send", &self.entry.session, "TEXT");
             line.push(Tone::Accent, &format!("  listening until {}; `{send}`", format::clock(until)));
         }
-        if !row.denied.is_empty() {
-            line.push(Tone::Warning, &format!("  ⚠ denied: {}", row.denied.join("; ")));
+        let mut denied = Vec::new();
+        add_denied(row, &mut denied);
+        if !denied.is_empty() {
+            let more = denied.len().saturating_sub(DENIED);
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            denied.truncate(DENIED);
+            line.push(Tone::Warning, &format!("  ⚠ denied: {}{more}", denied.join("; ")));
         }
         // In a session that has ended nothing runs again.
         let due = row.retry.filter(|_| !session.has_ended()).map(|(due, _)| due);
