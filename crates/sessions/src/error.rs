@@ -179,13 +179,16 @@ fn code(error: &StoreError) -> SessionErrorCode {
 
 /// What a wrong name may have meant.
 pub fn meant(wrong: &str, known: &[&str]) -> String {
+    near(wrong, known).unwrap_or_else(|| format!("known names: {}", known.join(", ")))
+}
+
+/// The question whether a wrong name meant one that is like it, if there is one.
+pub(crate) fn near(wrong: &str, known: &[&str]) -> Option<String> {
     let near = known
         .iter()
         .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
         .filter(|(distance, name)| *distance <= (wrong.len() / 3).max(1) || name.contains(wrong))
+        .filter(|_| !wrong.is_empty())
         .min();
-    match near {
-        Some((_, name)) => format!("did you mean `{name}`?"),
-        None => format!("known names: {}", known.join(", ")),
-    }
+    near.map(|(_, name)| format!("did you mean `{name}`?"))
 }

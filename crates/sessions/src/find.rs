@@ -37,21 +37,23 @@ pub async fn find(
     match found.len() {
         0 => Err(unknown(format!("no session ID starts with `{prefix}`"))),
         1 => readable(store, found.swap_remove(0)).await,
-        many => {
+        _ => {
             // The one with exactly this id may not be among the newest.
             if let Ok(entry) = store.entry(&SessionId::from(prefix)).await {
                 return Ok(entry);
             }
-            let mut names: Vec<String> =
-                found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session)).collect();
-            if many > CANDIDATES {
-                names.push("…".to_owned());
-            }
-            let message = format!("several session IDs start with `{prefix}`: {}", names.join(", "));
+            let message = format!("several session IDs start with `{prefix}`: {}", candidates(&found));
             Err(SessionError::new(SessionErrorCode::AmbiguousSession, message)
                 .with_hint("use a longer prefix"))
         }
     }
+}
+
+/// The first of these sessions, as an error names them.
+fn candidates(found: &[SessionEntry]) -> String {
+    let names = found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session));
+    let more = (found.len() > CANDIDATES).then(|| "…".to_owned());
+    names.chain(more).collect::<Vec<_>>().join(", ")
 }
 
 /// How many sessions are searched for those of a folder.
@@ -102,10 +104,7 @@ async fn by_name(store: &dyn RunStore, name: &str, cwd: Option<&Path>) -> Result
         }
         1 => readable(store, found.swap_remove(0)).await,
         many => {
-            let names: Vec<String> =
-                found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session)).collect();
-            let more = if many > CANDIDATES { ", …" } else { "" };
-            let message = format!("{many} open sessions of this folder: {}{more}", names.join(", "));
+            let message = format!("{many} open sessions of this folder: {}", candidates(&found));
             Err(SessionError::new(SessionErrorCode::AmbiguousSession, message)
                 .with_hint("name one by its ID, or the newest by `@last`"))
         }

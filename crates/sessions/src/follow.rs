@@ -9,7 +9,7 @@ use inspan_protocol::{Envelope, Event, SessionId};
 use inspan_view::DisplayStatus;
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{SessionError, SessionErrorCode, is_driven};
+use crate::{SessionError, SessionErrorCode, error::near, is_driven};
 
 /// How many events are read at once. A page is short, so that a follower that wants little does not wait long for its turn.
 const PAGE: usize = 100;
@@ -144,9 +144,7 @@ pub fn event_filter(text: &str) -> Result<Filter, SessionError> {
     match text.split(',').map(str::trim).find(|part| !Event::can_match(part)) {
         None => Ok(filter),
         Some(unknown) => {
-            let closest = Event::NAMES.iter().min_by_key(|name| strsim::damerau_levenshtein(unknown, name));
-            let near = closest.filter(|name| strsim::damerau_levenshtein(unknown, name) <= unknown.len() / 3);
-            let hint = near.map_or_else(|| HINT.to_owned(), |name| format!("did you mean `{name}`?"));
+            let hint = near(unknown, Event::NAMES).unwrap_or_else(|| HINT.to_owned());
             Err(wrong(format!("no event is called `{unknown}`")).with_hint(hint))
         }
     }
