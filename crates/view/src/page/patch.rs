@@ -62,27 +62,8 @@ impl PagePatch {
 
 impl PageEdge {
     /// What no other edge has.
-    fn key(&self) -> (&str, &str, EdgeOn) {
+    pub(super) fn key(&self) -> (&str, &str, EdgeOn) {
         (&self.from, &self.to, self.on)
-    }
-}
-
-impl PageState {
-    /// The state that a patch leads to. The page does the same.
-    pub fn apply(&mut self, patch: &PagePatch) {
-        self.seq = patch.seq;
-        for (key, value) in &patch.head {
-            match value {
-                Value::Null => drop(self.head.remove(key)),
-                value => drop(self.head.insert(key.clone(), value.clone())),
-            }
-        }
-        let replaced: BTreeSet<_> = patch.edges.iter().map(PageEdge::key).collect();
-        self.edges.retain(|edge| !replaced.contains(&edge.key()));
-        self.edges.extend(patch.edges.iter().filter(|edge| edge.fired + edge.skipped > 0).cloned());
-        self.edges.sort_unstable();
-        self.nodes.extend(patch.set.clone());
-        patch.gone.iter().for_each(|path| drop(self.nodes.remove(path)));
     }
 }
 

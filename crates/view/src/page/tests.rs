@@ -11,6 +11,25 @@ use serde_json::json;
 use super::*;
 use crate::testing::{Recorded, lines};
 
+impl PageState {
+    /// The state that a patch leads to. The page does the same.
+    fn apply(&mut self, patch: &PagePatch) {
+        self.seq = patch.seq;
+        for (key, value) in &patch.head {
+            match value {
+                Value::Null => drop(self.head.remove(key)),
+                value => drop(self.head.insert(key.clone(), value.clone())),
+            }
+        }
+        let replaced: BTreeSet<_> = patch.edges.iter().map(PageEdge::key).collect();
+        self.edges.retain(|edge| !replaced.contains(&edge.key()));
+        self.edges.extend(patch.edges.iter().filter(|edge| edge.fired + edge.skipped > 0).cloned());
+        self.edges.sort_unstable();
+        self.nodes.extend(patch.set.clone());
+        patch.gone.iter().for_each(|path| drop(self.nodes.remove(path)));
+    }
+}
+
 /// The paths of all frames that a session ever had.
 fn frames(recorded: &Recorded) -> BTreeSet<String> {
     let mut frames = BTreeSet::new();
