@@ -169,6 +169,10 @@ pub struct Facts {
     /// What was spent in frames that have ended and may run again, by what the paths of their nodes begin with.
     #[serde(default)]
     pub(crate) spent_in: BTreeMap<String, FrameSpending>,
+    /// Where the agents whose work was taken over from another session were in that, and the nodes with all their frames; each
+    /// with its place in this one.
+    #[serde(default)]
+    pub(crate) taken_over: BTreeMap<NodePath, NodePath>,
     /// Budgets that were raised since the session began.
     pub(crate) raised: BudgetRaise,
     /// Set from the request to pause until the session is resumed.
@@ -230,6 +234,7 @@ impl Facts {
             budget_reported: false,
             carried: None,
             spent_in: BTreeMap::new(),
+            taken_over: BTreeMap::new(),
             raised: BudgetRaise::default(),
             pausing: None,
             ending: None,

@@ -38,15 +38,26 @@ pub(crate) fn loaded(text: &str) -> Loaded {
 }
 
 fn compiled(text: &str) -> Result<Compiled, Diagnostics> {
+    compiled_of(&loaded(text))
+}
+
+fn compiled_of(loaded: &Loaded) -> Result<Compiled, Diagnostics> {
     let mut catalog = builtin_catalog([]);
     catalog.register(TalkAgent("talk.agent"));
     catalog.register(TalkAgent("chat.agent"));
-    compile(&loaded(text), &catalog)
+    compile(loaded, &catalog)
 }
 
 /// A flow, compiled.
 pub(crate) fn graph(text: &str) -> Arc<Graph> {
     Arc::new(compiled(text).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+}
+
+/// A flow that runs another one as a part of it, compiled; the file of that is `sub.yaml`.
+pub(crate) fn graph_with_subflow(text: &str, subflow: &str) -> Arc<Graph> {
+    let files = BTreeMap::from([("sub.yaml".to_owned(), subflow.to_owned())]);
+    let found = compiled_of(&Loaded::from_text("flow.yaml", text, files));
+    Arc::new(found.unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 
 /// What the compiler finds wrong with a flow.

@@ -348,6 +348,10 @@ pub struct RunSnapshot {
     /// What was spent in frames that have ended and may run again, by what the paths of their nodes begin with: `scan[4]/`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spent_in: BTreeMap<String, FrameSpending>,
+    /// Where the agents whose work was taken over from another session were in that, and the nodes with all their frames; each
+    /// with its place in this one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub taken_over: BTreeMap<NodePath, NodePath>,
     /// Budgets that were raised since the session began.
     #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
     pub raised: BudgetRaise,

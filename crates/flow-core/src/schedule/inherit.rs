@@ -94,7 +94,7 @@ impl Reusable {
     /// What a node has left, and all within its frames.
     fn copy(&mut self, from: &Reusable, before: &NodePath, to: &NodePath, items: ItemMatch) {
         if let Some(task) = from.task(before) {
-            self.copy_task(task, to, items);
+            self.copy_task(task, before, to, items);
             copy_entry(&from.keys, before, &mut self.keys, to);
             copy_entry(&from.items, before, &mut self.items, to);
         }
@@ -104,7 +104,7 @@ impl Reusable {
     }
 
     /// What a task has left; without what a person has said, if its item is another one now.
-    fn copy_task(&mut self, task: &ReusableTask, to: &NodePath, items: ItemMatch) {
+    fn copy_task(&mut self, task: &ReusableTask, before: &NodePath, to: &NodePath, items: ItemMatch) {
         let is_replaced = items == ItemMatch::SameOrReplaced;
         if self.has(to) || (is_replaced && &*task.node_type == HumanInput::NAME) {
             return;
@@ -116,6 +116,7 @@ impl Reusable {
         if copied.is_tried_again {
             self.tried_again.insert(to.place());
         }
+        self.inherited.insert(before.clone(), to.clone());
         self.tasks.insert(to.clone(), copied);
     }
 
@@ -125,7 +126,7 @@ impl Reusable {
         for (path, task) in from.tasks.range(NodePath::new(before)..) {
             let Some(to) = moved(path.as_str()).map(|to| NodePath::new(&to)) else { break };
             if !from.runs_again(path) {
-                self.copy_task(task, &to, items);
+                self.copy_task(task, path, &to, items);
                 copy_entry(&from.keys, path, &mut self.keys, &to);
                 copy_entry(&from.items, path, &mut self.items, &to);
             }

@@ -10,7 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Run;
-use crate::{HumanInput, graph::TaskRef, state::is_work};
+use crate::{
+    HumanInput,
+    graph::TaskRef,
+    state::{Conversation, is_work},
+};
 
 /// One task of the earlier session, by its newest attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,6 +77,14 @@ pub(super) struct TurnInConversation {
     pub(super) turn_id: Option<TurnId>,
     /// Whether the session took it over from another one.
     pub(super) is_older: bool,
+}
+
+impl TurnInConversation {
+    /// A conversation up to the end of this turn of it. It may go on in a branch since.
+    pub(super) fn until_here(&self, known: &Conversation) -> Conversation {
+        let (session_id, turn_id) = (self.conversation.clone(), self.turn_id.clone());
+        Conversation { session_id, turn_id, ..known.clone() }
+    }
 }
 
 impl ReusableTask {

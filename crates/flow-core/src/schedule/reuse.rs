@@ -79,6 +79,12 @@ pub struct Reusable {
     /// The turns in its conversations, those that it has taken over first.
     #[serde(default)]
     pub(super) turns: Vec<TurnInConversation>,
+    /// The conversations that it continued on a branch, each with the newest branch.
+    #[serde(default)]
+    pub(super) branched: BTreeMap<ProviderSessionId, ProviderSessionId>,
+    /// Where what it could still take over itself was in the session before, each with its place in this one.
+    #[serde(skip)]
+    pub(super) inherited: BTreeMap<NodePath, NodePath>,
 }
 
 impl Reusable {
@@ -105,6 +111,8 @@ impl Reusable {
             may_go_on: false,
             went_on: BTreeMap::new(),
             turns: Vec::new(),
+            branched: BTreeMap::new(),
+            inherited: BTreeMap::new(),
         };
         for envelope in log.iter().skip_while(|envelope| envelope.seq <= until) {
             if let (Event::AgentSession { session_id, .. }, Some(path)) =
@@ -168,6 +176,7 @@ impl Reusable {
                     }
                 }
                 (event, Some(path)) => {
+                    found.note_branch(&run, path, event);
                     if let Some(task) = found.tasks.get_mut(path) {
                         task.take(event);
                         run.keep_conversation(path, task);
@@ -190,7 +199,7 @@ impl Reusable {
         if run.facts.session.outcome.is_some() {
             found.withdraw_questions();
         }
-        found.turns.splice(..0, run.older_turns());
+        found.take_older_turns(&run);
         run.count_older();
         found.handled_failures = run.facts.handled_failures(&graph);
         found.spent = run.facts.spent();
@@ -366,7 +375,7 @@ impl Run {
         let reused = |result, error| Event::TaskReused {
             task_id: self.facts.spec(&self.graph, at).id.clone(),
             from: format!("{}/{before}", reusable.session),
-            session_id: task.conversation.clone(),
+            session_id: task.conversation.as_ref().map(|known| reusable.newest(known).clone()),
             turn_id: task.turn_id.clone(),
             result,
             error,

@@ -18,6 +18,7 @@ mod reuse_order;
 mod runs_again;
 mod shape;
 mod sim;
+mod turns;
 
 use std::time::Duration;
 

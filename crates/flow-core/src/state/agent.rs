@@ -83,7 +83,7 @@ impl Facts {
 
     fn name_conversation(&mut self, graph: &Graph, task: Option<&NodePath>, session_id: &ProviderSessionId) {
         let Some(at) = task.and_then(|path| self.find_any_pass(graph, path)) else { return };
-        if let Some(before) = self.continued(graph, at).filter(|before| *before != session_id).cloned() {
+        if let Some(before) = self.continued(graph, at).cloned() {
             self.rename_conversation(&before, session_id);
         }
         let continued = self.named_conversation(graph, at).map(|(_, known)| known.clone());
@@ -115,7 +115,7 @@ impl Facts {
         (session.mode == SessionMode::Continue && known.taken_over).then_some(&known.session_id)
     }
 
-    /// A conversation of another session was branched to continue it in this one: all that name it continue the branch.
+    /// A conversation of another session is continued in this one, by itself or on a branch: all that name it continue that.
     fn rename_conversation(&mut self, before: &ProviderSessionId, now: &ProviderSessionId) {
         let nodes = self.frames.iter_mut().flat_map(|frame| frame.nodes.iter_mut());
         let known = nodes.flat_map(|node| {
@@ -126,6 +126,24 @@ impl Facts {
             known.session_id = now.clone();
             known.taken_over = false;
         }
+    }
+
+    /// Notes where an agent was in the session whose work it was taken over from, or a node with all its frames; `from` names
+    /// both.
+    pub(super) fn note_taken_over(&mut self, graph: &Graph, task: TaskRef, from: &str) {
+        let has_turns = matches!(self.spec(graph, task).kind, NodeKind::Agent | NodeKind::Frames);
+        if let Some((_, before)) = from.split_once('/').filter(|_| has_turns) {
+            self.taken_over.insert(NodePath::new(before), self.path(graph, task));
+        }
+    }
+
+    /// The place that a task of the other session has in this one, if it was taken over: by itself, or with a node around it.
+    pub(crate) fn place_taken_over(&self, before: &NodePath) -> Option<NodePath> {
+        std::iter::successors(Some(before.clone()), NodePath::owner).find_map(|around| {
+            let now = self.taken_over.get(&around)?;
+            let within = before.as_str().strip_prefix(around.as_str())?;
+            Some(if within.is_empty() { now.clone() } else { NodePath::new(&format!("{now}{within}")) })
+        })
     }
 
     /// The task whose conversation another names.

@@ -111,6 +111,7 @@ impl Facts {
                 carried: self.carried,
             },
             spent_in: self.spent_in.clone(),
+            taken_over: self.taken_over.clone(),
             raised: self.raised.clone(),
             used_ms: self.used().as_millis() as u64,
             failure: self.failure().cloned(),
@@ -135,6 +136,7 @@ impl Facts {
         state.turn_reported = snapshot.spent.tokens > 0;
         state.carried = snapshot.spent.carried;
         state.spent_in.clone_from(&snapshot.spent_in);
+        state.taken_over.clone_from(&snapshot.taken_over);
         state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);
         state.frames[FrameIx::FLOW].failure.clone_from(&snapshot.failure);

@@ -52,7 +52,8 @@ impl Facts {
                 self.lose(graph, task, *stopped);
             }
             Event::TaskSkipped { reason, .. } => self.skip_node(graph, task, *reason),
-            Event::TaskReused { result, session_id, turn_id, error, .. } => {
+            Event::TaskReused { from, result, session_id, turn_id, error, .. } => {
+                self.note_taken_over(graph, task, from);
                 let conversation = session_id.clone().map(|session_id| Conversation {
                     turn_id: turn_id.clone(),
                     // One at least.

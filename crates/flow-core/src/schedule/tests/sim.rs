@@ -536,7 +536,7 @@ pub(super) fn facts(state: &Facts) -> impl PartialEq + Debug {
         (state.session.cost_usd, state.session.unpriced, state.dearest),
         (state.reported_tokens, state.budget_reported, state.carried, &state.raised, state.session.paused_by),
         state.last_at,
-        &state.ending,
+        (&state.ending, &state.taken_over),
     )
 }
 
