@@ -16,7 +16,8 @@ mod check;
 mod input;
 mod resolve;
 
-pub use input::{InputError, check_input, takes_input};
+pub(crate) use input::subflow_input;
+pub use input::{InputError, check_input, is_text_by_default, takes_input};
 
 use bodies::Bodies;
 use resolve::Flow;

@@ -22,7 +22,9 @@ mod state;
 mod testing;
 
 pub use catalog::{Described, NodeCatalog};
-pub use compile::{Compiled, InputError, check_input, check_packs, compile, takes_input, types_of};
+pub use compile::{
+    Compiled, InputError, check_input, check_packs, compile, is_text_by_default, takes_input, types_of,
+};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity, closest};
 pub use explain::{About, Explanation, Statement, StatementKind, explain, explain_taking_over};
 pub use expr::{BindingError, Condition, Passes, Scope, StaticValue, Template, is_equal};

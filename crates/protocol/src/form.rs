@@ -244,11 +244,7 @@ impl FormField {
         }
         let value = match &self.kind {
             FieldKind::Text { .. } => Value::from(text),
-            FieldKind::Boolean => match text.to_lowercase().as_str() {
-                "true" | "yes" | "y" => Value::Bool(true),
-                "false" | "no" | "n" => Value::Bool(false),
-                _ => return Err("must be yes or no".to_owned()),
-            },
+            FieldKind::Boolean => yes_or_no(text).map(Value::Bool).ok_or("must be yes or no")?,
             FieldKind::Number { .. } if oversized_number(text).is_some() => {
                 return Err("does not fit into 64 bits, and would lose digits".to_owned());
             }
@@ -261,6 +257,16 @@ impl FormField {
             }
         };
         self.fits(&value).map(|()| Some(value))
+    }
+}
+
+/// What a person means who answers a question for true or false: `yes`, `y`, `true`, `no`, `n` or `false`, in any letters;
+/// none if it is something else.
+pub fn yes_or_no(text: &str) -> Option<bool> {
+    match text.trim().to_lowercase().as_str() {
+        "true" | "yes" | "y" => Some(true),
+        "false" | "no" | "n" => Some(false),
+        _ => None,
     }
 }
 

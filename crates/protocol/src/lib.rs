@@ -42,7 +42,7 @@ pub use event::{
     SkipReason, SteerStrength, WaitingOn,
 };
 pub use event::{Event, UnknownEvent};
-pub use form::{FieldKind, Form, FormField};
+pub use form::{FieldKind, Form, FormField, yes_or_no};
 pub use host::{Environment, Host, PermissionPolicy};
 pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PathPart, PromptId, ProviderSessionId, RunId,

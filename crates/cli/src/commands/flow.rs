@@ -6,9 +6,10 @@ use std::{
 };
 
 use inspan_flow::{
-    Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile, load,
+    Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile,
+    is_text_by_default, load,
 };
-use inspan_protocol::{NodePath, oversized_number};
+use inspan_protocol::{NodePath, oversized_number, yes_or_no};
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
@@ -171,7 +172,9 @@ pub(super) fn refused(error: &FlowError) -> Failure {
 /// An input that does not fit the flow.
 pub(super) fn refused_input(error: &InputError) -> Failure {
     let failure = Failure::usage(error.to_string()).with_code(SessionErrorCode::InvalidInput);
-    match error.problems.iter().any(|problem| problem.starts_with("unknown input")) {
+    let says_what =
+        |problem: &String| problem.starts_with("unknown input") || problem.contains(", as its default is: ");
+    match error.problems.iter().any(says_what) {
         true => failure,
         false => failure.with_hint("pass it with `-i key=value` or `--input-file FILE`"),
     }
@@ -204,32 +207,32 @@ pub(super) fn given_input(
     for given in values {
         input.insert(given.key.clone(), given.value.clone());
     }
-    for given in values.iter().filter(|given| !given.value.is_string()) {
-        if takes_text(graph, &input, given) {
-            input.insert(given.key.clone(), Value::from(given.text.clone()));
+    for given in values {
+        if let Some(meant) = meant(graph, &input, given) {
+            input.insert(given.key.clone(), meant);
         }
     }
     Ok(input)
 }
 
-/// Whether a value that could be JSON is a text for the flow: its schema takes only a text there, or its default is a text and the
-/// schema does not say what else may be there.
-fn takes_text(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> bool {
-    let problems = |value: Value| {
+/// What an argument means for the flow if that is not what it is as JSON or else as a text. It is a text where the schema takes only
+/// a text, or where the default is one and the schema does not say what else may be there; and `yes` and `no` are true and false
+/// where only those are taken.
+fn meant(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> Option<Value> {
+    let problems = |value: &Value| {
         let mut input = input.clone();
-        input.insert(given.key.clone(), value);
+        input.insert(given.key.clone(), value.clone());
         check_input(graph, input).map_or_else(|error| error.problems.len(), |_| 0)
     };
-    let (as_text, as_json) = (problems(Value::from(given.text.as_str())), problems(given.value.clone()));
-    let has_text = graph.input.get(&given.key).is_some_and(Value::is_string);
-    as_text < as_json || as_text == as_json && has_text && !says_types(graph, &given.key)
-}
-
-/// Whether the schema of a flow's input says which types an input may have.
-fn says_types(graph: &Graph, key: &str) -> bool {
-    let schema = graph.input_schema.as_ref().and_then(|schema| schema.get("properties")?.get(key));
-    let words = ["type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"];
-    schema.is_some_and(|schema| words.iter().any(|word| schema.get(word).is_some()))
+    let is_text = given.value.is_string();
+    let other = match is_text {
+        true => Value::Bool(yes_or_no(&given.text)?),
+        false => Value::from(given.text.as_str()),
+    };
+    let (as_other, as_given) = (problems(&other), problems(&given.value));
+    let is_meant =
+        as_other < as_given || !is_text && as_other == as_given && is_text_by_default(graph, &given.key);
+    is_meant.then_some(other)
 }
 
 /// Whether a number is written otherwise than it is given to a flow that would take the text just as well: it may be a version or

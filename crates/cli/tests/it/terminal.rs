@@ -226,6 +226,26 @@ fn an_input_is_a_text_where_the_flow_has_a_text() {
 }
 
 #[test]
+fn a_text_is_not_true_where_the_default_is_true_or_false() {
+    let folder = flow_folder(
+        "flow: { name: f, input: { publish: false, n: 5 }, inputSchema: { properties: { sure: { type: boolean } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.publish }} {{ flow.input.n }} {{ flow.input.sure | default(0) }}' } }\n",
+    );
+    let given = |arguments: &[&str]| inspan(folder.path(), &[&["run", "."], arguments].concat());
+    let said = ["no", "False", "y", "true"].map(|text| given(&["-i", &format!("publish={text}")]).stdout);
+    assert_eq!(said, ["false 5 0\n", "false 5 0\n", "true 5 0\n", "true 5 0\n"]);
+    assert_eq!(given(&["-i", "sure=yes", "-i", "n=7"]).stdout, "false 7 true\n");
+    let refused = |value: &str, why: &str| {
+        let ran = given(&["-i", value]);
+        assert_eq!((ran.code, ran.stderr.contains(why)), (Some(2), true), "{value}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("help: pass it"), "{}", ran.stderr);
+    };
+    for value in ["publish=off", "publish=", "publish=0", "publish=\"no\""] {
+        refused(value, "`publish` must be true or false, as its default is: write `true` or `false`");
+    }
+    refused("n=abc", "`n` must be a number, as its default is: write one without quotes, such as `5`");
+}
+
+#[test]
 fn a_flow_file_with_the_other_ending_is_named() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("flow.yml"), "name: f\nnodes:\n  - { id: a, type: control.noop }\n")

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     catalog::NodeCatalog,
     diagnostic::{Code, Problem, Sink, SourceSpan},
+    expr::has_segments,
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
     nodes::read_input,
@@ -486,6 +487,12 @@ impl<'c> Bodies<'c> {
             if let Some(help) = declared.unknown(&entry.key) {
                 let message = format!("{owner} declares no input `{}`", entry.key);
                 report(Problem::error(Code::UnknownKey, entry.key_span, message).help(help), &entry.key);
+            }
+            let is_known = |value: &&Value| value.as_str().is_none_or(|text| !has_segments(text));
+            let value = json.get(&entry.key).filter(is_known);
+            if let Some((message, help)) = value.and_then(|value| declared.other_kind(&entry.key, value)) {
+                let problem = Problem::warning(Code::WrongType, entry.value.span, message);
+                report(problem.help(help), &entry.key);
             }
         }
         for (key, user) in declared.missing(&json) {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
+    compile::subflow_input,
     expr::{Passes, Scope, is_equal},
     graph::{Body, FrameIx, Frames, FramesKind, OnExceeded, OnExhausted, OnItemError, TaskRef},
     nodes::read_input,
@@ -481,23 +482,21 @@ impl Run {
         };
         let body: &Body = self.graph.body(frames.body);
         let Some(subflow) = &body.subflow else { return Ok(given.unwrap_or_default()) };
-        let mut input = subflow.input.clone();
-        match given {
-            Some(Value::Object(given)) => input.extend(given),
-            None | Some(Value::Null) => {}
+        let given = match given {
+            Some(Value::Object(given)) => given,
+            None | Some(Value::Null) => Map::new(),
             Some(other) => {
                 let message = format!("`{path}`: `input` must be an object, found {}", kind_of(&other));
                 return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
             }
-        }
-        let input = Value::Object(input);
+        };
+        let wrong = |why: String| {
+            let message = format!("`{path}`: the input of flow `{}` does not fit {why}", subflow.name);
+            AgentError::new(ErrorCode::ConfigInvalid, message)
+        };
+        let input = subflow_input(subflow, given).map_err(|why| wrong(format!("its defaults: {why}")))?;
         if let Some(schema) = &subflow.input_schema {
-            check_value(schema, &input).map_err(|why| {
-                AgentError::new(
-                    ErrorCode::ConfigInvalid,
-                    format!("`{path}`: the input of flow `{}` does not fit the schema: {why}", subflow.name),
-                )
-            })?;
+            check_value(schema, &input).map_err(|why| wrong(format!("the schema: {why}")))?;
         }
         Ok(input)
     }

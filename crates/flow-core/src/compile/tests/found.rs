@@ -54,6 +54,41 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     assert_eq!(said, expected);
 }
 
+/// The text `no` counts as true in a condition, so a value of another kind than its default is refused.
+#[test]
+fn input_of_another_kind_than_its_default_is_refused_unless_a_schema_says_more() {
+    let flow = |header: &str| {
+        let node = "nodes: [{ id: a, type: echo, input: { text: x } }]";
+        compiled(&format!(
+            "name: f\ninput: {{ b: false, n: 5, l: [1], m: {{ k: 1 }}, t: x, z: null }}\n{header}\n{node}"
+        ))
+        .unwrap()
+    };
+    let check = |graph: &crate::Graph, input: Value| {
+        check_input(graph, given(input)).map(|_| ()).map_err(|error| error.problems.join("; "))
+    };
+    let plain = flow("");
+    let wrong = json!({ "b": "no", "n": "abc", "l": "[1,", "m": [], "t": 1, "z": 1 });
+    assert_eq!(
+        check(&plain, wrong),
+        Err("`b` must be true or false, as its default is: write `true` or `false`; \
+             `l` must be a list, as its default is: write one, such as `[\"a\", \"b\"]`; \
+             `m` must be a mapping, as its default is: write one, such as `{\"key\": \"value\"}`; \
+             `n` must be a number, as its default is: write one without quotes, such as `5`"
+            .to_owned())
+    );
+    let right = json!({ "b": true, "n": 1.5, "l": [], "m": {}, "t": "", "z": [] });
+    let none = json!({ "b": null, "n": null, "l": null, "m": null });
+    assert_eq!([right, none].map(|input| check(&plain, input)), [Ok(()), Ok(())]);
+    let schemas = [
+        "inputSchema: { properties: { b: { type: [boolean, string] } } }",
+        "inputSchema: { additionalProperties: { type: [boolean, string, number, array, object, 'null'] } }",
+        "inputSchema: { properties: { b: { description: Whether. } } }",
+    ];
+    let refused = Err("`b` must be true or false, as its default is: write `true` or `false`".to_owned());
+    assert_eq!(schemas.map(|schema| check(&flow(schema), json!({ "b": "no" }))), [Ok(()), Ok(()), refused]);
+}
+
 /// Where a schema leaves open which keys there are, none is reported.
 #[test]
 fn a_key_that_the_schema_of_the_input_leaves_open_is_not_reported() {
