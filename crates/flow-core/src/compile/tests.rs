@@ -21,6 +21,7 @@ use crate::{
 
 mod found;
 mod promises;
+mod warned;
 
 /// A node type that is only described.
 struct Described {

@@ -13,7 +13,12 @@ pub(super) struct Facts(Vec<String>);
 impl Facts {
     /// Whether a path or a part of it has a value, and so the path has one too.
     pub(super) fn prove(&self, path: &str) -> bool {
-        self.0.iter().any(|known| {
+        self.prove_since(0, path)
+    }
+
+    /// The same by those from a place on.
+    pub(super) fn prove_since(&self, from: usize, path: &str) -> bool {
+        self.0.iter().skip(from).any(|known| {
             known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         })
     }

@@ -3,6 +3,9 @@
 
 mod operators;
 mod statements;
+mod truth;
+
+use std::mem;
 
 use serde_json::Value;
 
@@ -62,6 +65,10 @@ pub(super) struct Inference<'r> {
     strictness: Strictness,
     /// What is known to have a value here.
     facts: Facts,
+    /// The first fact that the text itself proves.
+    first_fact: usize,
+    /// Whether the next expression is only asked for its truth, in a condition.
+    is_asked: bool,
     locals: Vec<(String, Shape)>,
     /// Where the expression starts in the text of the author.
     base: usize,
@@ -78,7 +85,9 @@ impl<'r> Inference<'r> {
         Self {
             roots,
             strictness: Strictness::Template,
+            first_fact: facts.len(),
             facts,
+            is_asked: false,
             locals: Vec::new(),
             base: 0,
             instead: Vec::new(),
@@ -116,29 +125,29 @@ impl<'r> Inference<'r> {
         }
     }
 
-    /// Follows a condition; whether it holds, if that is known already.
-    pub(super) fn condition(&mut self, test: &Predicate) -> Option<bool> {
+    /// Follows a condition.
+    pub(super) fn condition(&mut self, test: &Predicate) {
         self.strictness = Strictness::Condition;
         match test {
             Predicate::Path(path) => {
                 let shape = self.path(path, Need::Value);
-                truth(&shape)
+                self.decided_path(path, &shape);
             }
-            Predicate::CompiledExpr(source, program) => truth(&self.program(source, program)),
+            Predicate::CompiledExpr(source, program) => {
+                self.is_asked = true;
+                self.program(source, program);
+            }
             Predicate::Equals(path, value) => {
                 let shape = self.path(path, Need::Nothing);
                 // A path without a value equals null.
-                let decided = if value.is_null() || shape.admits(value) { None } else { Some(false) };
-                if decided.is_some() {
+                if !(value.is_null() || shape.admits(value)) {
                     let name = format!("`{}`", path.source);
                     let (message, help) = operators::never_equal(&name, &shape, value, Same::Equal);
                     self.report(Code::ConstantCondition, Severity::Warning, path.range(), message, help);
                 }
-                decided
             }
-            Predicate::Constant(held) => Some(*held),
             // Their parts have separate texts, and are followed one by one.
-            Predicate::Not(_) | Predicate::All(_) | Predicate::Any(_) => None,
+            Predicate::Constant(_) | Predicate::Not(_) | Predicate::All(_) | Predicate::Any(_) => {}
         }
     }
 
@@ -351,6 +360,16 @@ impl<'r> Inference<'r> {
 
     /// The shape of an expression.
     pub(super) fn expr(&mut self, expr: &Expr, need: Need) -> Shape {
+        let is_asked = mem::take(&mut self.is_asked);
+        let reported = self.findings.len();
+        let shape = self.follow(expr, need, is_asked);
+        if is_asked && self.findings.len() == reported {
+            self.decided(expr, &shape);
+        }
+        shape
+    }
+
+    fn follow(&mut self, expr: &Expr, need: Need, is_asked: bool) -> Shape {
         match expr {
             Expr::Const(value) => constant(value).map_or_else(Shape::any, |value| Shape::of_value(&value)),
             Expr::Path(path) => self.path(path, need),
@@ -363,6 +382,7 @@ impl<'r> Inference<'r> {
                 Shape { values: None, ..shape }
             }
             Expr::Not(inner) => {
+                self.is_asked = is_asked;
                 let shape = self.expr(inner, self.truth_need());
                 boolean(truth(&shape).map(|holds| !holds))
             }
@@ -371,8 +391,8 @@ impl<'r> Inference<'r> {
                 self.negative(inner, &shape);
                 Shape::of(Kinds::NUMBER)
             }
-            Expr::And(both) => self.either(both, false),
-            Expr::Or(both) => self.either(both, true),
+            Expr::And(both) => self.either(both, false, is_asked),
+            Expr::Or(both) => self.either(both, true, is_asked),
             Expr::Binary(op, both) => self.binary(*op, both),
             Expr::Compare(first, rest) => self.comparison(first, rest),
             Expr::If(parts) => self.choice(parts, need),
@@ -467,14 +487,19 @@ impl<'r> Inference<'r> {
     }
 
     /// `and` or `or`: the right side is evaluated only if the left one does not decide.
-    fn either(&mut self, both: &(Expr, Expr), settles: bool) -> Shape {
+    fn either(&mut self, both: &(Expr, Expr), settles: bool, is_asked: bool) -> Shape {
         let need = self.truth_need();
+        self.is_asked = is_asked;
         let left = self.expr(&both.0, need);
         let instead = match settles {
             true => missing_where_false(&both.0, self.strictness == Strictness::Template),
             false => Vec::new(),
         };
-        let right = self.under(Facts::of(&both.0, !settles), instead, |inner| inner.expr(&both.1, need));
+        let is_value = is_asked && settles && self.or_value(&both.0, &both.1);
+        let right = self.under(Facts::of(&both.0, !settles), instead, |inner| {
+            inner.is_asked = is_asked && !is_value;
+            inner.expr(&both.1, need)
+        });
         match (truth(&left), truth(&right)) {
             (Some(held), _) if held == settles => left,
             (Some(_), _) => right,

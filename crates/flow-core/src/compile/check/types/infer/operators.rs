@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     diagnostic::{Code, Severity, did_you_mean},
-    expr::{Args, Expr, is_equal},
+    expr::{Args, Expr},
 };
 
 const TO_NUMBER: &str = "`| int` or `| float` makes a number of a text";
@@ -105,8 +105,13 @@ impl Inference<'_> {
     /// Whether a comparison holds, if that is known; and then it is reported.
     fn compare(&mut self, op: CompareOpKind, left: &(&Expr, Shape), right: &(&Expr, Shape)) -> Option<bool> {
         let (a, b) = (&left.1, &right.1);
+        let are_constants = matches!((left.0, right.0), (Expr::Const(_), Expr::Const(_)));
+        let is_search = matches!(op, CompareOpKind::In | CompareOpKind::NotIn) && !are_constants;
+        if !is_search && self.stays_text(left.0, right.0) || self.stays_text(right.0, left.0) {
+            return None;
+        }
         // What the author wrote as constants on both sides is meant.
-        if matches!((left.0, right.0), (Expr::Const(_), Expr::Const(_))) {
+        if are_constants {
             return None;
         }
         let (message, help) = match op {
@@ -149,20 +154,32 @@ impl Inference<'_> {
     }
 }
 
-fn numbers(a: &Shape, b: &Shape) -> bool {
-    a.kinds.meets(Kinds::NUMBER) && b.kinds.meets(Kinds::NUMBER)
-}
-
-/// Whether both can be the same value.
+/// Whether both can be the same value. In an expression true is 1, and false is 0.
 fn meet(a: &Shape, b: &Shape) -> bool {
-    if !(a.kinds.meets(b.kinds) || numbers(a, b)) {
+    let both_count = a.kinds.meets(COUNTS) && b.kinds.meets(COUNTS);
+    if !(a.kinds.meets(b.kinds) || both_count) {
         return false;
     }
+    let admits = |shape: &Shape, value: &Value| {
+        shape.admits(value) || counterpart(value).is_some_and(|value| shape.admits(&value))
+    };
     match (&a.values, &b.values) {
-        (Some(a), Some(b)) => a.iter().any(|one| b.iter().any(|other| is_equal(one, other))),
-        (Some(values), None) => values.iter().any(|value| b.admits(value)),
-        (None, Some(values)) => values.iter().any(|value| a.admits(value)),
+        (Some(values), _) => values.iter().any(|value| admits(b, value)),
+        (None, Some(values)) => values.iter().any(|value| admits(a, value)),
         (None, None) => true,
+    }
+}
+
+/// The number that true or false counts as, and the other way round.
+fn counterpart(value: &Value) -> Option<Value> {
+    match value {
+        Value::Bool(held) => Some(u8::from(*held).into()),
+        Value::Number(number) => match number.as_f64() {
+            Some(0.0) => Some(false.into()),
+            Some(1.0) => Some(true.into()),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -1,0 +1,141 @@
+//! What `inspan check` says of flows that can run and do something else than they seem to: conditions that always hold, names
+//! of templates, outputs that are not there, dependencies that do not count.
+
+use serde_json::Value;
+
+use crate::{compile, nodes::builtin_catalog, testing::loaded};
+
+/// What `inspan check` says of a flow, without its places.
+fn found(text: &str) -> Vec<String> {
+    let said = match compile(&loaded(text), &builtin_catalog([])) {
+        Ok(compiled) => compiled.warnings.to_string(),
+        Err(found) => found.to_string(),
+    };
+    said.lines().map(|line| line.splitn(4, ':').last().unwrap_or_default().trim().to_owned()).collect()
+}
+
+#[test]
+fn a_condition_that_always_or_never_holds_is_reported() {
+    let said = |when: &str| {
+        let found = found(&format!(
+            "name: f
+input: {{ n: 1, mode: fast }}
+inputSchema: {{ properties: {{ n: {{ type: integer }}, mode: {{ enum: [fast, slow] }} }} }}
+nodes:
+  - {{ id: ask, type: human.input, input: {{ prompt: '?', choices: ['yes', 'no'] }} }}
+  - {{ id: free, type: human.input, input: {{ prompt: '?' }} }}
+  - {{ id: small, type: control.if, input: {{ condition: 'flow.input.n < 3' }} }}
+  - {{ id: run, type: exec, input: {{ argv: [ls] }} }}
+  - {{ id: perhaps, type: exec, when: flow.input.n, input: {{ argv: [ls] }} }}
+  - id: last
+    type: echo
+    dependsOn: [ask, free, small, run, perhaps]
+    when: {}
+    input: {{ text: x }}
+",
+            Value::from(when)
+        ));
+        found
+            .into_iter()
+            .map(|line| line.replace("warning[constant-condition]: ", ""))
+            .collect::<Vec<_>>()
+            .join("|")
+    };
+    let choice = "`ask.choice` always counts as true: it is `\"yes\"` or `\"no\"` (help: compare it: `ask.choice == 'yes'`)";
+    let small = "`small` always counts as true: it is a mapping that is never empty (help: ask for `small.condition`)";
+    let rows = [
+        ("ask.choice", choice),
+        ("not ask.choice", choice),
+        ("ask.choice and small.condition", choice),
+        ("small", small),
+        ("{{ small }}", small),
+        ("not small", small),
+        ("not small and flow.input.n", small),
+        (
+            "run",
+            "`run` always counts as true: it is a mapping that is never empty (help: ask for `run.stdout`)",
+        ),
+        (
+            "flow.input.mode",
+            "`flow.input.mode` always counts as true: it is `\"fast\"` or `\"slow\"` (help: compare it: `flow.input.mode == 'fast'`)",
+        ),
+        ("free.choice", "`free.choice` never counts as true: it is null"),
+        (
+            "ask.choice == 'yes' or 'maybe'",
+            "this always holds: `'maybe'` beside `or` counts as true (help: compare both: `ask.choice in ['yes', 'maybe']`)",
+        ),
+        (
+            "run.exitCode == 1 or 2",
+            "this always holds: `2` beside `or` counts as true (help: compare both: `run.exitCode in [1, 2]`)",
+        ),
+        (
+            "'yes' and run.stdout",
+            "`\"yes\"` always counts as true: it is a text (help: compare it: `… == …`)",
+        ),
+        (
+            "'{{ ask.choice }}' != 'no'",
+            "`\"{{ ask.choice }}\"` stays text: an expression has no templates in it (help: write the name alone: `ask.choice`)",
+        ),
+        (
+            "'FAIL' in '{{ run.stdout }}'",
+            "`\"{{ run.stdout }}\"` stays text: an expression has no templates in it (help: write the name alone: `run.stdout`)",
+        ),
+        (
+            "'{{ run.stdout }}'",
+            "`\"{{ run.stdout }}\"` always counts as true: it stays text: an expression has no templates in it (help: write the name alone: `run.stdout`)",
+        ),
+        // What may be meant, or is not known.
+        ("true or small.condition", ""),
+        ("1 == 1", ""),
+        ("'{{ name }}' in run.stdout", ""),
+        ("run.stdout or run.stderr", ""),
+        ("(ask.choice or 'none') == 'yes'", ""),
+        ("(perhaps | default('')) != ''", ""),
+        ("perhaps is defined and perhaps", ""),
+        ("ask.choice == 'yes' and ask.choice", ""),
+        ("'yes' if small.condition else ''", ""),
+        ("small.condition", ""),
+        ("free.content", ""),
+        ("flow.input.n", ""),
+    ];
+    for (when, expected) in rows {
+        assert_eq!(said(when), expected, "{when}");
+    }
+}
+
+#[test]
+fn conditions_in_loops_branches_and_structures_are_asked_alike() {
+    let said = found(
+        "name: f
+nodes:
+  - { id: ask, type: human.input, input: { prompt: '?', choices: ['yes', 'no'] } }
+  - { id: way, type: control.switch, dependsOn: ask, input: { value: x, cases: [{ when: ask, route: a }, { when: \"ask.choice == 'yes'\", route: b }] } }
+  - { id: test, type: control.if, dependsOn: ask, input: { condition: { and: [{ not: ask.choice }, { or: [ask.content] }] } } }
+  - id: again
+    type: control.loop
+    input: { maxIterations: 2, until: review }
+    body: { nodes: [{ id: review, type: exec, input: { argv: [ls] } }] }
+  - { id: end, type: echo, input: { text: x } }
+edges: [{ from: ask, to: end, when: ask }]
+",
+    );
+    let names = said.iter().map(|line| line.split(": ").nth(1).unwrap_or_default()).collect::<Vec<_>>();
+    let choice = "`ask.choice` always counts as true";
+    let ask = "`ask` always counts as true";
+    let content = "`ask.content` always counts as true";
+    assert_eq!(names, [ask, choice, content, "`review` always counts as true", ask], "{said:?}");
+}
+
+/// In an expression true is 1.
+#[test]
+fn true_and_false_are_compared_as_numbers() {
+    let said = |when: &str| {
+        let flow = format!(
+            "name: f\ninput: {{ b: true }}\ninputSchema: {{ properties: {{ b: {{ type: boolean }}, n: {{ type: integer }} }} }}\nnodes: [{{ id: a, type: echo, when: {}, input: {{ text: x }} }}]",
+            Value::from(when)
+        );
+        found(&flow).len()
+    };
+    let rows = ["flow.input.b == 1", "flow.input.b in [0]", "flow.input.b == 2", "flow.input.b == '1'"];
+    assert_eq!(rows.map(said), [0, 0, 1, 1]);
+}
