@@ -1,5 +1,6 @@
 //! Expressions and templates as trees of owned values.
 
+mod own;
 mod read;
 
 use minijinja::{

@@ -126,6 +126,42 @@ edges: [{ from: ask, to: end, when: ask }]
     assert_eq!(names, [ask, choice, content, "`review` always counts as true", ask], "{said:?}");
 }
 
+/// A name that a template sets means what it means elsewhere where it is not set yet, or no longer.
+#[test]
+fn names_of_a_template_count_only_where_they_are_set() {
+    let said = |text: &str, depends: &str| {
+        let flow = format!(
+            "name: f\ninput: {{ l: [1, 2] }}\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [ls], parse: json }} }}\n  - {{ id: b, type: echo, dependsOn: {depends}, input: {{ text: {} }} }}",
+            Value::from(text)
+        );
+        found(&flow).join("|")
+    };
+    let right = [
+        "{% set a = a.value %}{{ a | length }}",
+        "{% for a in a.value %}{{ a }}{% endfor %}",
+        "{% with a = a.value %}{{ a }}{% endwith %}",
+        "{% for a in [5] %}{{ a }}{% endfor %}{{ a.value }}",
+        "{% if flow.input.l %}{% set a = a.value %}{% endif %}{{ a }}",
+        "{% if flow.input.l %}{% set x = 1 %}{% else %}{% set x = 2 %}{% endif %}{{ x }}",
+        "{% set ns = namespace(n=0) %}{% for x in flow.input.l %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}",
+        "{% for x in flow.input.l recursive %}{% set y = x %}{{ y }}{% endfor %}",
+        "{% set a %}{{ a.stdout }}{% endset %}{{ a }}",
+    ];
+    assert_eq!(right.map(|text| said(text, "[a]")), [""; 9]);
+    let missing = "error[unknown-binding]: `a` never runs before `b`: no path of edges leads there (help: add an edge from `a`, or give a default: `{{ a | default(…) }}`)";
+    let wrong = [
+        "{% for a in flow.input.l %}{{ a }}{% endfor %}{{ a.stdout }}",
+        "{% set a = a.value %}{{ a }}",
+        "{% with a = 1 %}{{ a }}{% endwith %}{{ a.stdout }}",
+    ];
+    assert_eq!(wrong.map(|text| said(text, "[]")), [missing; 3]);
+    let inside = said("{% for x in flow.input.l %}{% set y = x %}{% endfor %}{{ y }}", "[]");
+    assert!(
+        inside.starts_with("error[unknown-binding]: `y` has no value here: the template sets it elsewhere"),
+        "{inside}"
+    );
+}
+
 /// In an expression true is 1.
 #[test]
 fn true_and_false_are_compared_as_numbers() {

@@ -1,7 +1,5 @@
 //! Builds trees from the syntax trees of minijinja, and collects the names that they use.
 
-use std::collections::BTreeSet;
-
 use minijinja::{
     Value,
     machinery::{
@@ -10,7 +8,10 @@ use minijinja::{
     },
 };
 
-use super::{Args, AssignTarget, Expr, For, Function, Stmt};
+use super::{
+    Args, AssignTarget, Expr, For, Function, Stmt,
+    own::{Own, OwnNames},
+};
 use crate::{
     diagnostic::did_you_mean,
     expr::{
@@ -49,8 +50,7 @@ pub(in crate::expr) struct TreeBuilder<'r> {
     source: &'r str,
     resolver: &'r dyn Resolver,
     strictness: Strictness,
-    /// The names that the template sets.
-    own: BTreeSet<String>,
+    own: OwnNames,
     /// Whether the current part is certain to be evaluated.
     certain: bool,
     /// The number of open loops.
@@ -70,7 +70,15 @@ use Undefined::{Allowed, Refused};
 
 impl<'r> TreeBuilder<'r> {
     pub(in crate::expr) fn new(source: &'r str, strictness: Strictness, resolver: &'r dyn Resolver) -> Self {
-        Self { source, resolver, strictness, own: BTreeSet::new(), certain: true, loops: 0, uses: Vec::new() }
+        Self {
+            source,
+            resolver,
+            strictness,
+            own: OwnNames::default(),
+            certain: true,
+            loops: 0,
+            uses: Vec::new(),
+        }
     }
 
     pub(in crate::expr) fn expression(&mut self, expression: &ast::Expr<'_>) -> Read<Expr> {
@@ -79,46 +87,8 @@ impl<'r> TreeBuilder<'r> {
 
     pub(in crate::expr) fn template(&mut self, template: &ast::Stmt<'_>) -> Read<Vec<Stmt>> {
         let ast::Stmt::Template(template) = template else { return Ok(Vec::new()) };
-        self.own_names(&template.children);
+        self.own = OwnNames::of(&template.children);
         self.body(&template.children)
-    }
-
-    /// Collects every name that statements set, at any depth.
-    fn own_names(&mut self, body: &[ast::Stmt<'_>]) {
-        for statement in body {
-            match statement {
-                ast::Stmt::ForLoop(each) => {
-                    self.own_target(&each.target);
-                    self.own_names(&each.body);
-                    self.own_names(&each.else_body);
-                }
-                ast::Stmt::IfCond(cond) => {
-                    self.own_names(&cond.true_body);
-                    self.own_names(&cond.false_body);
-                }
-                ast::Stmt::WithBlock(with) => {
-                    with.assignments.iter().for_each(|(target, _)| self.own_target(target));
-                    self.own_names(&with.body);
-                }
-                ast::Stmt::Set(set) => self.own_target(&set.target),
-                ast::Stmt::SetBlock(set) => {
-                    self.own_target(&set.target);
-                    self.own_names(&set.body);
-                }
-                ast::Stmt::AutoEscape(block) => self.own_names(&block.body),
-                ast::Stmt::FilterBlock(block) => self.own_names(&block.body),
-                _ => {}
-            }
-        }
-    }
-
-    fn own_target(&mut self, target: &ast::Expr<'_>) {
-        match target {
-            ast::Expr::Var(var) => drop(self.own.insert(var.id.into())),
-            ast::Expr::List(list) => list.items.iter().for_each(|item| self.own_target(item)),
-            ast::Expr::Tuple(list) => list.items.iter().for_each(|item| self.own_target(item)),
-            _ => {}
-        }
     }
 
     fn body(&mut self, body: &[ast::Stmt<'_>]) -> Read<Vec<Stmt>> {
@@ -137,7 +107,9 @@ impl<'r> TreeBuilder<'r> {
             ast::Stmt::IfCond(cond) => self.condition(cond)?,
             ast::Stmt::WithBlock(with) => self.with(with)?,
             ast::Stmt::Set(set) => {
-                Stmt::Set(self.target(&set.target)?, self.expr(&set.expr, Refused)?, self.source(&set.expr))
+                let value = self.expr(&set.expr, Refused)?;
+                self.own.set(&set.target);
+                Stmt::Set(self.target(&set.target)?, value, self.source(&set.expr))
             }
             ast::Stmt::SetBlock(set) => self.set_block(set)?,
             ast::Stmt::FilterBlock(block) => {
@@ -168,22 +140,31 @@ impl<'r> TreeBuilder<'r> {
     fn condition(&mut self, cond: &ast::IfCond<'_>) -> Read<Stmt> {
         let test = self.expr(&cond.expr, Allowed)?;
         let source = self.source(&cond.expr);
-        let (yes, no) =
-            self.perhaps(|reader| Ok((reader.body(&cond.true_body)?, reader.body(&cond.false_body)?)))?;
+        let before = self.own.now();
+        let yes = self.perhaps(|reader| reader.body(&cond.true_body))?;
+        let after = self.own.instead(before);
+        let no = self.perhaps(|reader| reader.body(&cond.false_body))?;
+        self.own.merge(after);
         Ok(Stmt::If(Box::new((test, source, yes, no))))
     }
 
     fn with(&mut self, with: &ast::WithBlock<'_>) -> Read<Stmt> {
         let mut set = Vec::with_capacity(with.assignments.len());
+        self.own.open(None);
         for (target, value) in &with.assignments {
             set.push((self.target(target)?, self.expr(value, Refused)?, self.source(value)));
+            self.own.set(target);
         }
-        Ok(Stmt::With(set, self.body(&with.body)?))
+        let body = self.body(&with.body)?;
+        self.own.close();
+        Ok(Stmt::With(set, body))
     }
 
     fn set_block(&mut self, set: &ast::SetBlock<'_>) -> Read<Stmt> {
         let filter = set.filter.as_ref().map(|filter| self.expr(filter, Refused)).transpose()?;
-        Ok(Stmt::SetBlock(self.target(&set.target)?, filter, self.body(&set.body)?))
+        let body = self.body(&set.body)?;
+        self.own.set(&set.target);
+        Ok(Stmt::SetBlock(self.target(&set.target)?, filter, body))
     }
 
     fn each(&mut self, each: &ast::ForLoop<'_>) -> Read<Stmt> {
@@ -196,13 +177,19 @@ impl<'r> TreeBuilder<'r> {
         };
         let source = self.source(&each.iter);
         let target = self.target(&each.target)?;
-        let (filter, body, otherwise) = self.perhaps(|reader| {
+        self.own.open(each.recursive.then_some(&*each.body));
+        self.own.set(&each.target);
+        let (filter, body) = self.perhaps(|reader| {
             let filter = each.filter_expr.as_ref().map(|filter| reader.expr(filter, Allowed)).transpose()?;
             reader.loops += 1;
             let body = reader.body(&each.body);
             reader.loops -= 1;
-            Ok((filter, body?, reader.body(&each.else_body)?))
+            Ok((filter, body?))
         })?;
+        self.own.close();
+        let before = self.own.now();
+        let otherwise = self.perhaps(|reader| reader.body(&each.else_body))?;
+        self.own.merge(before);
         let is_recursive = each.recursive;
         Ok(Stmt::For(Box::new(For { target, items, source, filter, is_recursive, body, otherwise })))
     }
@@ -345,15 +332,23 @@ impl<'r> TreeBuilder<'r> {
             }
         };
         let in_loop = var.id == "loop" && self.loops > 0;
-        if (self.own.contains(var.id) || in_loop) && !steps.is_empty() {
+        let root = self.resolver.root(var.id);
+        let is_own = match self.own.find(var.id) {
+            Own::Set | Own::Perhaps => true,
+            Own::Elsewhere => root.is_none(),
+            Own::Never => false,
+        };
+        if (is_own || in_loop) && !steps.is_empty() {
             return Ok(None);
         }
         if in_loop {
             return Ok(Some(Expr::Name("loop".into(), None, var.span().start_offset)));
         }
         steps.reverse();
-        let root = self.resolver.root(var.id);
-        if self.own.contains(var.id) {
+        if is_own {
+            if root.is_some() && self.own.find(var.id) == Own::Perhaps {
+                self.uses.push(NameUse { path: var.id.into(), offset: offset(var.span()), bare: false });
+            }
             let path = root.map(|root| Path::new(root, Vec::new(), var.id, offset(var.span())));
             return Ok(Some(Expr::Name(var.id.into(), path, var.span().start_offset)));
         }
