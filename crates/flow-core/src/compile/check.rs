@@ -11,6 +11,7 @@ mod input;
 mod loops;
 mod names;
 mod node;
+mod promised;
 mod schema;
 mod secrets;
 mod sessions;

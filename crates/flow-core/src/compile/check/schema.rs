@@ -257,11 +257,12 @@ fn constants(context: &[Vec<ValidationError<'static>>]) -> Option<Vec<String>> {
 }
 
 /// Whether a JSON pointer is at or below another.
-fn within(path: &str, above: &str) -> bool {
+pub(super) fn within(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn types(kind: &TypeKind) -> String {
+/// The kinds of values that a schema takes, in words.
+pub(super) fn types(kind: &TypeKind) -> String {
     let names: Vec<&str> = match kind {
         TypeKind::Single(one) => vec![words(&one.to_string())],
         TypeKind::Multiple(set) => {

@@ -7,6 +7,7 @@ mod filters;
 mod infer;
 mod order;
 mod outputs;
+mod readable;
 mod shape;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,7 +17,8 @@ use serde_json::{Value, json};
 use super::{
     Checked, CheckedNode,
     input::at,
-    names::{Owner, Sees, Site, has_inside},
+    names::{Owner, Sees, Site},
+    promised::Promised,
 };
 use crate::{
     compile::resolve::{FrameKind, InputSchema, Resolved, ResolvedNode, id_of},
@@ -26,9 +28,10 @@ use crate::{
     spec::{Choices, Entry, Key, Yaml},
 };
 use facts::Facts;
-use infer::{Inference, Roots, TypeFinding};
-use order::{KnownOutput, Moment, Order, Skips};
+use infer::{Inference, TypeFinding};
+use order::{KnownOutput, Moment, Order};
 use outputs::{Around, Outputs};
+use readable::Readable;
 pub(in crate::compile) use shape::Shape;
 use shape::{Field, Kinds, Presence, Rest};
 
@@ -133,9 +136,22 @@ impl<'t> Types<'t> {
         self.ends().next().is_some()
     }
 
-    /// Whether a node may end the frame before this one has run.
-    fn may_end_before(&self, node: NodeIx) -> bool {
-        self.ends().any(|end| end != node && !self.order.leads_to(node, end))
+    /// The schema that the outputs of the body must match.
+    fn promises(&self) -> Option<&'t Value> {
+        self.body.flow.output_schema.as_ref().filter(|_| self.body.around.is_none())
+    }
+
+    /// Whether a node that ends the frame says what the frame gives.
+    fn gives_outputs(&self, end: NodeIx) -> bool {
+        let outputs = self.body.nodes[end.0 as usize].json.get("outputs");
+        outputs.is_some_and(|outputs| !outputs.is_null())
+    }
+
+    /// The node that may end the frame before this one has run. With `asks_outputs` one that gives the outputs of the frame
+    /// itself does not count.
+    fn ends_before(&self, node: NodeIx, asks_outputs: bool) -> Option<NodeIx> {
+        let mut ends = self.ends().filter(|end| !(asks_outputs && self.gives_outputs(*end)));
+        ends.find(|end| *end != node && !self.order.leads_to(node, *end))
     }
 
     /// The nodes that end the frame.
@@ -231,6 +247,9 @@ impl TypeChecker<'_, '_, '_> {
         let types = self.types;
         let node = &types.body.nodes[ix.0 as usize];
         let spec = node.spec;
+        let at = Some(ix).filter(|_| spec.id.is_some());
+        let site = Site { node: at, owner: Owner::Node(spec), sees: Sees::Before };
+        self.end_outputs(ix, &checked.input, &site);
         // Literals alone read nothing.
         if checked.when.is_none()
             && spec.agent.is_none()
@@ -238,8 +257,6 @@ impl TypeChecker<'_, '_, '_> {
         {
             return;
         }
-        let at = Some(ix).filter(|_| spec.id.is_some());
-        let site = Site { node: at, owner: Owner::Node(spec), sees: Sees::Before };
         if let (Some(when), Some(yaml)) = (&checked.when, spec.when) {
             let key = Key::Field(&Key::Root, "when");
             let entry = types.entry(ix);
@@ -312,7 +329,28 @@ impl TypeChecker<'_, '_, '_> {
         let site = Site { node: None, owner: Owner::Body(types.body), sees: Sees::After };
         let key = Key::Field(&Key::Root, "outputs");
         let place = TextPlace { site: &site, key: &key, moment: Moment::After };
-        self.value(outputs, yaml, None, &types.around, &place);
+        let schema = types.promises();
+        if let Some(schema) = schema {
+            Promised { given: outputs, yaml, site: &site, key: &key }.check(schema, self.sink);
+        }
+        self.value(outputs, yaml, schema, &types.around, &place);
+    }
+
+    /// What a node that ends the flow gives in place of its outputs.
+    fn end_outputs(&mut self, ix: NodeIx, input: &TemplateValue, site: &Site<'_>) {
+        let Some(schema) = self.types.promises().filter(|_| self.types.ends().any(|end| end == ix)) else {
+            return;
+        };
+        let node = &self.types.body.nodes[ix.0 as usize];
+        let Some(yaml) = node.input.as_ref().and_then(|input| input.get("outputs")) else { return };
+        let given = match input {
+            TemplateValue::Object(entries) => entries.iter().find(|(key, _)| key == "outputs"),
+            _ => None,
+        };
+        let key = Key::Field(&Key::Root, "input");
+        let key = Key::Field(&key, "outputs");
+        let given = given.map_or(input, |(_, outputs)| outputs);
+        Promised { given, yaml, site, key: &key }.check(schema, self.sink);
     }
 
     /// What the node around the body asks in it.
@@ -451,7 +489,12 @@ impl TypeChecker<'_, '_, '_> {
             ("true or false", _) => Some("compare it: `… == …`"),
             _ => None,
         };
-        let problem = Problem::error(Code::WrongType, yaml.span, message).help(help.map(str::to_owned));
+        // What does not fit as an output fails at the end, and what ran before stays readable.
+        let problem = match place.site.owner {
+            Owner::Body(_) => Problem::warning,
+            _ => Problem::error,
+        };
+        let problem = problem(Code::WrongType, yaml.span, message).help(help.map(str::to_owned));
         self.sink.push(place.site.locate(problem, place.key));
     }
 
@@ -477,77 +520,6 @@ struct TextPlace<'p> {
     site: &'p Site<'p>,
     key: &'p Key<'p>,
     moment: Moment,
-}
-
-/// What a text can read.
-struct Readable<'p> {
-    types: &'p Types<'p>,
-    reader: Option<NodeIx>,
-    moment: Moment,
-    sees: Sees,
-}
-
-impl Roots for Readable<'_> {
-    fn shape(&self, root: &PathRoot) -> Shape {
-        self.types.outputs.root(root)
-    }
-
-    fn output(&self, root: &PathRoot) -> KnownOutput {
-        match (root, self.reader) {
-            (PathRoot::Node(source) | PathRoot::MayFail(source), Some(reader)) => {
-                self.types.order.output(*source, reader, self.moment)
-            }
-            // It is asked once the body has ended, also where a node has ended it before.
-            (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.moment == Moment::Until => {
-                match self.types.order.always(*source) && !self.types.may_end_before(*source) {
-                    true => KnownOutput::Certain,
-                    false => KnownOutput::MaybeSkipped,
-                }
-            }
-            // It is evaluated once the body has ended, unless a node ends it before.
-            (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.sees == Sees::After => {
-                match self.types.order.always(*source) || self.types.ends_early() {
-                    true => KnownOutput::Certain,
-                    false => KnownOutput::MaybeSkipped,
-                }
-            }
-            (PathRoot::Outer { depth, node, .. }, _) => self.types.outer_output(*depth, *node),
-            (PathRoot::Local(name), _) if name == PREVIOUS && self.types.is_in_loop() => {
-                KnownOutput::NotOnFirstPass
-            }
-            _ => KnownOutput::Certain,
-        }
-    }
-
-    fn why_skipped(&self, root: &PathRoot) -> String {
-        let (types, node) = match root {
-            PathRoot::Node(node) | PathRoot::MayFail(node) => (Some(self.types), node),
-            PathRoot::Outer { depth, node, .. } => (self.types.further_out(*depth), node),
-            _ => return String::new(),
-        };
-        let Some(types) = types else { return String::new() };
-        match types.order.skips(*node) {
-            Skips::ByItself => "it is skipped where its `when` does not hold".to_owned(),
-            Skips::ByEdge(from) => {
-                let from = id_of(types.body.spec, from.0 as usize);
-                format!("it is skipped where its edge from `{from}` does not fire")
-            }
-            Skips::Earlier => "it is skipped where the nodes before it are".to_owned(),
-            Skips::Joined if self.moment == Moment::Until => {
-                "it does not run where a `control.end` ends the pass before it".to_owned()
-            }
-            Skips::Joined => "the join before this node does not wait for it".to_owned(),
-        }
-    }
-
-    fn is_inside(&self, root: &PathRoot, name: &str) -> bool {
-        let (types, node) = match root {
-            PathRoot::Node(node) | PathRoot::MayFail(node) => (Some(self.types), node),
-            PathRoot::Outer { depth, node, .. } => (self.types.further_out(*depth), node),
-            _ => return false,
-        };
-        types.is_some_and(|types| has_inside(types.body.nodes[node.0 as usize].spec, name))
-    }
 }
 
 impl Types<'_> {

@@ -175,3 +175,58 @@ fn true_and_false_are_compared_as_numbers() {
     let rows = ["flow.input.b == 1", "flow.input.b in [0]", "flow.input.b == 2", "flow.input.b == '1'"];
     assert_eq!(rows.map(said), [0, 0, 1, 1]);
 }
+
+/// What a node that ends the flow leaves out, and what the flow promises.
+#[test]
+fn outputs_that_an_early_end_leaves_out_or_that_the_schema_forbids_are_reported() {
+    let early = |end: &str, nodes: &str| {
+        found(&format!(
+            "name: f
+input: {{ items: [] }}
+outputs: {{ result: '{{{{ work.stdout }}}}' }}
+nodes:
+  - {{ id: look, type: constant, input: {{ value: '{{{{ flow.input.items | length }}}}' }} }}
+  - {{ id: nothing, type: control.end, input: {{ {end} }} }}
+  - {{ id: work, type: exec, dependsOn: [look], input: {{ argv: [ls] }} }}
+edges:
+  - {{ from: look, to: nothing, when: look.value == 0 }}
+{nodes}"
+        ))
+    };
+    let cut = "warning[maybe-skipped]: `work` may have no output: it does not run where `nothing` ends the flow before it (help: test it first: `{% if work %}…{% endif %}`; or give a default: `{{ work.stdout | default(…) }}`)";
+    assert_eq!(early("reason: none", ""), [cut]);
+    assert_eq!(early("outputs: { result: none }", ""), [""; 0]);
+    assert_eq!(early("reason: none", "  - { from: work, to: nothing }\n"), [""; 0]);
+    let promised = |outputs: &str, end: &str| {
+        found(&format!(
+            "name: f
+outputs: {outputs}
+outputSchema: {{ type: object, required: [verdict, score], additionalProperties: false, properties: {{ verdict: {{ enum: [pass, fail] }}, score: {{ type: number }}, old: false }} }}
+nodes:
+  - {{ id: a, type: exec, input: {{ argv: [ls] }} }}
+  - {{ id: stop, type: control.end, dependsOn: a, input: {{ outputs: {end} }} }}
+"
+        ))
+        .iter()
+        .map(|line| line.trim_start_matches("warning").to_owned())
+        .collect::<Vec<_>>()
+    };
+    let right = "{ verdict: pass, score: 1 }";
+    assert_eq!(promised("{ verdict: '{{ a.stdout }}', score: '{{ a.exitCode }}' }", right), [""; 0]);
+    let wrong = promised(
+        "{ verdict: maybe, score: '{{ a.stdout }}', extra: 1, old: '{{ a.stdout }}' }",
+        "{ verdict: pass, score: x }",
+    );
+    assert_eq!(
+        wrong,
+        [
+            "[unknown-key]: `outputSchema` does not allow `extra`",
+            "[invalid-value]: `verdict` does not match `outputSchema`: the value is not one of \"pass\" or \"fail\"",
+            "[wrong-type]: `score` must be a number, but `a.stdout` is a string (help: convert it: `… | float`)",
+            "[unknown-key]: `outputSchema` does not allow `old`",
+            "[wrong-type]: `outputSchema` wants a number as `score`, found a string",
+        ]
+    );
+    let missing = promised("{ verdict: pass }", right);
+    assert_eq!(missing, ["[missing-key]: `outputs` has no `score`, which `outputSchema` requires"]);
+}

@@ -176,16 +176,18 @@ impl<'f> Order<'f> {
                 false => KnownOutput::Never,
             };
         }
-        if self.always[ix(source)] && !self.has_any || self.proven(source, reader) {
-            KnownOutput::Certain
-        } else {
-            KnownOutput::MaybeSkipped
-        }
+        let is_sure = self.always[ix(source)] && !self.has_any && !self.cleans_up(reader);
+        if is_sure || self.proven(source, reader) { KnownOutput::Certain } else { KnownOutput::MaybeSkipped }
     }
 
     /// Whether a node runs in every run that does not fail.
     pub(super) fn always(&self, node: NodeIx) -> bool {
         self.always[ix(node)]
+    }
+
+    /// Whether a node also runs where a node before it has failed.
+    pub(super) fn cleans_up(&self, node: NodeIx) -> bool {
+        self.incoming[ix(node)].iter().any(|&at| self.links.links[at].on == EdgeOn::Any)
     }
 
     /// Why a node may have no output.
