@@ -102,6 +102,18 @@ impl Form {
     /// # Errors
     /// It does not fit; the text says which field and why.
     pub fn check(&self, answer: &Value) -> Result<Map<String, Value>, String> {
+        self.check_except(answer, |_| false)
+    }
+
+    /// The same, except of the values that are not known yet.
+    ///
+    /// # Errors
+    /// As [`Form::check`].
+    pub fn check_except(
+        &self,
+        answer: &Value,
+        is_unknown: impl Fn(&Value) -> bool,
+    ) -> Result<Map<String, Value>, String> {
         let Some(given) = answer.as_object() else {
             return Err("the answer must be a JSON mapping of the fields".to_owned());
         };
@@ -114,7 +126,9 @@ impl Form {
             let given = given.get(&field.name).filter(|value| !value.is_null() || field.takes_null());
             match given.or(field.default.as_ref()) {
                 Some(value) => {
-                    field.fits(value).map_err(|why| format!("`{}` {why}", field.name))?;
+                    if !is_unknown(value) {
+                        field.fits(value).map_err(|why| format!("`{}` {why}", field.name))?;
+                    }
                     filled.insert(field.name.clone(), value.clone());
                 }
                 None if field.is_required => return Err(format!("`{}` is missing", field.name)),

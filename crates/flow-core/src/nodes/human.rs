@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::typed::{self, write_output};
 use crate::{
+    expr::has_segments,
     node::{DescribeNode, NodeTypeInfo, Occupies},
     spec::parse_time,
 };
@@ -191,7 +192,10 @@ impl DescribeNode for HumanInput {
         match Form::of(schema) {
             Err(problem) => vec![InputProblem { pointer: format!("/schema{}", problem.pointer), ..problem }],
             Ok(form) => {
-                let misfit = given("default").and_then(|default| form.check(default).err());
+                // The value of a template is checked when the question is asked.
+                let is_template = |value: &Value| value.as_str().is_some_and(has_segments);
+                let misfit =
+                    given("default").and_then(|default| form.check_except(default, is_template).err());
                 misfit
                     .map(|why| InputProblem::new("/default", format!("the default does not fit: {why}")))
                     .into_iter()
