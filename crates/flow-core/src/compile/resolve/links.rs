@@ -161,8 +161,8 @@ struct LinkReader<'a, 'r> {
     spec: &'a BodySpec<'a>,
     index: &'r HashMap<NodeId, NodeIx>,
     links: Vec<Link<'a>>,
-    /// The edges between two nodes, with the places of the first of each kind.
-    seen: HashMap<(NodeIx, NodeIx), Vec<(EdgeOn, SourceSpan)>>,
+    /// The edges between two nodes, the first of each kind.
+    seen: HashMap<(NodeIx, NodeIx), Vec<SeenEdge>>,
     sink: &'r mut Sink,
 }
 
@@ -177,7 +177,7 @@ impl<'a> LinkReader<'a, '_> {
                 (end(edge.from, "the edge comes from", "from"), end(edge.to, "the edge leads to", "to"));
             let (Some(from), Some(to)) = (from, to) else { continue };
             if let Some(first) = self.same(from, to, edge.on) {
-                let (line, from, to) = (first.start.line, name(spec, from), name(spec, to));
+                let (line, from, to) = (first.span.start.line, name(spec, from), name(spec, to));
                 let message = format!("another edge leads from {from} to {to}, on line {line}");
                 let help = "put both conditions in one `when`".to_owned();
                 let problem = Problem::error(Code::DuplicateEdge, edge.span, message).help(help);
@@ -196,8 +196,7 @@ impl<'a> LinkReader<'a, '_> {
                 let found = end(dependency.node, "`dependsOn` names", key, self.index, self.sink);
                 let (Some(from), span) = (found, dependency.node.1) else { continue };
                 if let Some(first) = self.same(from, to, dependency.on) {
-                    let message = format!("this dependency is already declared on line {}", first.start.line);
-                    let problem = Problem::warning(Code::DuplicateEdge, span, message);
+                    let problem = self.declared_before(from, first, dependency.on, span);
                     self.sink.push(problem.node(node.id.as_ref()).key(key()));
                     continue;
                 }
@@ -206,17 +205,47 @@ impl<'a> LinkReader<'a, '_> {
         }
     }
 
-    /// The place of an edge between the same nodes that fires after the same end of its source.
-    fn same(&self, from: NodeIx, to: NodeIx, on: EdgeOn) -> Option<SourceSpan> {
-        let clashes =
-            |&&(other, _): &&(EdgeOn, SourceSpan)| other == on || [other, on].contains(&EdgeOn::Any);
-        self.seen.get(&(from, to))?.iter().find(clashes).map(|(_, span)| *span)
+    /// What is wrong with a dependency where an edge between the same nodes is there already.
+    fn declared_before(&self, from: NodeIx, first: SeenEdge, on: EdgeOn, span: SourceSpan) -> Problem {
+        let line = first.span.start.line;
+        if first.on != on {
+            let from = name(self.spec, from);
+            let message = format!("the edge from {from} on line {line} fires after another end of it");
+            return Problem::error(Code::DuplicateEdge, span, message).help("keep one of the two".to_owned());
+        }
+        match first.has_when {
+            true => {
+                let message =
+                    format!("this dependency is left out: the edge on line {line} counts, with its `when`");
+                Problem::warning(Code::DuplicateEdge, span, message)
+            }
+            false => {
+                let message = format!("this dependency is already declared on line {line}");
+                Problem::warning(Code::DuplicateEdge, span, message)
+            }
+        }
+    }
+
+    /// An edge between the same nodes that fires after the same end of its source.
+    fn same(&self, from: NodeIx, to: NodeIx, on: EdgeOn) -> Option<SeenEdge> {
+        let clashes = |seen: &&SeenEdge| seen.on == on || [seen.on, on].contains(&EdgeOn::Any);
+        self.seen.get(&(from, to))?.iter().find(clashes).copied()
     }
 
     fn add(&mut self, link: Link<'a>) {
-        self.seen.entry((link.from, link.to)).or_default().push((link.on, link.span));
+        let has_when = link.spec.is_some_and(|edge| edge.when.is_some());
+        let seen = SeenEdge { on: link.on, span: link.span, has_when };
+        self.seen.entry((link.from, link.to)).or_default().push(seen);
         self.links.push(link);
     }
+}
+
+/// An edge that was read.
+#[derive(Clone, Copy)]
+struct SeenEdge {
+    on: EdgeOn,
+    span: SourceSpan,
+    has_when: bool,
 }
 
 /// So many nodes are listed where one is not found.

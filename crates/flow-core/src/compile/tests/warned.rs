@@ -162,6 +162,49 @@ fn names_of_a_template_count_only_where_they_are_set() {
     );
 }
 
+/// Two ways of saying what a node waits for, of which only one counts; and what a clean-up reads that may not be there.
+#[test]
+fn dependencies_that_differ_from_an_edge_and_outputs_that_a_clean_up_may_lack_are_reported() {
+    let twice = |depends: &str, edge: &str| {
+        found(&format!(
+            "name: f\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [ls] }} }}\n  - {{ id: b, type: exec, dependsOn: {depends}, input: {{ argv: [ls] }} }}\nedges: [{{ from: a, to: b{edge} }}]"
+        ))
+        .join("|")
+    };
+    assert_eq!(
+        [
+            twice("[{ node: a, on: any }]", ", when: 'a.exitCode == 0'"),
+            twice("[a]", ", when: 'a.exitCode == 0'"),
+            twice("[a]", ""),
+            twice("[{ node: a, on: failure }]", ""),
+        ],
+        [
+            "error[duplicate-edge]: the edge from `a` on line 5 fires after another end of it (help: keep one of the two)",
+            "warning[duplicate-edge]: this dependency is left out: the edge on line 5 counts, with its `when`",
+            "warning[duplicate-edge]: this dependency is already declared on line 5",
+            "",
+        ]
+    );
+    let clean = |depends: &str, text: &str| {
+        found(&format!(
+            "name: f
+nodes:
+  - {{ id: box, type: exec, input: {{ argv: [ls] }} }}
+  - {{ id: deploy, type: exec, dependsOn: box, input: {{ argv: [ls] }} }}
+  - {{ id: clean, type: echo, dependsOn: {depends}, input: {{ text: \"{text}\" }} }}
+"
+        ))
+        .join("|")
+    };
+    let lacks = "warning[maybe-skipped]: `box` may have no output: this also runs where it, or a node before it, has failed (help: test it first: `{% if box %}…{% endif %}`; or give a default: `{{ box.stdout | default(…) }}`)";
+    let (read, tested) = ("{{ box.stdout }}", "{{ box.stdout | default('') }}");
+    assert_eq!(clean("[{ node: deploy, on: any }]", read), lacks);
+    assert_eq!(clean("[box, { node: deploy, on: any }]", read), lacks);
+    assert_eq!(clean("[{ node: deploy, on: any }]", tested), "");
+    assert_eq!(clean("[{ node: deploy, on: failure }]", read), "");
+    assert_eq!(clean("[deploy]", read), "");
+}
+
 /// In an expression true is 1.
 #[test]
 fn true_and_false_are_compared_as_numbers() {
