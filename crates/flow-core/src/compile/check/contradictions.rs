@@ -11,7 +11,7 @@ use crate::{
     graph::{EdgeOn, NodeIx},
     node::NodeKind,
     schedule::MOST_ITEMS,
-    spec::{Key, Yaml},
+    spec::{Data, Key, Yaml},
 };
 
 /// Reports what contradicts itself in a body.
@@ -101,9 +101,23 @@ impl<'o> NodeOptions<'o> {
         }
     }
 
-    /// What `exclude` names and the matrix does not have: it leaves out nothing.
+    /// An `exclude` that leaves out nothing, or everything.
     fn exclude(&mut self) {
-        let (Some(matrix), Some(rules)) = (self.input("matrix"), self.input("exclude")) else { return };
+        let Some(rules) = self.input("exclude") else { return };
+        let Some(matrix) = self.input("matrix") else {
+            if !rules.items().is_empty() {
+                let message =
+                    "`exclude` leaves out nothing here: it is for a `matrix`, and `items` are all run";
+                self.warn(rules, "input.exclude", message.to_owned(), None);
+            }
+            return;
+        };
+        for (at, rule) in rules.items().iter().enumerate() {
+            if matches!(&rule.data, Data::Map(entries) if entries.is_empty()) {
+                let message = "`exclude` leaves out everything here: `{}` fits each combination";
+                self.warn(rule, &format!("input.exclude[{at}]"), message.to_owned(), None);
+            }
+        }
         // A matrix that is a template as a whole has no entries yet.
         if matrix.entries().is_empty() {
             return;
