@@ -1,19 +1,17 @@
 //! What a run would do, before it does it: how often each node runs, with every fan-out multiplied out, and what that
 //! costs and takes, as far as earlier sessions of the flow show.
 
+mod estimate;
 mod history;
 
-use std::{
-    collections::BTreeSet,
-    iter::Sum,
-    ops::{Add, Mul},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
+use inspan_protocol::NodePath;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub use estimate::Estimate;
 pub use history::History;
 
 use crate::{
@@ -137,84 +135,6 @@ pub enum CountSource {
     Unknown,
 }
 
-/// An amount that is not exactly known.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Estimate {
-    /// The least.
-    pub low: f64,
-    /// What is to be expected, if that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected: Option<f64>,
-    /// The most, if that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub high: Option<f64>,
-}
-
-impl Estimate {
-    const ZERO: Self = Self::exactly(0.0);
-    const ONE: Self = Self::exactly(1.0);
-    const UNKNOWN: Self = Self { low: 0.0, expected: None, high: None };
-
-    const fn exactly(amount: f64) -> Self {
-        Self { low: amount, expected: Some(amount), high: Some(amount) }
-    }
-
-    /// The least, the mean and the most of some amounts.
-    fn of(amounts: impl Iterator<Item = f64> + Clone) -> Option<Self> {
-        let count = amounts.clone().count();
-        (count > 0).then(|| Self {
-            low: amounts.clone().fold(f64::INFINITY, f64::min),
-            expected: Some(amounts.clone().sum::<f64>() / count as f64),
-            high: Some(amounts.fold(0.0, f64::max)),
-        })
-    }
-
-    /// Whether it is exactly known to be nothing.
-    fn is_zero(&self) -> bool {
-        self.high == Some(0.0)
-    }
-
-    fn each(self, f: impl Fn(f64) -> f64) -> Self {
-        Self { low: f(self.low), expected: self.expected.map(&f), high: self.high.map(&f) }
-    }
-
-    fn with(self, other: Self, f: impl Fn(f64, f64) -> f64) -> Self {
-        let both = |one: Option<f64>, other: Option<f64>| one.zip(other).map(|(one, other)| f(one, other));
-        Self {
-            low: f(self.low, other.low),
-            expected: both(self.expected, other.expected),
-            high: both(self.high, other.high),
-        }
-    }
-}
-
-impl Add for Estimate {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        self.with(other, |one, other| one + other)
-    }
-}
-
-impl Mul for Estimate {
-    type Output = Self;
-
-    fn mul(self, other: Self) -> Self {
-        // Nothing of an unknown amount is nothing.
-        match self.is_zero() || other.is_zero() {
-            true => Self::ZERO,
-            false => self.with(other, |one, other| one * other),
-        }
-    }
-}
-
-impl Sum for Estimate {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::ZERO, Add::add)
-    }
-}
-
 /// What of a flow is not run, by places in the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NotRun {
@@ -281,7 +201,8 @@ impl Work<'_> {
         let mut amounts = Vec::with_capacity(body.nodes.len());
         for (at, node) in body.nodes.iter().enumerate() {
             let place = format!("{prefix}{}", node.id);
-            let action = self.action(&place, certain[at]);
+            let is_asked_for = self.graph.only.contains(&NodePath::new(&place));
+            let action = self.action(&place, certain[at] || is_asked_for);
             let within = self.within(body, NodeIx(at as u32), &place, action);
             let times = within * frames;
             let one = match &node.frames {
@@ -321,12 +242,19 @@ impl Work<'_> {
         if matches!(action, Expected::Reused | Expected::NotRun) {
             return Estimate::ZERO;
         }
+        let (only, path) = (&self.graph.only, NodePath::new(place));
+        // No edge leads back to it.
+        if only.contains(&path) {
+            return Estimate::ONE;
+        }
         let cycles = body.edges.iter().filter_map(|edge| edge.cycle.as_ref());
         let cycles = cycles.filter(|cycle| cycle.body.contains(&node));
         let most: f64 = cycles.map(|cycle| f64::from(cycle.max_iterations) + 1.0).product();
         let low = if action == Expected::Runs { 1.0 } else { 0.0 };
+        // That it often did not run is no reason to expect less where something in it was asked for.
+        let least = if only.iter().any(|asked| asked.is_within(&path)) { 1.0 } else { low };
         let expected = match self.history.within(place) {
-            Some((_, mean, _)) => Some(mean.clamp(low, most)),
+            Some((_, mean, _)) => Some(mean.clamp(least, most)),
             None => (most <= 1.0).then_some(1.0),
         };
         Estimate { low, expected, high: Some(most) }

@@ -46,6 +46,17 @@ pub struct FlowSource {
     pub changes: Vec<Change>,
 }
 
+impl FlowSource {
+    /// The only nodes that are to run; none if all are.
+    pub fn only(&self) -> Vec<NodePath> {
+        let nodes = self.changes.iter().filter_map(|change| match change {
+            Change::Only { nodes } => Some(nodes),
+            _ => None,
+        });
+        nodes.flatten().cloned().collect()
+    }
+}
+
 /// A change made to a loaded flow, so that it can be made again.
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

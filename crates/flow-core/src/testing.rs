@@ -37,32 +37,29 @@ pub(crate) fn loaded(text: &str) -> Loaded {
     Loaded::from_text("flow.yaml", text, BTreeMap::new())
 }
 
-fn compiled(text: &str) -> Result<Compiled, Diagnostics> {
-    compiled_of(&loaded(text))
-}
-
-fn compiled_of(loaded: &Loaded) -> Result<Compiled, Diagnostics> {
+/// A flow that is read, compiled.
+pub(crate) fn compiled(flow: &Loaded) -> Result<Compiled, Diagnostics> {
     let mut catalog = builtin_catalog([]);
     catalog.register(TalkAgent("talk.agent"));
     catalog.register(TalkAgent("chat.agent"));
-    compile(loaded, &catalog)
+    compile(flow, &catalog)
 }
 
 /// A flow, compiled.
 pub(crate) fn graph(text: &str) -> Arc<Graph> {
-    Arc::new(compiled(text).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+    Arc::new(compiled(&loaded(text)).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 
 /// A flow that runs another one as a part of it, compiled; the file of that is `sub.yaml`.
 pub(crate) fn graph_with_subflow(text: &str, subflow: &str) -> Arc<Graph> {
     let files = BTreeMap::from([("sub.yaml".to_owned(), subflow.to_owned())]);
-    let found = compiled_of(&Loaded::from_text("flow.yaml", text, files));
+    let found = compiled(&Loaded::from_text("flow.yaml", text, files));
     Arc::new(found.unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 
 /// What the compiler finds wrong with a flow.
 pub(crate) fn problems(text: &str) -> String {
-    compiled(text).err().map(|found| found.to_string()).unwrap_or_default()
+    compiled(&loaded(text)).err().map(|found| found.to_string()).unwrap_or_default()
 }
 
 /// Whether the compiler refuses a flow because a node of it can never run.

@@ -160,7 +160,7 @@ pub async fn history(
             continue;
         }
         match store.read(&entry.session, record.first_seq(), Select::Names(History::EVENTS)).await {
-            Ok(log) => history.add(&log),
+            Ok(log) => history.add(&log, &record.flow.only()),
             Err(
                 StoreError::Damaged { .. }
                 | StoreError::DamagedObject { .. }

@@ -60,11 +60,13 @@ impl History {
         "frame:complete",
     ];
 
-    /// Adds a session by its log.
-    pub fn add(&mut self, log: &[Arc<Envelope>]) {
+    /// Adds a session by its log; `only` are the only nodes that were to run in it, none if all were. How often a node runs shows
+    /// only where all could.
+    pub fn add(&mut self, log: &[Arc<Envelope>], only: &[NodePath]) {
         self.sessions += 1;
         let mut session = PastSession {
             history: self,
+            only,
             open: BTreeMap::new(),
             frames: BTreeMap::new(),
             done: BTreeMap::new(),
@@ -89,6 +91,8 @@ impl History {
 /// The log of one session as it is read.
 struct PastSession<'h> {
     history: &'h mut History,
+    /// The only nodes that were to run; none if all were.
+    only: &'h [NodePath],
     /// The runs that have not ended, with the time at which the attempt in progress began.
     open: BTreeMap<NodePath, (NodeRun, Option<Timestamp>)>,
     /// How many frames each node has begun.
@@ -104,7 +108,7 @@ impl PastSession<'_> {
             if let Event::HarnessComplete { outcome: Outcome::Success | Outcome::Partial, .. } =
                 envelope.event
             {
-                self.close("", "");
+                self.close("", &NodePath::new(""));
             }
             return;
         };
@@ -130,10 +134,10 @@ impl PastSession<'_> {
             }
             Event::TaskComplete { .. } => {
                 self.pause(path, now);
-                let place = place(path);
-                let runs = self.history.nodes.entry(place).or_default();
+                let frames = self.frames.remove(path).filter(|_| !self.is_partial(&path.place()));
+                let runs = self.history.nodes.entry(place(path)).or_default();
                 runs.all.extend(self.open.remove(path).map(|(run, _)| run));
-                runs.frames.extend(self.frames.remove(path));
+                runs.frames.extend(frames);
             }
             Event::TaskFailed { will_retry: false, .. } => {
                 self.open.remove(path);
@@ -155,7 +159,7 @@ impl PastSession<'_> {
                 let of_subflow = format!("{path}/");
                 let is_subflow = self.done.contains_key(&of_subflow);
                 let prefix = if is_subflow { of_subflow } else { format!("{path}[{index}]/") };
-                self.close(&prefix, &place(path));
+                self.close(&prefix, &path.place());
             }
             _ => {}
         }
@@ -173,11 +177,20 @@ impl PastSession<'_> {
         self.done.entry(prefix.to_owned()).or_default().insert(path.clone());
     }
 
-    /// A frame has ended well: how often its nodes ran in it is known.
-    fn close(&mut self, prefix: &str, owner: &str) {
-        *self.history.ended.entry(owner.to_owned()).or_default() += 1;
+    /// Whether only some of the nodes were to run in the frames of a node.
+    fn is_partial(&self, owner: &NodePath) -> bool {
+        !self.only.is_empty() && !self.only.iter().any(|asked| owner.is_within(asked))
+    }
+
+    /// A frame has ended well: how often its nodes ran in it is known, unless only some of them were to run.
+    fn close(&mut self, prefix: &str, owner: &NodePath) {
+        let done = self.done.remove(prefix).unwrap_or_default();
+        if self.is_partial(owner) {
+            return;
+        }
+        *self.history.ended.entry(owner.to_string()).or_default() += 1;
         let mut counts = BTreeMap::<String, u32>::new();
-        for path in self.done.remove(prefix).unwrap_or_default() {
+        for path in done {
             *counts.entry(place(&path)).or_default() += 1;
         }
         for (place, count) in counts {

@@ -9,7 +9,7 @@ use inspan_protocol::{
 use serde_json::{Map, json};
 
 use super::*;
-use crate::testing::graph;
+use crate::testing::{compiled, graph, loaded};
 
 /// A log as it is written by hand: at which second what happened where.
 #[derive(Default)]
@@ -110,7 +110,7 @@ fn of(text: &str, input: serde_json::Value, logs: &[Vec<Arc<Envelope>>]) -> Fore
     let mut history = History::default();
     let is_read = |event: &&Arc<Envelope>| History::EVENTS.contains(&event.event.name());
     for log in logs {
-        history.add(&log.iter().filter(is_read).cloned().collect::<Vec<_>>());
+        history.add(&log.iter().filter(is_read).cloned().collect::<Vec<_>>(), &[]);
     }
     let input: Map<_, _> = input.as_object().cloned().unwrap_or_default();
     forecast(&graph(text), &input, &history, &NotRun::default())
@@ -267,6 +267,111 @@ edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3
             ("refine/last", estimate(1.0, 2.5, 5.0)),
         ]
     );
+}
+
+#[test]
+fn a_session_in_which_only_some_nodes_were_to_run_does_not_say_how_often_nodes_run() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: code, type: echo, input: { text: x } }
+  - { id: review, type: echo, dependsOn: [code], input: { text: x } }
+  - { id: fix, type: echo, when: flow.input.fix, dependsOn: [review], input: { text: x } }
+  - id: refine
+    type: control.loop
+    input: { maxIterations: 5, onExhausted: continue }
+    body:
+      nodes:
+        - id: inner
+          type: control.loop
+          input: { maxIterations: 3, onExhausted: continue }
+          body: { nodes: [{ id: last, type: echo, when: flow.input.fix, input: { text: x } }] }
+edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3 }]
+";
+    let refine = |mut log: PastLog, refined: u32| {
+        log = log.at(0, "refine", start("refine", "control.loop"));
+        for index in 0..refined {
+            let ([begin, end], inner) = (frame("refine", index), format!("refine[{index}]/inner"));
+            log = log.at(0, "refine", begin).at(0, &inner, start(&inner, "control.loop"));
+            for pass in 0..2 {
+                let [begin, end] = frame(&inner, pass);
+                let last = format!("{inner}[{pass}]/last");
+                log = log.at(0, &inner, begin).ran(&last, "echo", (0, 0), None).at(0, &inner, end);
+            }
+            log = log.at(0, &inner, completed(&inner)).at(0, "refine", end);
+        }
+        log.at(0, "refine", completed("refine"))
+    };
+    let mut whole = PastLog::default();
+    for path in ["code", "review", "code#2", "review#2", "fix"] {
+        whole = whole.ran(path, "echo", (0, 0), None);
+    }
+    let mut history = History::default();
+    history.add(&refine(whole, 3).end(0), &[]);
+    let graph = graph(text);
+    let expected = |history: &History| -> Vec<_> {
+        let found = forecast(&graph, &Map::new(), history, &NotRun::default());
+        found.nodes.iter().map(|node| node.times.expected).collect()
+    };
+    let usual = [2.0, 2.0, 1.0, 1.0, 3.0, 6.0].map(Some);
+    assert_eq!(expected(&history), usual);
+    for only in ["code", "refine/inner"] {
+        let log = match only {
+            "code" => PastLog::default().ran("code", "echo", (0, 0), None),
+            _ => refine(PastLog::default(), 1),
+        };
+        history.add(&log.end(0), &[NodePath::new(only)]);
+        assert_eq!(expected(&history), usual, "{only}");
+    }
+    // What ran in it is a run like any other.
+    assert_eq!(history.nodes["code"].all.len(), 3);
+    // The frames of a node that was asked for are whole ones.
+    let [begin, end] = frame("refine[0]/inner", 0);
+    let inner = PastLog::default().at(0, "refine[0]/inner", begin).at(0, "refine[0]/inner", end);
+    history.add(&inner.end(0), &[NodePath::new("refine/inner")]);
+    assert_eq!(history.within("refine/inner/last"), Some((0, 8.0 / 9.0, 1)));
+}
+
+#[test]
+fn what_was_asked_for_runs_once_whatever_earlier_sessions_did() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: code, type: talk.agent, input: { prompt: x } }
+  - { id: ship, type: talk.agent, when: flow.input.ship, dependsOn: [code], input: { prompt: x } }
+  - id: each
+    type: control.foreach
+    when: flow.input.ship
+    input: { items: [1, 2] }
+    body: { nodes: [{ id: tell, type: talk.agent, when: item == 3, input: { prompt: x } }] }
+edges: [{ from: ship, to: code, when: 'ship.text == \"y\"', maxIterations: 3 }]
+";
+    // One of five sessions ran what is behind a condition.
+    let mut history = History::default();
+    let ran = |path| PastLog::default().ran(path, "talk.agent", (0, 1), Some(5.0));
+    let [begin, end] = frame("each", 0);
+    let first = ran("code").ran("ship", "talk.agent", (0, 1), Some(5.0));
+    let first = first.at(0, "each", start("each", "control.foreach")).at(0, "each", begin);
+    let first = first.ran("each[0]/tell", "talk.agent", (0, 1), Some(5.0)).at(1, "each", end);
+    history.add(&first.at(1, "each", completed("each")).end(1), &[]);
+    (0..4).for_each(|_| history.add(&ran("code").end(1), &[]));
+    let all = ["code", "ship", "each", "each/tell"];
+    for (only, times, usd) in [
+        ("code", estimate(1.0, 1.0, 1.0), 5.0),
+        ("ship", estimate(1.0, 1.0, 1.0), 5.0),
+        ("each", estimate(1.0, 1.0, 1.0), 10.0),
+        ("each/tell", estimate(0.0, 2.0, 2.0), 10.0),
+    ] {
+        let mut flow = loaded(text);
+        flow.set_only(&[NodePath::new(only)]);
+        let graph = compiled(&flow).unwrap().graph;
+        let related = |place: &&str| place.starts_with(only) || only.starts_with(*place);
+        let omitted = all.iter().filter(|place| !related(place)).map(|place| (*place).to_owned()).collect();
+        let not_run = NotRun { omitted, ..NotRun::default() };
+        let found = forecast(&graph, &Map::new(), &history, &not_run);
+        let node = found.nodes.iter().find(|node| node.path == only).unwrap();
+        assert_eq!((node.times, found.cost_usd.expected), (times, Some(usd)), "{only}");
+    }
 }
 
 #[test]
