@@ -336,7 +336,7 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["detach", "no_wait"], help_heading = "Running")]
     pub(crate) no_store: bool,
 
-    /// Record the answers of agents and the output of `exec` programs in DIR
+    /// Record the answers of agents and the output of `exec` programs in DIR, a new folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
     pub(crate) record: Option<PathBuf>,
     /// Replay recordings and run nothing; the default DIR is `recordings` beside the flow

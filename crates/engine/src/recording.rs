@@ -123,6 +123,11 @@ impl Recorder {
         Ok(Self { dir: dir.into(), continues: false, made: Arc::default() })
     }
 
+    /// Whether a folder holds recordings; a new session that is recorded there replaces those of the requests that it makes, too.
+    pub fn has_recordings(dir: &Path) -> bool {
+        store::files(dir).is_ok_and(|files| !files.is_empty())
+    }
+
     /// A recorder that continues what earlier processes of the same session recorded in this folder, such as after a
     /// pause: their recordings stay, but for that of a call that was cut short and is made again. Older recordings of a
     /// request by other sessions are replaced.

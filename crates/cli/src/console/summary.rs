@@ -200,7 +200,7 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
     let hint = match error.code {
         ErrorCode::ConfigMissing => "run `inspan doctor` to see what is missing and how to install it",
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
-            "if the flow changed since it was recorded, record it again: `inspan run FILE --record DIR`"
+            "if the flow changed since it was recorded, record it again, in another folder: `inspan run FILE --record DIR`"
         }
         ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
             "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"

@@ -195,6 +195,13 @@ edges:
         assert!(anew.1.contains(note) && anew.1.contains("tapes keeps the recordings of `s`"), "{}", anew.1);
         assert_eq!(recorded(), all, "{arguments:?}");
     }
+    // A new session that failed or was cut short would leave less than was there.
+    for arguments in [&["--session-id", "s2"][..], &["--no-store"], &["--detach"]] {
+        let refused = run(&[&["run", "flow.yaml", "--record", "tapes", "--no-input"], arguments].concat());
+        assert_eq!((refused.0, recorded()), (Some(2), all.clone()), "{}", refused.1);
+        let why = "tapes has the recordings of an earlier session; nothing was started";
+        assert!(refused.1.contains(why) && refused.1.contains("name another folder"), "{}", refused.1);
+    }
     fs::write(folder.path().join("file"), "").unwrap();
     let refused = run(&["run", "flow.yaml", "--record", "file"]);
     assert!(refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is no folder"));

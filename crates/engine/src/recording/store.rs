@@ -193,7 +193,8 @@ pub(super) fn read_all(dir: &Path) -> Result<Vec<(String, Recording)>, Recording
     paths.iter().map(|path| read(path)).collect()
 }
 
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+/// The paths of the recordings in a folder.
+pub(super) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     Ok(paths)

@@ -71,6 +71,15 @@ impl SessionSettings {
             Some(dir) if dir.exists() && !dir.is_dir() => {
                 Err(Failure::usage(format!("nothing can be recorded in {}: it is no folder", dir.display())))
             }
+            // A call that both make would be replaced by this one's, also if it fails or is cut short, and the older recording
+            // would not replay any more.
+            Some(dir) if Recorder::has_recordings(dir) => {
+                let message = format!(
+                    "{} has the recordings of an earlier session; nothing was started",
+                    dir.display()
+                );
+                Err(Failure::usage(message).with_hint("name another folder, or remove this one"))
+            }
             Some(dir) => {
                 let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
                 Ok(NodeCalls::Record(recorder))
