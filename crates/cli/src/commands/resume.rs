@@ -260,6 +260,30 @@ pub(super) struct Continuation {
     pub(super) parent: Parent,
 }
 
+/// The input that a session was given, without what was left to the defaults of its flow: the edited flow may have others. And
+/// the keys of what is left out, since that one does not take it any more.
+pub(super) fn given_before(
+    record: &SessionRecord,
+    settings: &SessionSettings,
+    before: &Graph,
+    now: &Graph,
+) -> (Map<String, Value>, Vec<String>) {
+    let mut input = record.input.clone();
+    input.retain(|key, value| settings.given.contains(key) || before.input.get(key) != Some(value));
+    let gone: Vec<String> = input.keys().filter(|key| !takes_input(now, key)).cloned().collect();
+    gone.iter().for_each(|key| drop(input.remove(key)));
+    (input, gone)
+}
+
+/// Says which input of a session is left out.
+pub(super) fn tell_left_out(gone: &[String], session: &SessionId) {
+    for key in gone {
+        terminal::progress(&format!(
+            "the flow has no input `{key}` any more: that of `{session}` is left out\n"
+        ));
+    }
+}
+
 impl StoredSession {
     pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
         let store = store::open_writer(invocation)?;
@@ -317,29 +341,12 @@ impl StoredSession {
         given: Map<String, Value>,
         values: &[InputValue],
     ) -> Result<Map<String, Value>, Failure> {
-        let mut input = self.given_input();
-        input.retain(|key, _| {
-            let is_taken = takes_input(graph, key);
-            if !is_taken {
-                let session = &self.record.session;
-                terminal::progress(&format!(
-                    "the flow has no input `{key}` any more: that of `{session}` is left out\n"
-                ));
-            }
-            is_taken
-        });
+        let (mut input, gone) = given_before(&self.record, &self.settings, &self.graph, graph);
+        tell_left_out(&gone, &self.record.session);
         self.settings.given.retain(|key| takes_input(graph, key));
         self.settings.given.extend(given.keys().cloned());
         input.extend(given);
         flow::checked_input(graph, input, values)
-    }
-
-    /// The input without what was left to the defaults of the flow: the edited flow may have others.
-    fn given_input(&self) -> Map<String, Value> {
-        let mut input = self.record.input.clone();
-        let is_given = |key: &String| self.settings.given.contains(key);
-        input.retain(|key, value| is_given(key) || self.graph.input.get(key) != Some(value));
-        input
     }
 
     /// Fails if the session has ended or another one continues it.

@@ -241,6 +241,46 @@ nodes:
 }
 
 #[test]
+fn a_part_of_an_edited_flow_takes_its_new_defaults_and_leaves_out_what_it_takes_no_more() {
+    const FLOW: &str = "
+flow: { name: tones, input: { tone: dry, style: old, word: x } }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did; echo $0', '{{ flow.input.word }}'] } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo b-$0-$1 >> did', '{{ flow.input.tone }}', '{{ a.stdout | trim }}'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    let first = ["run", "flow.yaml", "--session-id", "s", "-i", "word=ox", "-i", "style=new"];
+    inspan(folder, &first).expect(0);
+    assert_eq!(did(folder), ["a", "b-dry-ox"]);
+    fs::write(folder.join("flow.yaml"), FLOW.replace("dry, style: old, word: x", "wet, word: x")).unwrap();
+    let part = |option: &str, more: &[&str]| {
+        inspan(folder, &[&["run", "flow.yaml", option, "b"][..], more].concat()).expect(0)
+    };
+    let ran = part("--from", &["--session-id", "t"]);
+    let left_out = "the flow has no input `style` any more: that of `s` is left out\n";
+    assert!(ran.stderr.contains(left_out), "{}", ran.report());
+    // What was given, and only that, is given from then on.
+    fs::write(folder.join("flow.yaml"), FLOW.replace("dry, style: old, word: x", "damp, word: z")).unwrap();
+    part("--only", &[]);
+    part("--from", &["-i", "tone=own", "--session-id", "u"]);
+    fs::write(folder.join("flow.yaml"), FLOW.replace("dry, style: old, word: x", "late, word: z")).unwrap();
+    part("--only", &["--reuse", "u"]);
+    assert_eq!(did(folder)[2..], ["b-wet-ox", "b-damp-ox", "b-own-ox", "b-own-ox"]);
+    // What does not fit at all is named.
+    let strict =
+        "tones, inputSchema: { properties: { word: { type: integer } } }, input: { tone: wet, word: 1 }";
+    fs::write(
+        folder.join("flow.yaml"),
+        FLOW.replace("tones, input: { tone: dry, style: old, word: x }", strict),
+    )
+    .unwrap();
+    let refused = inspan(folder, &["run", "flow.yaml", "--only", "b"]).expect(2);
+    let why = "`b` needs the output of `a`, which cannot be reused of session `";
+    assert!(refused.stderr.contains(why) && refused.stderr.contains("invalid input"), "{}", refused.stderr);
+}
+
+#[test]
 fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     let folder = folder();
     let folder = folder.path();

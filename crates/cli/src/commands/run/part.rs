@@ -16,7 +16,11 @@ use crate::{
     args::{BudgetChange, RunArgs},
     commands::{
         flow,
-        resume::{LineageError, StoredSession, graph_of, lineage, stored_answers, with_stored_answers},
+        resume::{
+            LineageError, StoredSession, given_before, graph_of, lineage, stored_answers, tell_left_out,
+            with_stored_answers,
+        },
+        session::SessionSettings,
     },
     failure::Failure,
     invocation::Invocation,
@@ -103,7 +107,7 @@ impl Search<'_> {
             }
             None => of_flow(store, self.graph, Counted::Real, SESSIONS).await?,
         };
-        let mut refused = None;
+        let (mut refused, mut unfit) = (None, None);
         for (entry, record) in candidates {
             match self.reuse(store, &entry, &record).await {
                 Ok(Ok(found)) => return Ok(found),
@@ -115,9 +119,9 @@ impl Search<'_> {
                     }
                     refused.get_or_insert(found);
                 }
-                // One whose flow does not compile any more, or whose input is that of another version of it, has nothing.
                 Err(failure) if self.args.reuse.is_some() => return Err(failure),
-                Err(_) => {}
+                // One whose flow does not compile any more, or whose input does not fit any more, has nothing.
+                Err(failure) => drop(unfit.get_or_insert((entry.session, failure))),
             }
         }
         let Some(refused) = refused else {
@@ -125,7 +129,17 @@ impl Search<'_> {
             return match self.missing(&plan) {
                 None => {
                     let (input, not_run) = (self.given.clone(), self.not_run(&plan));
-                    Ok(Found::Part(Box::new(RunPart { input, reusing: None, not_run })))
+                    Ok(Found::Part(Box::new(RunPart { input, not_run, ..RunPart::default() })))
+                }
+                Some(Missing { node, needs, cause: Some(_) }) if unfit.is_some() => {
+                    let option = if self.args.from.is_some() { "--from" } else { "--only" };
+                    let why = unfit.map(|(session, failure)| format!("`{session}`: {}", failure.message));
+                    let message = format!(
+                        "{option}: `{node}` needs the output of `{needs}`, which cannot be reused of session {}",
+                        why.unwrap_or_default()
+                    );
+                    Err(Failure::usage(message)
+                        .with_hint(format!("`inspan run {}` runs the whole flow", self.args.file.display())))
                 }
                 Some(missing) => Err(self.failure(&Refused { session: None, missing })),
             };
@@ -158,7 +172,8 @@ impl Search<'_> {
         };
         let mut reusable = parent.reusable(record, &before, &log, older, self.graph);
         answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
-        let mut input = record.input.clone();
+        let (mut input, gone) =
+            given_before(record, &SessionSettings::of_map(&record.settings)?, &before, self.graph);
         input.extend(self.given.clone());
         let (plan, reusable) = self.plan(&input, Some(reusable))?;
         if let Some(missing) = self.missing(&plan) {
@@ -171,6 +186,7 @@ impl Search<'_> {
             return Ok(Ok(Found::Answers(entry.session.clone())));
         }
         let reusing = reusable.map(|reusable| (reusable, parent));
+        tell_left_out(&gone, &entry.session);
         let part = RunPart { input, reusing, not_run };
         Ok(Ok(Found::Part(Box::new(part))))
     }
