@@ -128,23 +128,32 @@ pub async fn of_flow(
     most: usize,
 ) -> Result<Vec<(SessionEntry, SessionRecord)>, SessionError> {
     let name = |source: &FlowSource| Path::new(&source.file).file_name().map(OsStr::to_owned);
-    let mut found = Vec::new();
-    for entry in store.entries("", NEWEST).await? {
-        let counts = counted == Counted::All || !entry.is_replay;
-        if entry.flow != graph.name || entry.damage.is_some() || !counts {
-            continue;
+    let mut newest = NEWEST;
+    loop {
+        let entries = store.entries("", newest).await?;
+        let is_all = entries.len() < newest;
+        let mut found = Vec::new();
+        for entry in entries {
+            let counts = counted == Counted::All || !entry.is_replay;
+            if entry.flow != graph.name || entry.damage.is_some() || !counts {
+                continue;
+            }
+            // It may have been deleted meanwhile.
+            let Ok(record) = store.record(&entry.session).await else { continue };
+            let flow = &record.flow;
+            if flow.folder == graph.source.folder && name(flow) == name(&graph.source) {
+                found.push((entry, record));
+            }
+            if found.len() == most {
+                break;
+            }
         }
-        // It may have been deleted meanwhile.
-        let Ok(record) = store.record(&entry.session).await else { continue };
-        let flow = &record.flow;
-        if flow.folder == graph.source.folder && name(flow) == name(&graph.source) {
-            found.push((entry, record));
+        if is_all || found.len() == most {
+            return Ok(found);
         }
-        if found.len() == most {
-            break;
-        }
+        // Those of a flow that seldom runs may be older than many others.
+        newest = newest.saturating_mul(10);
     }
-    Ok(found)
 }
 
 /// What the newest sessions of a flow took, but for one of them. What a recording was made of is counted by the session
@@ -200,6 +209,21 @@ mod tests {
             store.create(&record, &Owner::of_process(), at).await.unwrap();
         }
         store
+    }
+
+    #[tokio::test]
+    async fn a_flow_that_seldom_runs_is_found_below_many_sessions_of_others() {
+        let store = store(&(0..NEWEST + 5).map(|at| at.to_string()).collect::<Vec<_>>()).await;
+        let source =
+            FlowSource { name: "seldom".to_owned(), file: "seldom.yaml".to_owned(), ..FlowSource::default() };
+        let graph = Graph { name: source.name.clone(), source: source.clone(), ..Graph::default() };
+        let (id, at) = (SessionId::from("its-own"), Timestamp::from_millis(3));
+        store
+            .create(&SessionRecord::new(id.clone(), source, Map::new(), at), &Owner::of_process(), at)
+            .await
+            .unwrap();
+        let found = of_flow(&store, &graph, Counted::Real, 20).await.unwrap();
+        assert_eq!(found.iter().map(|(entry, _)| &entry.session).collect::<Vec<_>>(), [&id]);
     }
 
     #[tokio::test]
