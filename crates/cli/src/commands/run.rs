@@ -36,6 +36,12 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let given = part.input;
     let input = flow::checked_input(&graph, given.clone(), &args.input)?;
     if args.plan {
+        if let Some(limit) = &part.used_up {
+            terminal::progress(&format!(
+                "warning: earlier sessions have used up the budget of the flow, and no agent would start: {limit}\n  help: set \
+                 a higher one: `--budget usd=N` or `--budget tokens=N`\n"
+            ));
+        }
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
     if !args.no_store {

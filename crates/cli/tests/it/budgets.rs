@@ -70,6 +70,10 @@ fn what_was_raised_does_not_outlive_a_limit_that_a_part_of_the_flow_is_run_with(
     ];
     for (id, in_file, limit, used_up) in rows {
         fs::write(here.join("flow.yaml"), four_agents(in_file)).unwrap();
+        let plan = [&["run", "flow.yaml", "--from", "y", "--reuse", "s", "--plan"], limit].concat();
+        let plan = inspan(here, &plan).expect(0);
+        let warning = "earlier sessions have used up the budget of the flow, and no agent would start: 5 tokens (28 spent)";
+        assert_eq!(plan.stderr.contains(warning), id == "same", "{}", plan.stderr);
         let ran = run(id, limit).expect(5);
         assert!(ran.stderr.contains(&format!("exceeded its budget: {used_up}")), "{}", ran.stderr);
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause, Timestamp};
 use serde_json::Map;
 
-use super::{Action, CancelCause, Planning, Run, emit, ending};
+use super::{Action, CancelCause, Planning, Reusable, Run, emit, ending};
 use crate::{
-    graph::{Budget, FrameIx, OnExceeded, OnUnknown, TaskRef},
+    graph::{Budget, FrameIx, Graph, OnExceeded, OnUnknown, TaskRef},
     node::NodeKind,
-    state::{BudgetOwner, NodeState, UsedUp},
+    state::{BudgetOwner, Facts, NodeState, UsedUp},
 };
 
 /// Whether an agent may start, as far as money goes.
@@ -322,6 +322,17 @@ impl Run {
             None => "a budget was used up".to_owned(),
         };
         AgentError::new(ErrorCode::BudgetExceeded, message)
+    }
+}
+
+impl Reusable {
+    /// The limits of the flow's budget, in words, if what was spent before has used it up: then no agent of a session that
+    /// reuses this work starts.
+    pub fn used_up(&self, graph: &Graph) -> Option<String> {
+        let (_, spent, nodes) = self.spending();
+        let mut facts = Facts::new(graph);
+        facts.carry(graph, spent, nodes, self.raised());
+        Some(facts.flow_used_up(graph)?.limit)
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct RunPart {
     pub(super) input: Map<String, Value>,
     pub(super) reusing: Option<(Arc<Reusable>, Parent)>,
     pub(super) not_run: NotRun,
+    /// The limits of the flow's budget that earlier sessions have used up, in words.
+    pub(super) used_up: Option<String>,
 }
 
 impl RunPart {
@@ -175,6 +177,7 @@ impl Search<'_> {
         let (mut input, gone) =
             given_before(record, &SessionSettings::of_map(&record.settings)?, &before, self.graph);
         input.extend(self.given.clone());
+        let used_up = reusable.used_up(self.graph);
         let (plan, reusable) = self.plan(&input, Some(reusable))?;
         if let Some(missing) = self.missing(&plan) {
             return Ok(Err(missing));
@@ -187,7 +190,7 @@ impl Search<'_> {
         }
         let reusing = reusable.map(|reusable| (reusable, parent));
         tell_left_out(&gone, &entry.session);
-        let part = RunPart { input, reusing, not_run };
+        let part = RunPart { input, reusing, not_run, used_up };
         Ok(Ok(Found::Part(Box::new(part))))
     }
 
