@@ -1,6 +1,7 @@
 //! What a run would do, before it does it: how often each node runs, with every fan-out multiplied out, and what that
 //! costs and takes, as far as earlier sessions of the flow show.
 
+mod agents;
 mod estimate;
 mod history;
 
@@ -16,7 +17,7 @@ pub use history::History;
 
 use crate::{
     expr::StaticValue,
-    graph::{Body, BodyIx, EdgeOn, Frames, FramesKind, Graph, Join, Node, NodeIx},
+    graph::{Body, BodyIx, EdgeOn, Frames, FramesKind, Graph, Join, Node, NodeIx, OnFailure},
     node::NodeKind,
     schedule::product,
 };
@@ -207,7 +208,7 @@ impl Work<'_> {
             let times = within * frames;
             let one = match &node.frames {
                 Some(own) => self.frames(node, own, &place, action, times, around),
-                None => self.leaf(node, &place, action, times),
+                None => self.leaf(node, &place, action, times, around),
             };
             amounts.push(Amount {
                 cost: one.cost * within,
@@ -261,15 +262,19 @@ impl Work<'_> {
     }
 
     /// A node that runs no frames: the amount of one run.
-    fn leaf(&mut self, node: &Node, place: &str, action: Expected, times: Estimate) -> Amount {
+    fn leaf(
+        &mut self,
+        node: &Node,
+        place: &str,
+        action: Expected,
+        times: Estimate,
+        around: &[BodyIx],
+    ) -> Amount {
         let spends = node.kind == NodeKind::Agent;
-        let (based_on, runs) = self.samples(node, place);
+        let agents = self.agents(node, around);
+        let (based_on, runs) = self.samples(node, place, &agents.all());
         let priced = runs.iter().all(|run| !run.unpriced);
-        let cost = match spends {
-            true if priced => Estimate::of(runs.iter().map(|run| run.cost_usd)).unwrap_or(Estimate::UNKNOWN),
-            true => Estimate::UNKNOWN,
-            false => Estimate::ZERO,
-        };
+        let cost = if spends { self.cost(node, place, &agents) } else { Estimate::ZERO };
         let time = Estimate::of(runs.iter().map(|run| run.time.as_millis() as f64));
         let (based_on, time) = match (time, own_time(node)) {
             (Some(time), _) => (based_on, time),
@@ -278,7 +283,11 @@ impl Work<'_> {
         };
         let runs = runs.len() as u32;
         if !times.is_zero() {
-            let why = if runs == 0 { "no completed run is known" } else { "its provider reports none" };
+            let why = match (runs, priced) {
+                (0, _) => "no completed run is known",
+                (_, false) => "its provider reports none",
+                (_, true) => "not all of its agents have worked on it yet",
+            };
             if spends && cost.expected.is_none() {
                 self.unknown.push(format!("what `{place}` costs: {why}"));
             }
@@ -304,14 +313,13 @@ impl Work<'_> {
         Amount { cost, work: time, longest: time }
     }
 
-    /// Earlier runs that show what a run of a node costs and takes: its own, else those of nodes like it.
-    fn samples(&self, node: &Node, place: &str) -> (Basis, Vec<&NodeRun>) {
-        // Any of its agents may have ended the work.
-        let agents = 0..node.agents.as_ref().map_or(1, |agents| agents.names.len() as u32);
+    /// Earlier runs that show what a run of a node costs and takes, if any of these agents ended the work: its own, else those of
+    /// nodes like it.
+    fn samples(&self, node: &Node, place: &str, agents: &[u32]) -> (Basis, Vec<&NodeRun>) {
         let fits = |run: &&NodeRun| {
             agents
-                .clone()
-                .map(|agent| node.with_agent(agent))
+                .iter()
+                .map(|agent| node.with_agent(*agent))
                 .any(|node| run.node_type == node.node_type && fits_agent(node, run))
         };
         let own = self.history.nodes.get(place);
@@ -407,11 +415,14 @@ impl Work<'_> {
         FrameCount { of, from, count }
     }
 
+    /// Whether what is in these bodies has an input that only the caller of a subflow gives.
+    fn is_in_subflow(&self, around: &[BodyIx]) -> bool {
+        around.iter().any(|body| self.graph.body(*body).subflow.is_some())
+    }
+
     /// How many items a foreach has, if the flow and its input determine it.
     fn item_count(&self, node: &Node, around: &[BodyIx]) -> Option<usize> {
-        // A subflow has an input that only its caller gives.
-        let is_subflow = around.iter().any(|body| self.graph.body(*body).subflow.is_some());
-        let known = |key| match is_subflow {
+        let known = |key| match self.is_in_subflow(around) {
             true => match node.input.part(&[key]) {
                 StaticValue::Known(value) => Some(value.clone()),
                 _ => None,
@@ -496,7 +507,12 @@ fn certain(body: &Body, order: &[NodeIx]) -> Vec<bool> {
         let node = body.node(*ix);
         let fires = |edge: &crate::graph::EdgeIx| {
             let edge = body.edge(*edge);
-            let is_free = edge.when.is_none() && matches!(edge.on, EdgeOn::Success | EdgeOn::Any);
+            // The flow goes on without it if the failure of its source is handled.
+            let may_fail = edge.on == EdgeOn::Success
+                && body.handles_failure(edge.from)
+                && body.node(edge.from).policy.on_failure != OnFailure::Continue;
+            let is_free =
+                edge.when.is_none() && !may_fail && matches!(edge.on, EdgeOn::Success | EdgeOn::Any);
             is_free && (certain[edge.from.0 as usize] || edge.on == EdgeOn::Any)
         };
         let mut edges = node.incoming.iter();

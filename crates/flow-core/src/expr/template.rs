@@ -125,6 +125,15 @@ impl Template {
             }
             _ => return None,
         };
+        self.known_value(found, flow, state)
+    }
+
+    /// The whole value, if it reads only `flow` and `state`.
+    pub(crate) fn known_whole(&self, flow: &Value, state: &Value) -> Option<Value> {
+        self.known_value(&self.root, flow, state)
+    }
+
+    fn known_value(&self, found: &TemplateValue, flow: &Value, state: &Value) -> Option<Value> {
         let mut is_known = true;
         found.each_path(&mut |path| is_known &= matches!(path.root, PathRoot::Flow | PathRoot::State));
         let scope = Scope::new(&[], flow, state, &Value::Null);

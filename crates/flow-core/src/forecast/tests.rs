@@ -333,6 +333,78 @@ edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3
 }
 
 #[test]
+fn a_node_that_several_agents_may_work_on_costs_up_to_what_the_most_expensive_costs() {
+    let text = "
+flow:
+  name: f
+  input: { who: cheap }
+  agents:
+    cheap: { type: talk.agent, model: small }
+    dear: { type: talk.agent, model: large }
+nodes:
+  - { id: pick, type: constant, input: { value: '{{ flow.input.who }}' } }
+  - { id: named, agent: '{{ flow.input.who }}', input: { prompt: x } }
+  - { id: chosen, agent: '{{ pick.value }}', dependsOn: [pick], input: { prompt: x } }
+  - { id: helped, agent: cheap, input: { prompt: x }, fallback: [{ agent: dear }] }
+";
+    let log = |runs: &[(&str, &str, f64)]| {
+        let mut log = PastLog::default();
+        for (path, model, usd) in runs {
+            let mut events = PastLog::default().ran(path, "talk.agent", (0, 1), Some(*usd)).0;
+            for event in &mut events {
+                let mut event = event.event.clone();
+                if let Event::AgentStart { model: named, .. } = &mut event {
+                    *named = Some((*model).to_owned());
+                }
+                log = log.at(0, path, event);
+            }
+        }
+        log.end(1)
+    };
+    let forecast = |who: &str, logs: &[Vec<Arc<Envelope>>]| {
+        let found = of(text, json!({ "who": who }), logs);
+        let costs: Vec<_> = found.nodes[1..].iter().map(|node| node.cost_usd).collect();
+        (
+            costs,
+            found
+                .unknown
+                .iter()
+                .any(|unknown| unknown == "what `chosen` costs: not all of its agents have worked on it yet"),
+        )
+    };
+    let cheap = log(&[("named", "small", 1.0), ("chosen", "small", 1.0), ("helped", "small", 1.0)]);
+    let (one, fifty) = (estimate(1.0, 1.0, 1.0), estimate(50.0, 50.0, 50.0));
+    // No run of the dear one is known.
+    let costs = vec![one, Estimate::UNKNOWN, estimate(1.0, 1.0, None)];
+    assert_eq!(forecast("cheap", &[cheap.clone()]), (costs, true));
+    // It is known from another node.
+    let dear = log(&[("named", "large", 50.0)]);
+    let rest = [estimate(1.0, None, 50.0), estimate(1.0, 1.0, 51.0)];
+    assert_eq!(forecast("cheap", &[cheap.clone(), dear.clone()]), ([&[one], &rest[..]].concat(), true));
+    assert_eq!(forecast("dear", &[cheap.clone(), dear]), ([&[fifty], &rest[..]].concat(), true));
+    // Both have worked on it.
+    let both = log(&[("chosen", "large", 50.0)]);
+    assert_eq!(forecast("cheap", &[cheap, both]).0[1], estimate(1.0, 25.5, 50.0));
+}
+
+#[test]
+fn a_node_does_not_run_for_certain_if_the_failure_before_it_is_handled() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: try, type: exec, input: { argv: [make] } }
+  - { id: good, type: echo, input: { text: x } }
+  - { id: bad, type: echo, input: { text: x } }
+  - { id: lenient, type: exec, policy: { continueOnError: true }, input: { argv: [make] } }
+  - { id: after, type: echo, dependsOn: [lenient], input: { text: x } }
+edges: [{ from: try, to: good }, { from: try, to: bad, on: failure }]
+";
+    let actions: Vec<_> = of(text, json!({}), &[]).nodes.iter().map(|node| node.action).collect();
+    use Expected::{MayRun, Runs};
+    assert_eq!(actions, [Runs, MayRun, MayRun, Runs, Runs]);
+}
+
+#[test]
 fn what_was_asked_for_runs_once_whatever_earlier_sessions_did() {
     let text = "
 flow: { name: f }
