@@ -216,7 +216,8 @@ mod tests {
         let store = store(&(0..NEWEST + 5).map(|at| at.to_string()).collect::<Vec<_>>()).await;
         let source =
             FlowSource { name: "seldom".to_owned(), file: "seldom.yaml".to_owned(), ..FlowSource::default() };
-        let graph = Graph { name: source.name.clone(), source: source.clone(), ..Graph::default() };
+        let mut graph = Graph::default();
+        (graph.name, graph.source) = (source.name.clone(), source.clone().into());
         let (id, at) = (SessionId::from("its-own"), Timestamp::from_millis(3));
         store
             .create(&SessionRecord::new(id.clone(), source, Map::new(), at), &Owner::of_process(), at)

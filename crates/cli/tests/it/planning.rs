@@ -1,6 +1,6 @@
 //! What a run would do, and runs of a part of a flow: `run --plan`, `confirmAbove`, `--only` and `--from`.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use jsonschema::validator_for;
 use serde_json::{Value, json};
@@ -230,6 +230,11 @@ nodes:
     body:
       outputs: { all: '{{ write.stdout }}' }
       nodes: [{ id: write, type: exec, input: { argv: [sh, -c, 'echo code-$0 >> runs', '{{ file }}'] } }]
+  - id: after
+    type: control.foreach
+    dependsOn: [code]
+    input: { items: [w], as: file }
+    body: { nodes: [{ id: write, type: exec, input: { argv: [sh, -c, 'echo after-$0 >> runs', '{{ file }}'] } }] }
 ";
 
 #[test]
@@ -237,11 +242,17 @@ fn a_part_does_not_enter_what_it_does_not_need_and_is_resumed_without_what_it_ha
     let folder = flow_folder(TWO_LISTS);
     let folder = folder.path();
     run_parts(folder, &["--session-id", "whole"]);
-    assert_eq!(runs(folder), "docs-x docs-y code-z");
+    assert_eq!(runs(folder).split(' ').collect::<BTreeSet<_>>().len(), 4);
+    // The list around a node is opened after the one before it, whose output nobody reads.
+    run_parts(folder, &["--only", "after/write"]);
+    assert_eq!(runs(folder), "after-w");
     // The other list has changed, and is not asked for: none of its nodes could give what it declares.
     fs::write(folder.join("flow.yaml"), TWO_LISTS.replace("echo code-", "echo new-")).unwrap();
     let part = run_parts(folder, &["--only", "docs"]);
     assert_eq!((runs(folder).as_str(), &statuses(&part)["code"]), ("docs-x docs-y", &json!("skipped")));
+    let refused = inspan(folder, &["run", "--only", "after/write", "--reuse", "whole"]);
+    assert_eq!((refused.code, runs(folder).as_str()), (Some(2), ""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("`code/write`: its input has changed"), "{}", refused.stderr);
     // In the newest session nothing has opened the list: an older one is reused.
     run_parts(folder, &["--only", "gate"]);
     run_parts(folder, &["--only", "docs/write"]);

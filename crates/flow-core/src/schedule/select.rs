@@ -56,12 +56,9 @@ impl Run {
     /// Whether a node that was asked for needs the output of a task, or of a node in its frames, or one after it.
     pub(super) fn is_needed(&self, task: TaskRef) -> bool {
         let place = self.facts.path(&self.graph, task).place();
-        let needed = |node| self.graph.needs(node).into_iter().flat_map(|(_, before)| before);
-        self.graph
-            .only
-            .iter()
-            .flat_map(needed)
-            .any(|needed| place.is_within(&needed) || needed.is_within(&place))
+        let mut needed =
+            self.graph.only.iter().flat_map(|node| self.graph.needs(node)).flat_map(|(_, all)| all);
+        needed.any(|needed| place.is_within(&needed) || needed.is_within(&place))
     }
 
     /// Whether a frame runs only a part of its nodes: what it declares to give may not exist.
@@ -225,16 +222,18 @@ impl Graph {
         found
     }
 
-    /// The places whose outputs a node that was asked for reads, each with all that leads to it and itself. One that was asked
-    /// for too runs, and is none.
+    /// The places whose outputs a node that was asked for reads, each with all that leads to it and itself; and the node around
+    /// it, whose frames are opened only after all that leads to that. What was asked for too runs, and is none.
     fn needs(&self, node: &NodePath) -> Vec<(NodePath, BTreeSet<NodePath>)> {
-        let of_others =
-            self.reads(node).into_iter().filter(|read| !selected(&self.only, read).is_asked_for());
-        let with_before = |read: NodePath| {
+        let read = self.reads(node).into_iter().map(|read| {
             let before = self.before(&read).into_iter().chain([read.clone()]).collect();
             (read, before)
-        };
-        of_others.map(with_before).collect()
+        });
+        let around = node.owner().map(|owner| {
+            let before = self.before(&owner).into_iter().collect();
+            (owner, before)
+        });
+        read.chain(around).filter(|(needs, _)| !selected(&self.only, needs).is_asked_for()).collect()
     }
 
     /// The places that lead to a node by edges, those that lead to a node around it included.
