@@ -96,6 +96,11 @@ pub fn clock(moment: Timestamp) -> String {
     local(moment).map_or_else(|| moment.to_string(), |moment| moment.strftime("%H:%M:%S").to_string())
 }
 
+/// A moment to come: the time of day, with the date if it is half a day ahead or more.
+pub fn until(until: Timestamp, now: Timestamp) -> String {
+    if until.since(now) < Duration::from_secs(12 * 3_600) { clock(until) } else { moment(until) }
+}
+
 /// How long ago in one unit: `5s`, `3m`, `2h`, `4d`.
 pub fn age(age: Duration) -> String {
     match age.as_secs() {
@@ -153,6 +158,10 @@ mod tests {
         assert_eq!(moments, ["00:00:00", "10:00:01", "23:59:59"]);
         let ages = [0, 59, 60, 3_599, 3_600, 86_399, 86_400, 864_000].map(Duration::from_secs).map(age);
         assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h", "23h", "1d", "10d"]);
-        assert_eq!(moment(Timestamp::from_millis(1_767_780_001_500)), "2026-01-07 10:00:01 UTC");
+        let now = Timestamp::from_millis(1_767_780_001_500);
+        assert_eq!(moment(now), "2026-01-07 10:00:01 UTC");
+        // An hour, and the same time of another day.
+        let ahead = [1, 24].map(|hours| until(now + Duration::from_secs(hours * 3_600), now));
+        assert_eq!(ahead, ["11:00:01", "2026-01-08 10:00:01 UTC"]);
     }
 }

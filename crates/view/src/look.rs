@@ -1,7 +1,7 @@
 //! The signs and words for statuses and reasons, the same in the picture and in the lines.
 
 use inspan_protocol::{
-    AgentError, AgentReason, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,
+    AgentError, AgentReason, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason, Timestamp,
 };
 
 use crate::{
@@ -126,8 +126,8 @@ pub fn answer(content: &str, choice: Option<&str>, is_default: bool) -> String {
     format!("{}{by}", choice.unwrap_or(content))
 }
 
-/// The answers that a question takes, and what happens without one.
-pub fn answers(question: &Prompt) -> Option<String> {
+/// The answers that a question takes, and what happens without one, as it is asked now.
+pub fn answers(question: &Prompt, now: Timestamp) -> Option<String> {
     let mut parts = Vec::new();
     let choices = question.choices.as_deref().unwrap_or_default();
     if !choices.is_empty() {
@@ -135,10 +135,10 @@ pub fn answers(question: &Prompt) -> Option<String> {
     }
     match (&question.default, question.deadline) {
         (Some(default), Some(at)) => {
-            parts.push(format!("`{}` at {}", clean(default), format::moment(at)));
+            parts.push(format!("`{}` at {}", clean(default), format::until(at, now)));
         }
         (Some(default), None) => parts.push(format!("default `{}`", clean(default))),
-        (None, Some(at)) => parts.push(format!("until {}", format::moment(at))),
+        (None, Some(at)) => parts.push(format!("until {}", format::until(at, now))),
         (None, None) => {}
     }
     (!parts.is_empty()).then(|| parts.join("; "))

@@ -132,7 +132,7 @@ impl PlainLog {
     ) {
         let mut line = head(envelope, state, Tone::Warning, "?");
         line.push(Tone::Strong, &title(question));
-        if let Some(answers) = look::answers(question) {
+        if let Some(answers) = look::answers(question, envelope.timestamp) {
             line.push(Tone::Faint, &format!(" ({answers})"));
         }
         lines.push(line);
@@ -262,7 +262,7 @@ fn progress(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             let mut line = new(Tone::Warning, "…");
             line.push(Tone::Plain, "waiting for a usage limit");
             if let Some(until) = until {
-                line.push(Tone::Plain, &format!(" until {}", format::moment(*until)));
+                line.push(Tone::Plain, &format!(" until {}", format::until(*until, envelope.timestamp)));
             }
             line
         }
@@ -443,8 +443,7 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             (Tone::Warning, "!", format!("channel {}: {}", clean(name), clean(error)))
         }
         Event::LimitWait { provider, until } => {
-            // A weekly limit ends on another day.
-            let until = format::moment(*until);
+            let until = format::until(*until, envelope.timestamp);
             (Tone::Warning, "…", format!("usage limit of {}; waiting until {until}", clean(provider)))
         }
         Event::BudgetExceeded { limit, .. } => (Tone::Bad, "!", format!("budget exceeded: {}", clean(limit))),
