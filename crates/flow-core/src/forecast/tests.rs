@@ -376,7 +376,7 @@ nodes:
     let (one, fifty) = (estimate(1.0, 1.0, 1.0), estimate(50.0, 50.0, 50.0));
     // No run of the dear one is known.
     let costs = vec![one, Estimate::UNKNOWN, estimate(1.0, 1.0, None)];
-    assert_eq!(forecast("cheap", &[cheap.clone()]), (costs, true));
+    assert_eq!(forecast("cheap", std::slice::from_ref(&cheap)), (costs, true));
     // It is known from another node.
     let dear = log(&[("named", "large", 50.0)]);
     let rest = [estimate(1.0, None, 50.0), estimate(1.0, 1.0, 51.0)];
