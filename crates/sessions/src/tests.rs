@@ -75,8 +75,9 @@ async fn what_was_answered_names_no_question_and_no_run_of_a_node_whose_name_beg
     };
     let event = |event: Value| serde_json::from_value::<Event>(event).unwrap();
     let answer = event(json!({ "type": "session:reply", "promptId": "a.1", "content": "no" }));
-    let begins =
-        event(json!({ "type": "agent:start", "agentName": "b", "runId": "ab.2", "provider": "echo" }));
+    let begins = event(
+        json!({ "type": "agent:start", "agentName": "b", "runId": "ab.2", "provider": "echo", "turn": 1 }),
+    );
     let events = [("a", ask("a.1")), ("a", answer), ("ab", ask("ab.1")), ("e[0]/ab", begins)];
     let events: Vec<_> =
         events.into_iter().zip(2..).map(|((node, event), seq)| of_node(node, event, seq)).collect();
