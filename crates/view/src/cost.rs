@@ -294,7 +294,7 @@ mod tests {
     fn an_agent_that_took_over_has_its_own_model_and_a_turn_that_is_cut_has_no_price() {
         let start = |run: &str| json!({ "type": "agent:start", "agentName": "a", "runId": run, "provider": "echo", "turn": 1 });
         let used = |run: &str, usd: f64| json!({ "type": "agent:usage", "runId": run, "usage": Usage::default(), "costUsd": usd });
-        let takes_over = |result: Value| json!({ "type": "task:agent", "taskId": "a", "agent": "b", "reason": "fallback", "after": "a", "result": result });
+        let takes_over = |result: Value| json!({ "type": "task:agent", "taskId": "a", "agent": "b", "reason": "failed", "after": "a", "result": result });
         let ends = json!({ "type": "task:complete", "taskId": "a", "result": { "model": "strong" }, "durationMs": 1 });
         let events = [
             start("a.1"),
