@@ -166,11 +166,10 @@ impl PageNode {
 
 /// Whether the process of the session is gone while an agent was at work in this node: what its turn took is unknown.
 fn is_cut(row: &NodeRow, session: DisplayStatus) -> bool {
-    let is_gone = matches!(session, DisplayStatus::Interrupted | DisplayStatus::Continued);
     let of_frames = || row.frames.values().flat_map(|frame| &frame.rows).any(|row| is_cut(row, session));
     let has_turn =
         |agent: &AgentView| !matches!(agent.doing, AgentActivity::Listening { .. } | AgentActivity::Ended);
-    is_gone
+    session.has_lost_process()
         && row.status_at_rest == NodeStatus::Running
         && (row.agent.as_deref().is_some_and(has_turn) || of_frames())
 }
