@@ -403,9 +403,14 @@ impl Work<'_> {
                 (FrameWord::Item, from, count)
             }
             FramesKind::Loop { while_holds, max_iterations, .. } => {
-                let most = f64::from(*max_iterations);
                 let low = if while_holds.is_some() { 0.0 } else { 1.0 };
+                // Of a loop that is entered for a node in it there is one pass.
+                let only = &self.graph.only;
+                let is_partial =
+                    !only.is_empty() && !only.iter().any(|asked| NodePath::new(place).is_within(asked));
+                let most = if is_partial { 1.0 } else { f64::from(*max_iterations) };
                 let (from, expected) = match known.and_then(|known| known.expected) {
+                    _ if is_partial => (CountSource::Flow, Some(1.0)),
                     Some(expected) => (CountSource::History, Some(expected.clamp(low, most))),
                     None => (CountSource::Limit, (most <= low).then_some(most)),
                 };

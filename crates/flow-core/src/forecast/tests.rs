@@ -416,6 +416,10 @@ nodes:
     when: flow.input.ship
     input: { items: [1, 2] }
     body: { nodes: [{ id: tell, type: talk.agent, when: item == 3, input: { prompt: x } }] }
+  - id: passes
+    type: control.loop
+    input: { maxIterations: 5 }
+    body: { nodes: [{ id: fix, type: talk.agent, input: { prompt: x } }] }
 edges: [{ from: ship, to: code, when: 'ship.text == \"y\"', maxIterations: 3 }]
 ";
     // One of five sessions ran what is behind a condition.
@@ -427,12 +431,13 @@ edges: [{ from: ship, to: code, when: 'ship.text == \"y\"', maxIterations: 3 }]
     let first = first.ran("each[0]/tell", "talk.agent", (0, 1), Some(5.0)).at(1, "each", end);
     history.add(&first.at(1, "each", completed("each")).end(1), &[]);
     (0..4).for_each(|_| history.add(&ran("code").end(1), &[]));
-    let all = ["code", "ship", "each", "each/tell"];
+    let all = ["code", "ship", "each", "each/tell", "passes", "passes/fix"];
     for (only, times, usd) in [
         ("code", estimate(1.0, 1.0, 1.0), 5.0),
         ("ship", estimate(1.0, 1.0, 1.0), 5.0),
         ("each", estimate(1.0, 1.0, 1.0), 10.0),
         ("each/tell", estimate(0.0, 2.0, 2.0), 10.0),
+        ("passes/fix", estimate(1.0, 1.0, 1.0), 5.0),
     ] {
         let mut flow = loaded(text);
         flow.set_only(&[NodePath::new(only)]);
