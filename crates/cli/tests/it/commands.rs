@@ -446,6 +446,27 @@ fn what_is_used_up_says_what_to_raise() {
 }
 
 #[test]
+fn a_failure_whose_handlers_did_not_run_fails_the_flow_and_says_why() {
+    let edge = "fix, on: failure, when: flow.input.tell";
+    let rows = [
+        ("fix, on: failure", "`fix` was skipped", ", when: flow.input.tell"),
+        (edge, "the edge `bad -> fix` did not fire", ""),
+    ];
+    for (to, what, when) in rows {
+        let flow = format!(
+            "flow: {{ name: handled, input: {{ tell: false }} }}\nnodes:\n  - {{ id: bad, type: exec, input: {{ argv: ['false'] }} }}\n  \
+             - {{ id: fix, type: echo{when}, input: {{ text: mended }} }}\nedges: [{{ from: bad, to: {to} }}]\n"
+        );
+        let folder = folder_with(&[("flow.yaml", &flow)]);
+        inspan(folder.path(), &["run"]).expect(1);
+        let why = inspan(folder.path(), &["why", "@last"]).stdout;
+        let expected = format!("{what}, and nothing else handles the failure before it; that ends the flow");
+        assert!(why.contains(&expected), "{why}");
+        inspan(folder.path(), &["run", "-i", "tell=true"]).expect(0);
+    }
+}
+
+#[test]
 fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
     let folder = folder_with(&[("flow.yaml", CHAIN)]);
     let rows = [

@@ -55,10 +55,10 @@ impl Walk<'_> {
                 let source = self.node(self.task(edge.from));
                 let reason = match source.status {
                     NodeStatus::Reused => format!("`{from}` was reused"),
-                    NodeStatus::Failed if source.tainted && edge.on == EdgeOn::Any => {
-                        format!("`{from}` failed")
+                    NodeStatus::Failed if edge.on == EdgeOn::Success => {
+                        format!("`{from}` failed, and its failure is handled")
                     }
-                    NodeStatus::Failed => format!("`{from}` failed, and its failure is handled"),
+                    NodeStatus::Failed => format!("`{from}` failed"),
                     NodeStatus::Skipped => format!("`{from}` was skipped"),
                     NodeStatus::Cancelled => format!("`{from}` was cancelled"),
                     NodeStatus::Complete => format!("`{from}` completed"),
@@ -67,7 +67,8 @@ impl Walk<'_> {
                 let on = match edge.on {
                     EdgeOn::Any => " (`on: any`)",
                     EdgeOn::Skipped => " (`on: skipped`)",
-                    _ => "",
+                    EdgeOn::Failure => " (`on: failure`)",
+                    EdgeOn::Success => "",
                 };
                 Reason::plain(format!("{reason}{on}"))
             }

@@ -260,6 +260,9 @@ impl Facts {
         node.settles = seq;
         frame.outputs[task.node] = None;
         self.touched.push(task);
+        for edge in &graph.body(self.frames[task.frame].body).node(task.node).incoming {
+            self.settle_failure(graph, task.frame, *edge);
+        }
     }
 
     fn reuse(
@@ -338,9 +341,7 @@ impl Facts {
         let body = self.body(graph, frame);
         let state = &mut self.frames[frame];
         state.resolve(body, edge, status, self.session.last_seq, &mut self.touched);
-        if body.edge(edge).on == EdgeOn::Failure {
-            self.handle_failure(graph, frame, edge, status);
-        }
+        self.settle_failure(graph, frame, edge);
     }
 
     /// The edge that the next event about one from a node to another resolves; `path` is the place of the first node.
@@ -353,30 +354,36 @@ impl Facts {
         open.min_by_key(|&edge| !body.resolves_first(edge))
     }
 
-    /// The failure of a node is handled if one of its edges for failures fires, and is the frame's if none does.
-    fn handle_failure(&mut self, graph: &Graph, frame: FrameIx, edge: EdgeIx, status: EdgeStatus) {
+    /// Says of the failure that an edge is for whether it is handled. It is if one of the edges for it has fired and leads
+    /// to a node that is not skipped, and is the frame's if none of them can do so any more.
+    fn settle_failure(&mut self, graph: &Graph, frame: FrameIx, edge: EdgeIx) {
         let body = self.body(graph, frame);
         let from = body.edge(edge).from;
         let state = &mut self.frames[frame];
-        if state.nodes[from].status != NodeStatus::Failed {
+        let is_for_failures = body.edge(edge).on == EdgeOn::Failure;
+        if !is_for_failures || state.nodes[from].status != NodeStatus::Failed {
             return;
         }
-        if status == EdgeStatus::Fired {
-            state.nodes[from].tainted = false;
-            self.untaint_what_follows(graph, frame, from);
-            return;
+        let (mut is_handled, mut is_open) = (false, false);
+        for edge in body.edges_on(from, EdgeOn::Failure) {
+            let is_skipped = state.nodes[body.edge(edge).to].status == NodeStatus::Skipped;
+            let status = state.edges[edge].status;
+            is_handled |= status == EdgeStatus::Fired && !is_skipped;
+            is_open |= status == EdgeStatus::Pending;
         }
-        let mut handlers = body.edges_on(from, EdgeOn::Failure).map(|edge| state.edges[edge].status);
-        if handlers.all(|status| status == EdgeStatus::Skipped)
-            && let Some(error) = state.nodes[from].error.clone()
-        {
+        if state.nodes[from].tainted == is_handled {
+            state.nodes[from].tainted = !is_handled;
+            self.recount_what_follows(graph, frame, from);
+        }
+        let error = (!is_handled && !is_open).then(|| self.frames[frame].nodes[from].error.clone());
+        if let Some(error) = error.flatten() {
             self.fail_frame(graph, frame, &error);
         }
     }
 
     /// An edge that leaves a loop is resolved after the others of its node, so a failure may be handled after nodes
-    /// were kept from running by it.
-    fn untaint_what_follows(&mut self, graph: &Graph, frame: FrameIx, from: NodeIx) {
+    /// were kept from running by it. And a node that handles it may be skipped after others wait for what else they need.
+    fn recount_what_follows(&mut self, graph: &Graph, frame: FrameIx, from: NodeIx) {
         let body = self.body(graph, frame);
         let state = &mut self.frames[frame];
         let mut open = vec![from];
@@ -384,9 +391,9 @@ impl Facts {
             for &edge in &body.node(ix).outgoing {
                 let to = body.edge(edge).to;
                 let node = &state.nodes[to];
-                let is_skipped = node.status == NodeStatus::Skipped;
+                let is_skipped = node.status == NodeStatus::Skipped && node.tainted;
                 let waits = node.status == NodeStatus::Pending && node.attempt == 0;
-                if !node.tainted || !(waits || is_skipped) {
+                if !waits && !is_skipped {
                     continue;
                 }
                 state.count_edges(body, to);

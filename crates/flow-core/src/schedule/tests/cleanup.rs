@@ -1,4 +1,5 @@
-//! What cleans up, and already runs when its frame or the flow ends early, is left to end.
+//! What follows a failure: what cleans up, and already runs when its frame or the flow ends early, is left to end. And
+//! who handles it.
 
 use std::time::Duration;
 
@@ -360,4 +361,48 @@ nodes:
         assert!(either < order.iter().position(|line| line == "start delete"), "{order:#?}");
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
     }
+}
+
+/// How a flow ends in which `bad` fails, with these nodes beside it.
+fn outcome_with(nodes: &str, policy: &str) -> Option<Outcome> {
+    let text = format!("flow: {{ name: f{policy} }}\nnodes:\n  - {{ id: bad, type: control.noop }}\n{nodes}");
+    let mut outcomes: Vec<_> = (0..10)
+        .map(|seed| {
+            let sim = Sim::new(&graph(&text), &[]).shuffled(seed).driven(world);
+            sim.check();
+            sim.run.state().outcome()
+        })
+        .collect();
+    outcomes.dedup();
+    assert_eq!(outcomes.len(), 1, "{nodes}");
+    outcomes[0]
+}
+
+/// A node for the failure of `bad`, with more keys.
+fn handler(id: &str, more: &str) -> String {
+    format!("  - {{ id: {id}, type: control.noop, dependsOn: [{{ node: bad, on: failure }}]{more} }}\n")
+}
+
+#[test]
+fn a_failure_is_handled_by_a_node_that_runs() {
+    let skipped = handler("maybe", ", when: \"flow.name == 'other'\"");
+    let after =
+        "  - { id: after, type: control.noop, dependsOn: [bad, ok] }\n  - { id: ok, type: control.noop }\n";
+    assert_eq!(outcome_with(&handler("fix", ""), ""), Some(Outcome::Success));
+    assert_eq!(outcome_with(&skipped, ""), Some(Outcome::Failed));
+    assert_eq!(
+        outcome_with(&(skipped.clone() + after), ", policy: { failFast: false }"),
+        Some(Outcome::Partial)
+    );
+    assert_eq!(outcome_with(&(skipped.clone() + &handler("fix", "")), ""), Some(Outcome::Success));
+    assert_eq!(
+        outcome_with(&(skipped.clone() + &skipped.replace("maybe", "other")), ""),
+        Some(Outcome::Failed)
+    );
+}
+
+#[test]
+fn a_handler_of_two_failures_that_waits_for_both_handles_none_alone() {
+    let both = "  - { id: ok, type: control.noop }\n  - { id: fix, type: control.merge, dependsOn: [{ node: bad, on: failure }, { node: ok, on: failure }], input: { mode: all } }\n";
+    assert_eq!(outcome_with(both, ""), Some(Outcome::Failed));
 }
