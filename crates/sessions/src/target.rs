@@ -212,7 +212,7 @@ impl SessionTarget {
         SessionError::new(SessionErrorCode::QuestionExpired, message).with_hint(hint)
     }
 
-    /// The open question with this id, or of this node.
+    /// The open question with this id, or of the node of this path.
     pub async fn prompt(&self, name: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, SessionError> {
         let open = &self.entry.digest.prompts;
         let fitting = open.iter().filter(|open| fits(open) || open.prompt_id.as_str() == name);
@@ -221,7 +221,7 @@ impl SessionTarget {
             [] => Err(self.unknown(name).await?),
             many => Err(SessionError::new(
                 SessionErrorCode::AmbiguousPrompt,
-                format!("`{name}` is not unique: {}", listed(many)),
+                format!("`{name}` is not unique: {}", listed(many.iter().copied())),
             )),
         }
     }
@@ -255,11 +255,14 @@ impl SessionTarget {
                 SessionErrorCode::UnknownPrompt,
                 format!("session `{id}` has no open question `{name}`"),
             )
-            .with_hint("`inspan inbox` lists the open questions"),
+            .with_hint(match self.entry.digest.prompts.is_empty() {
+                true => "`inspan inbox` lists the open questions".to_owned(),
+                false => format!("open now: {}", listed(self.entry.digest.prompts.iter())),
+            }),
         })
     }
 
-    /// The agent run of this id or node; the only one if none is named.
+    /// The agent run of this id, or of the node of this path; the only one if none is named.
     pub async fn active_run(&self, named: Option<&str>) -> Result<RunId, SessionError> {
         let active = self.active_runs().await?;
         let found = match named {
@@ -281,7 +284,10 @@ impl SessionTarget {
         mode: MessageMode,
     ) -> Result<Command, SessionError> {
         let active = self.active_runs().await?;
-        let of_node = by_name(active.iter(), name, |(_, node)| (node.as_str(), Some(node)));
+        let mut of_node = by_name(active.iter(), name, |(_, node)| (node.as_str(), Some(node)));
+        if of_node.is_empty() {
+            of_node.extend(active.iter().filter(|(_, node)| node.node() == name));
+        }
         match (of_node.as_slice(), NodeId::new(name)) {
             // It may be in its next attempt when the message comes, and then that one gets it.
             ([] | [_], Ok(node)) => Ok(Command::SendTo { node, content, mode }),
@@ -321,12 +327,12 @@ impl SessionTarget {
     }
 }
 
-fn listed(prompts: &[&Prompt]) -> String {
-    prompts.iter().map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
+fn listed<'p>(prompts: impl Iterator<Item = &'p Prompt>) -> String {
+    prompts.map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What has this id, else what is of the node of this path, else of the nodes of this id. The beginning of an id names nothing:
-/// it may be that of another node, and what is answered or ended then was never seen.
+/// What has this id, else what is of the node of this path. The beginning of an id names nothing, nor does the id of a node
+/// in a frame: both may be those of another node, and what is answered or ended then was never seen.
 fn by_name<'a, T>(
     all: impl Iterator<Item = &'a T>,
     name: &str,
@@ -335,7 +341,6 @@ fn by_name<'a, T>(
     let rank = |(id, node): (&str, Option<&NodePath>)| match node {
         _ if id == name => Some(0),
         Some(node) if node.as_str() == name || label(node) == name => Some(1),
-        Some(node) if node.node() == name => Some(2),
         _ => None,
     };
     let ranked: Vec<_> = all.filter_map(|item| Some((rank(of(item))?, item))).collect();

@@ -65,7 +65,7 @@ fn seqs(followed: &Followed) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn what_was_answered_names_no_question_and_no_run_of_a_node_whose_name_begins_so() {
+async fn what_was_answered_names_no_question_and_no_run_of_another_node() {
     let store = Arc::new(MemoryStore::new());
     let lease = create(&store, "s1").await;
     let ask = |id: &str| Event::SessionPrompt(Prompt::new(id, PromptKind::Input, "Go on?"));
@@ -78,7 +78,13 @@ async fn what_was_answered_names_no_question_and_no_run_of_a_node_whose_name_beg
     let begins = event(
         json!({ "type": "agent:start", "agentName": "b", "runId": "ab.2", "provider": "echo", "turn": 1 }),
     );
-    let events = [("a", ask("a.1")), ("a", answer), ("ab", ask("ab.1")), ("e[0]/ab", begins)];
+    let events = [
+        ("a", ask("a.1")),
+        ("a", answer),
+        ("ab", ask("ab.1")),
+        ("e[0]/a", ask("e[0]/a.1")),
+        ("e[0]/ab", begins),
+    ];
     let events: Vec<_> =
         events.into_iter().zip(2..).map(|((node, event), seq)| of_node(node, event, seq)).collect();
     append(&store, &lease, &[log("s1", 1..=1), events].concat()).await;
@@ -94,9 +100,11 @@ async fn what_was_answered_names_no_question_and_no_run_of_a_node_whose_name_beg
     let answered = "question `a.1` is already answered: no";
     assert_eq!([named("a").await, named("a.1").await], [answered, answered]);
     assert_eq!([named("ab").await, named("ab.1").await], ["ab.1", "ab.1"]);
-    assert_eq!([run("ab").await, run("e[0]/ab").await, run("ab.2").await], ["ab.2", "ab.2", "ab.2"]);
-    let none = "session `s1` has no active run `a`";
-    assert_eq!([named("ab.").await, run("a").await], ["session `s1` has no open question `ab.`", none]);
+    assert_eq!(named("e[0]/a").await, "e[0]/a.1");
+    assert_eq!([run("e[0]/ab").await, run("ab.2").await], ["ab.2", "ab.2"]);
+    let none = ["a", "ab"].map(|name| format!("session `s1` has no active run `{name}`"));
+    assert_eq!([run("a").await, run("ab").await], none);
+    assert_eq!(named("ab.").await, "session `s1` has no open question `ab.`");
 }
 
 #[tokio::test]
