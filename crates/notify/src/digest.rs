@@ -318,10 +318,10 @@ impl Sum {
         if let Some((_, spent)) = spent {
             self.spent += spent;
         }
+        self.denied += denied(&envelope.event).count() as u64;
         match (&envelope.event, task) {
-            (Event::TaskComplete { result, .. }, task) => {
+            (Event::TaskComplete { .. }, task) => {
                 self.finished += 1;
-                self.denied += denied(result).count() as u64;
                 // It failed, and then it did not.
                 task.map(|task| self.errors.remove(task));
             }

@@ -14,7 +14,7 @@ use inspan_protocol::{
 use tokio::time::Instant;
 
 use crate::error::no_turn;
-use crate::output::{TurnOutput, is_turn_id};
+use crate::output::{TurnOutput, is_turn_id, with_denials};
 use inspan_process::{Exit, Process};
 
 pub(crate) mod exit;
@@ -251,7 +251,10 @@ pub(crate) fn conclude<E: TurnEnd>(
     match end.judge(cancelled) {
         Ok(reason) => Ok(end.output(reason)),
         Err(_) if cancelled == Cancelled::Yes => Ok(end.output(StopReason::Aborted)),
-        Err(error) => Err(redacted(error, redactor)),
+        Err(error) => {
+            let denials = end.output(StopReason::Aborted).permission_denials;
+            Err(with_denials(redacted(error, redactor), &denials))
+        }
     }
 }
 

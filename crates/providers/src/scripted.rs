@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_with::skip_serializing_none;
 
 use crate::input::{self, Assistant};
-use crate::output::{PermissionDenial, TurnOutput};
+use crate::output::{PermissionDenial, TurnOutput, with_denials};
 use crate::scripted_turn::{ScriptedTurn, WaitEnd, turn_after, words};
 
 /// The provider's type.
@@ -300,7 +300,8 @@ impl Play {
                 let message = if message.is_empty() { "the script says so" } else { message };
                 let wait = retry_after_ms.map(Duration::from_millis);
                 let error = AgentError::new(*code, message).with_retry_after(wait);
-                return Err(AgentError { resets_at: *resets_at, ..error });
+                let error = AgentError { resets_at: *resets_at, ..error };
+                return Err(with_denials(error, &self.output.permission_denials));
             }
             Step::Hang => {
                 self.playback.hang().await?;

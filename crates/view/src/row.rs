@@ -380,10 +380,9 @@ pub fn warning(event: &Event) -> Option<&str> {
 /// The names of the events that can warn.
 pub const WARNING_EVENTS: [&str; 2] = ["agent:warning", "log"];
 
-/// The tool calls that an agent was denied, from its output.
-pub fn denied(result: &Value) -> impl Iterator<Item = String> {
-    let denials = result.get("permissionDenials").and_then(Value::as_array).into_iter().flatten();
-    denials.filter_map(|denial| {
+/// The tool calls that were denied to the agent whose attempt an event ends.
+pub fn denied(event: &Event) -> impl Iterator<Item = String> {
+    event.denials().iter().filter_map(|denial| {
         Some(call(denial.get("toolName")?.as_str()?, denial.get("toolInput").unwrap_or(&Value::Null)))
     })
 }

@@ -110,14 +110,12 @@ impl PlainLog {
             self.asked_lines(envelope, state, question, &mut lines);
         }
         // What an agent was not allowed to do is shown, whatever its node's result is.
-        if let Event::TaskComplete { result, .. } = &envelope.event {
-            for call in denied(result) {
-                lines.push(
-                    head(envelope, state, Tone::Warning, "⚠")
-                        .with(Tone::Warning, "denied: ")
-                        .with(Tone::Plain, &call),
-                );
-            }
+        for call in denied(&envelope.event) {
+            lines.push(
+                head(envelope, state, Tone::Warning, "⚠")
+                    .with(Tone::Warning, "denied: ")
+                    .with(Tone::Plain, &call),
+            );
         }
         lines
     }

@@ -21,7 +21,7 @@ use serde_json::{Map, json};
 use crate::{
     api_agents::{server, written},
     processes::{signal, until},
-    program::{Ran, program, ran},
+    program::{Ran, flow_folder, inspan, program, ran},
 };
 
 const PLANTED: &str = "planted-herd-token-0123456789";
@@ -105,6 +105,39 @@ fn what_nobody_allows_is_denied_and_reported() {
     assert!(digest.contains("1 node finished, 1 tool call was denied"), "{digest}");
     assert!(!folder.path().join("herd.log").exists());
     until("no process of the server is left", || running_servers(folder.path()).is_empty());
+}
+
+#[test]
+fn what_was_denied_to_an_agent_that_failed_or_was_replaced_is_told_too() {
+    let call = "{ tool: { name: Bash, input: { command: rm }, result: r, ask: true } }";
+    let flow = format!(
+        "flow:
+  name: denied
+  policy: {{ failFast: false }}
+  agents:
+    cheap: {{ type: scripted.agent, options: {{ turns: [[{call}, {{ text: 'no' }}]] }} }}
+    strong: {{ type: scripted.agent, options: {{ turns: [[{{ text: 'yes' }}]] }} }}
+    broken: {{ type: scripted.agent, options: {{ turns: [[{call}, {{ error: {{ code: PROCESS, message: lost }} }}]] }} }}
+nodes:
+  - {{ id: answers, agent: cheap, input: {{ prompt: x }}, fallback: [{{ agent: strong, when: answers.text == 'no' }}] }}
+  - {{ id: breaks, agent: broken, input: {{ prompt: x }}, fallback: [{{ agent: strong }}] }}
+  - {{ id: fails, agent: broken, input: {{ prompt: x }} }}
+"
+    );
+    let folder = flow_folder(&flow);
+    let here = folder.path();
+    let told = |arguments: &[&str]| {
+        let said = inspan(here, arguments);
+        (said.stdout + &said.stderr).matches("denied").count()
+    };
+    // The line of each agent, and those of the summary.
+    assert_eq!(told(&["run", "--no-input", "--session-id", "s"]), 6);
+    assert_eq!(told(&["show", "s"]), 3);
+    for node in ["answers", "breaks", "fails"] {
+        assert_eq!(told(&["why", "s", node]), 1, "{node}");
+    }
+    let digest = inspan(here, &["digest"]).stdout;
+    assert!(digest.contains("3 tool calls were denied"), "{digest}");
 }
 
 #[test]

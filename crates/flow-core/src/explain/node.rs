@@ -104,10 +104,10 @@ impl Walk<'_> {
         }
         let seq = envelope.seq;
         let attempt = self.node(task).attempt;
+        let denied = denied(&envelope.event);
         match &envelope.event {
             Event::TaskComplete { duration_ms, result, .. } => {
                 let took = length(std::time::Duration::from_millis(*duration_ms));
-                let denied = denied(result).map(|denied| format!("; {denied}")).unwrap_or_default();
                 let failed = self.failed_items(task, result).unwrap_or_default();
                 let text = format!("attempt {attempt} completed in {took}{denied}{failed}");
                 self.say_of(task, seq, StatementKind::Completed, text);
@@ -118,7 +118,7 @@ impl Walk<'_> {
                 } else {
                     format!("{}; {}", self.not_tried_again(task, error), self.consequence(task, seq))
                 };
-                let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
+                let text = format!("attempt {attempt} failed: {}{denied}; {next}", in_short(error));
                 self.say_of(task, seq, StatementKind::Failed, text);
             }
             Event::FrameFailed { index, error, .. } => {
@@ -130,7 +130,7 @@ impl Walk<'_> {
             }
             Event::TaskAgent { agent, reason, after, error, .. } => {
                 let text = self.agent_chosen(agent, *reason, after.as_deref(), error.as_ref(), attempt);
-                self.say_of(task, seq, StatementKind::Agent, text);
+                self.say_of(task, seq, StatementKind::Agent, text + &denied);
             }
             Event::LimitWait { provider, until } => {
                 let text = format!(

@@ -219,20 +219,19 @@ pub(super) fn question(prompt: &str, kind: PromptKind, detail: Option<&Value>) -
     format!("allow {tool}{input}?{says}")
 }
 
-/// Which calls of an agent were denied, by its output.
-pub(super) fn denied(output: &Value) -> Option<String> {
-    let denials = output.get("permissionDenials")?.as_array()?;
+/// Which calls were denied to the agent whose attempt an event ends, after what else is said of that.
+pub(super) fn denied(event: &Event) -> String {
+    let denials = event.denials().iter();
     let calls: Vec<String> = denials
-        .iter()
         .filter_map(|denial| {
             let input = denial.get("toolInput").map(|input| format!(" {}", short(input)));
             Some(format!("{}{}", denial.get("toolName")?.as_str()?, input.unwrap_or_default()))
         })
         .collect();
     match calls.len() {
-        0 => None,
-        1 => Some(format!("1 tool call was denied: {}", calls[0])),
-        many => Some(format!("{many} tool calls were denied: {}", calls.join("; "))),
+        0 => String::new(),
+        1 => format!("; 1 tool call was denied: {}", calls[0]),
+        many => format!("; {many} tool calls were denied: {}", calls.join("; ")),
     }
 }
 

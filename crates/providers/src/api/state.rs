@@ -84,6 +84,11 @@ impl TurnState {
         self.denials.push(denial);
     }
 
+    /// The calls that were denied.
+    pub(crate) fn denials(&self) -> &[PermissionDenial] {
+        &self.denials
+    }
+
     /// All calls have results: from here on a failure removes none of these messages.
     pub(crate) fn commit(&mut self) {
         self.committed = self.messages.len();

@@ -28,8 +28,7 @@ use super::{Api, History, HistoryOwner, Prepared, Verdict};
 use crate::conversation::{Conversation, ConversationStore, EarlierSettings, Held, not_stored};
 use crate::error::TurnCount;
 use crate::input::stall;
-use crate::output::TurnOutput;
-use crate::output::context_use;
+use crate::output::{TurnOutput, context_use, with_denials};
 use crate::tools::{StopSignal, ToolResult, ToolUpdate, Toolbox};
 use inspan_transport::Close;
 use inspan_transport::{Broken, Clocks, Http, Request};
@@ -351,7 +350,10 @@ impl<A: Api> ApiTurn<A> {
                 duration_ms: millis_since(self.clocks.began),
                 ..output
             })),
-            Err(error) => Err(error.with("sessionId", session.as_str())),
+            Err(error) => {
+                let error = error.with("sessionId", session.as_str());
+                Err(with_denials(error, self.history.state().denials()))
+            }
         })
     }
 

@@ -24,7 +24,7 @@ use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
 use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
 use crate::error::TurnCount;
-use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
+use crate::output::{PermissionDenial, TurnOutput, is_turn_id, with_denials};
 
 /// How long an interrupted turn may take to end by itself.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
@@ -281,7 +281,9 @@ impl<A: Agent> ProgramTurn<A> {
 
     async fn act(&mut self, item: QueueItem<A>, session: &mut Session<A>) -> Option<StreamItem> {
         let decoded = match item {
-            QueueItem::Last(item) => return Some(item),
+            QueueItem::Last(item) => {
+                return Some(item.map_err(|error| with_denials(error, &self.denials)));
+            }
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
             QueueItem::PriceUnknown => return Some(Ok(ProviderItem::Event(self.count.cut()))),
             QueueItem::Decoded(decoded) => decoded,

@@ -320,12 +320,12 @@ fn concerns_no_node(event: &Event) -> bool {
 }
 
 fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration) {
+    row.denied.extend(denied(event));
     match event {
         Event::TaskStart { .. } => {
             row.output.clear();
             row.leave_agent();
         }
-        Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
         Event::TaskInterrupted { .. } => row.interrupted += 1,
         Event::TaskAgent { agent, .. } => row.by = Some(clean(agent)),
         Event::ExecOutput { text, .. } => row.append_output(text),
