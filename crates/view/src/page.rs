@@ -14,7 +14,7 @@ use std::{
 };
 
 use inspan_flow_core::{BodyIx, EdgeIx, EdgeOn, Graph, SessionFacts, SessionRecord};
-use inspan_protocol::{Envelope, NodePath, NodeStatus, Prompt};
+use inspan_protocol::{Envelope, NodePath, NodeStatus, Prompt, PromptKind};
 use inspan_store::{Liveness, SessionEntry};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub use patch::{FrameNodes, PagePatch};
 use crate::{
     Commands, FrameRow, NodeRow, Permission, SessionView,
     entry::{self, DisplayStatus},
-    look,
+    label, look,
     spent::SpendingTotal,
 };
 
@@ -270,6 +270,15 @@ pub fn at_rest(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
         (NodeStatus::Running, DisplayStatus::Paused) => NodeStatus::Paused,
         (status, _) => status,
     }
+}
+
+/// Whether a node asks a person itself, and so waits also where no process runs the session: by the open questions, and the
+/// path of the node with or without its pass.
+pub fn asks_itself(open: &[Prompt], node: &str) -> bool {
+    let is_of_node = |path: &NodePath| path.as_str() == node || label(path) == node;
+    open.iter()
+        .filter(|prompt| prompt.kind == PromptKind::Input)
+        .any(|prompt| prompt.task.as_ref().is_some_and(is_of_node))
 }
 
 /// An open question with what it takes to answer it, or to resume the session once its time is up.

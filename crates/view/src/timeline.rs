@@ -6,12 +6,14 @@ mod gaps;
 
 use std::collections::HashMap;
 
-use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, PromptId, PromptKind, RunId, Timestamp};
+use inspan_protocol::{
+    Envelope, Event, NodePath, NodeStatus, Prompt, PromptId, PromptKind, RunId, Timestamp,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::chain::Chain;
-use crate::{DisplayStatus, at_rest, label};
+use crate::{DisplayStatus, asks_itself, at_rest, label};
 
 /// When everything happened.
 #[serde_with::skip_serializing_none]
@@ -400,12 +402,14 @@ impl TimelineFold {
 }
 
 impl Timeline {
-    /// What runs by the events does not in a session with this status: it ended with the newest one.
+    /// What runs by the events does not in a session with this status, unless it waits for one of the open questions: it
+    /// ended with the newest one.
     #[must_use]
-    pub fn at_rest(mut self, session: DisplayStatus) -> Self {
+    pub fn at_rest(mut self, session: DisplayStatus, open: &[Prompt]) -> Self {
         if let Some(ended) = self.to.filter(|_| at_rest(NodeStatus::Running, session) != NodeStatus::Running)
         {
-            let bars = self.rows.iter_mut().flat_map(|row| &mut row.bars);
+            let rows = self.rows.iter_mut().filter(|row| !asks_itself(open, &row.path));
+            let bars = rows.flat_map(|row| &mut row.bars);
             bars.filter(|bar| bar.to.is_none()).for_each(|bar| bar.end(BarStatus::Interrupted, ended));
         }
         self
@@ -545,13 +549,17 @@ mod tests {
             (3, "b", start("b", "b")),
         ]);
         let bar = |session| {
-            let bar = &fold(&log).timeline("", 100).at_rest(session).rows[0].bars[0];
+            let bar = &fold(&log).timeline("", 100).at_rest(session, &[]).rows[0].bars[0];
             (bar.status, bar.to)
         };
         assert_eq!(bar(DisplayStatus::Running), (BarStatus::Running, None));
         let cut = (BarStatus::Interrupted, Some(log[2].timestamp));
         let statuses = [DisplayStatus::Interrupted, DisplayStatus::Continued, DisplayStatus::Paused];
         assert_eq!(statuses.map(bar), [cut; 3]);
+        let asked = Prompt { task: Some("a".into()), ..Prompt::new("a.1", PromptKind::Input, "Go on?") };
+        let timeline = fold(&log).timeline("", 100).at_rest(DisplayStatus::Interrupted, &[asked]);
+        let bars = timeline.rows.iter().map(|row| row.bars[0].status);
+        assert_eq!(bars.collect::<Vec<_>>(), [BarStatus::Running, BarStatus::Interrupted]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_flow::{Forecast, NotRun, Run, forecast};
-use inspan_protocol::{Envelope, NodePath, Redactor};
+use inspan_protocol::{Envelope, NodePath, Prompt, Redactor};
 use inspan_sessions::{SessionError, history};
 use inspan_view::{
     Cost, CostFold, DisplayStatus, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline,
@@ -119,17 +119,18 @@ impl Watch {
         most: usize,
     ) -> Result<Timeline, SessionError> {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
-        let status = self.status_at(until);
-        let read = |fold: &TimelineFold| fold.timeline(within, most).at_rest(status);
+        let (status, open) = self.status_at(until);
+        let read = |fold: &TimelineFold| fold.timeline(within, most).at_rest(status, &open);
         self.folded(&self.derived.timeline, until, TimelineFold::apply, read).await
     }
 
-    /// The status of the session at an event. A process ran it while events followed.
-    fn status_at(&self, seq: u64) -> DisplayStatus {
+    /// The status of the session at an event, and its open questions now. A process ran it while events followed.
+    fn status_at(&self, seq: u64) -> (DisplayStatus, Vec<Prompt>) {
         let now = self.lock();
+        let entry = now.fold.entry(&now.session);
         match seq < now.fold.seq() {
-            true => DisplayStatus::Running,
-            false => DisplayStatus::of(&now.fold.entry(&now.session)),
+            true => (DisplayStatus::Running, Vec::new()),
+            false => (DisplayStatus::of(&entry), entry.digest.prompts),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_flow::Select;
+use inspan_flow::{Select, SessionEntry};
 use inspan_protocol::{AgentError, Envelope, Event, NodePath, NodeStatus, OutputStream, PathPart};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,7 +14,9 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Line, Tone, at_rest, format, look, safe, safe::clean, warning};
+use inspan_view::{
+    DisplayStatus, Line, Tone, asks_itself, at_rest, format, look, safe, safe::clean, warning,
+};
 
 /// One attempt of a node.
 #[derive(Debug, Default, Serialize)]
@@ -78,7 +80,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         log.iter().for_each(|envelope| attempts.apply(envelope));
         Ok((entry, id, attempts.all))
     })?;
-    rest(&mut attempts, DisplayStatus::of(&entry));
+    rest(&mut attempts, &entry);
     match invocation.form {
         OutputForm::Json => {
             invocation.json(&json!({ "sessionId": entry.session, "node": id, "attempts": attempts }));
@@ -92,15 +94,13 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
 }
 
 /// What runs by the log does not in a session with this status.
-fn rest(attempts: &mut [Attempt], session: DisplayStatus) {
-    let status = match session {
-        DisplayStatus::Waiting => NodeStatus::Waiting,
-        _ => at_rest(NodeStatus::Running, session),
-    };
-    attempts
-        .iter_mut()
-        .filter(|attempt| attempt.status == "running")
-        .for_each(|open| open.status = look::word(status));
+fn rest(attempts: &mut [Attempt], session: &SessionEntry) {
+    let shown = DisplayStatus::of(session);
+    for open in attempts.iter_mut().filter(|attempt| attempt.status == "running") {
+        let waits = shown == DisplayStatus::Waiting || asks_itself(&session.digest.prompts, &open.path);
+        let status = if waits { NodeStatus::Waiting } else { at_rest(NodeStatus::Running, shown) };
+        open.status = look::word(status);
+    }
 }
 
 /// The attempts of the nodes that were asked for, as events tell them.
