@@ -33,8 +33,7 @@ impl Work<'_> {
         PossibleAgents { first, later }
     }
 
-    /// What one run of an agent's node costs: at most what the most expensive of those costs that may work first, and all that
-    /// may take over. If one of the former has never worked on the node, earlier runs do not say what is to be expected.
+    /// What one run of an agent's node costs: at most what the most expensive way through its agents does. If one of the former has never worked on the node, earlier runs do not say what is to be expected.
     pub(super) fn cost(&self, node: &Node, place: &str, agents: &PossibleAgents) -> Estimate {
         let (based_on, runs) = self.samples(node, place, &agents.all());
         let all = price(&runs);
@@ -46,9 +45,12 @@ impl Work<'_> {
             (based_on == Basis::Node, price(&runs))
         };
         let first: Vec<(bool, Estimate)> = agents.first.iter().map(one).collect();
-        let later: Estimate = agents.later.iter().map(|agent| one(agent).1).sum();
-        let dearest = first.iter().try_fold(0.0, |most, (_, cost)| Some(cost.high?.max(most)));
-        let most = dearest.zip(later.high).map(|(first, later): (f64, f64)| first + later);
+        let dearest = first.iter().try_fold(0.0, |most: f64, (_, cost)| Some(cost.high?.max(most)));
+        // What an agent cost that took over on this node has the cost of those before it.
+        let most = agents.later.iter().map(one).fold(dearest, |most, (has_worked, cost)| {
+            let (most, high) = (most?, cost.high?);
+            Some(if has_worked { high.max(most) } else { high + most })
+        });
         let expected = match &first[..] {
             [(_, only)] if based_on != Basis::Node => only.expected,
             [_] => all.expected,

@@ -383,8 +383,9 @@ nodes:
     assert_eq!(forecast("cheap", &[cheap.clone(), dear.clone()]), ([&[one], &rest[..]].concat(), true));
     assert_eq!(forecast("dear", &[cheap.clone(), dear]), ([&[fifty], &rest[..]].concat(), true));
     // Both have worked on it.
-    let both = log(&[("chosen", "large", 50.0)]);
-    assert_eq!(forecast("cheap", &[cheap, both]).0[1], estimate(1.0, 25.5, 50.0));
+    let both = log(&[("chosen", "large", 50.0), ("helped", "large", 51.0)]);
+    let costs = forecast("cheap", &[cheap, both]).0;
+    assert_eq!(costs[1..], [estimate(1.0, 25.5, 50.0), estimate(1.0, 26.0, 51.0)]);
 }
 
 #[test]
