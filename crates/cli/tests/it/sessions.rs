@@ -202,6 +202,10 @@ edges:
         let why = "tapes has the recordings of an earlier session; nothing was started";
         assert!(refused.1.contains(why) && refused.1.contains("name another folder"), "{}", refused.1);
     }
+    // Other files are no recordings.
+    fs::create_dir(folder.path().join("project")).unwrap();
+    fs::write(folder.path().join("project/package.json"), r#"{ "version": "1.0.0" }"#).unwrap();
+    assert_eq!(run(&["run", "flow.yaml", "--record", "project", "--no-input"]).0, Some(0));
     fs::write(folder.path().join("file"), "").unwrap();
     let refused = run(&["run", "flow.yaml", "--record", "file"]);
     assert!(refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is no folder"));

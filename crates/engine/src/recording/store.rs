@@ -200,6 +200,12 @@ pub(super) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Whether a file is a recording, of any version.
+pub(super) fn is_recording(path: &Path) -> bool {
+    let value = fs::read(path).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    value.is_some_and(|value| value["version"].is_u64())
+}
+
 fn read(path: &Path) -> Result<(String, Recording), RecordingError> {
     let text =
         fs::read_to_string(path).map_err(|source| RecordingError::Io { path: path.to_owned(), source })?;

@@ -78,7 +78,8 @@ impl SessionSettings {
                     "{} has the recordings of an earlier session; nothing was started",
                     dir.display()
                 );
-                Err(Failure::usage(message).with_hint("name another folder, or remove this one"))
+                Err(Failure::usage(message)
+                    .with_hint("name another folder, or remove the recordings from this one"))
             }
             Some(dir) => {
                 let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
