@@ -43,6 +43,11 @@ impl Promised<'_> {
 
     fn report(&self, error: &ValidationError<'_>, holds_bound: bool, sink: &mut Sink) {
         let path = error.instance_path().as_str();
+        // A template may decide whether this part of the schema holds.
+        let depends = |word: &str| ["then", "else", "dependentSchemas"].contains(&word);
+        if holds_bound && error.schema_path().as_str().split('/').any(depends) {
+            return;
+        }
         let parts: Vec<_> = pointer_parts(path).collect();
         let name = parts.last().map_or_else(|| self.key.last().to_owned(), |last| last.to_string());
         let at = self.yaml.at(path);

@@ -272,4 +272,12 @@ nodes:
     );
     let missing = promised("{ verdict: pass }", right);
     assert_eq!(missing, ["[missing-key]: `outputs` has no `score`, which `outputSchema` requires"]);
+    // Which part of the schema holds is known when the template is.
+    let depends = "
+name: f
+outputs: { score: '{{ a.exitCode }}' }
+outputSchema: { if: { properties: { score: { type: string } } }, then: { required: [why] } }
+nodes: [{ id: a, type: exec, input: { argv: [ls] } }]
+";
+    assert_eq!(found(depends), [""; 0]);
 }
