@@ -22,6 +22,10 @@ mod part;
 mod plan;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if invocation.cwd.is_none() {
+        return Err(Failure::usage("the folder in which `inspan` was called does not exist any more")
+            .with_hint("`cd` into the folder in which the nodes are to work"));
+    }
     let (file, mode) = (flow::file(&args.file), &args.mode);
     let mut settings = settings(args, &file, invocation);
     let calls = settings.new_calls(&file, invocation.terminal.progress)?;

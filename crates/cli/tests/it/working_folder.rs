@@ -111,6 +111,23 @@ fn a_relative_home_or_store_is_one_of_the_folder_that_the_program_began_in() {
     assert_eq!(run.json()["outputs"]["a"]["stdout"], json!("~/own/file.artifacts/s\n"));
 }
 
+#[test]
+fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
+    let flow = "flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [pwd] } }]\n";
+    let folder = flow_folder(flow);
+    // A worktree that was removed while a shell is in it.
+    let gone = "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" run ../flow.yaml --no-store";
+    let mut shell = program(folder.path(), &[]);
+    let inspan = shell.get_program().to_owned();
+    let mut call = std::process::Command::new("sh");
+    call.args(["-c".as_ref(), gone.as_ref(), inspan.as_os_str()]).current_dir(folder.path());
+    let said = ran(folder.path(), &mut call).expect(2);
+    assert!(said.stderr.contains("does not exist any more"), "{}", said.stderr);
+    // A node of a session.
+    let said = ran(folder.path(), shell.args(["run", "--detach"]).env("INSPAN_SESSION", "s")).expect(2);
+    assert!(said.stderr.contains("not possible within session `s`"), "{}", said.stderr);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn names_that_are_no_text_are_used_or_refused_as_such() {

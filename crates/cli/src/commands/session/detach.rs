@@ -64,6 +64,15 @@ fn begin(
         )
         .with_hint("name a file: `--events FILE`"));
     }
+    // Nothing that a node starts outlives it, so the new process would be killed at once.
+    if let Some(around) = invocation.env.get("INSPAN_SESSION") {
+        let what = format!(
+            "`--detach` is not possible within session `{around}`: what a node starts ends with the node"
+        );
+        return Err(
+            Failure::usage(what).with_hint("leave `--detach` out: the node waits for the session then")
+        );
+    }
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         Failure::new(Exit::Failed, format!("failed to {what} the background process: {error}"))
     };
