@@ -32,6 +32,15 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
             let message = format!("session `{}` has never run `{place}`", kept.record.session);
             return Err(Failure::usage(message).with_hint(node_list(&kept)));
         }
+        let only = &kept.graph.only;
+        let is_asked_for =
+            |asked: &NodePath| place.place().is_within(asked) || asked.is_within(&place.place());
+        if !only.is_empty() && !only.iter().any(is_asked_for) {
+            let session = &kept.record.session;
+            let message = format!("session `{session}` is one of `run --only`, and does not run `{place}`");
+            let hint = format!("`inspan run FILE --from {place}` runs it and all after it");
+            return Err(Failure::usage(message).with_hint(hint));
+        }
         reusable.run_again(place.clone());
     }
     let mut again = at.into_iter();
@@ -39,8 +48,9 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let id = args.session_id.as_deref().map(SessionId::from);
     let graph = Arc::clone(&kept.graph);
     let again = Continuation { graph, input, reusable, id, parent };
+    let plan = again.plan(&kept)?;
     if args.plan {
-        show(&again.plan(&kept), &kept, invocation);
+        show(&plan, &kept, invocation);
         return Ok(Exit::Success);
     }
     kept.anew(again, &args.mode, invocation)

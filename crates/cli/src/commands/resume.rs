@@ -156,7 +156,7 @@ fn anew(
     let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
     let input = kept.input_again(&graph, given, &args.input)?;
     let again = Continuation { graph, input, reusable, id, parent };
-    let plan = again.plan(&kept);
+    let plan = again.plan(&kept)?;
     if args.plan {
         show(&with_stored_answers(plan, &answers, |node| node.before.as_ref()), &kept, invocation);
         return Ok(Exit::Success);
@@ -566,11 +566,12 @@ pub(super) fn with_stored_answers(
 
 impl Continuation {
     /// What the new session would do.
-    pub(super) fn plan(&self, kept: &StoredSession) -> Plan {
+    pub(super) fn plan(&self, kept: &StoredSession) -> Result<Plan, Failure> {
         let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
         let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
         let plan = run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now());
-        plan.with_dropped(&self.reusable, &kept.graph, &self.graph)
+        plan::check_only(&plan, &self.graph, kept)?;
+        Ok(plan.with_dropped(&self.reusable, &kept.graph, &self.graph))
     }
 }
 

@@ -477,6 +477,17 @@ nodes:
     let shown = parsed(&inspan(folder, &["show", "only", "--json"]).stdout);
     let status = |node: &str| shown["nodes"][node]["status"].clone();
     assert_eq!(["plan", "ok", "open"].map(status), ["reused", "complete", "skipped"].map(|word| json!(word)));
+    // What continues it runs no other node either, and says so.
+    let refused = |arguments: &[&str], why: &str| {
+        let said = inspan(folder, arguments);
+        assert_eq!((said.code, runs(folder).as_str()), (Some(2), ""), "{}", said.stderr);
+        assert!(said.stderr.contains(why), "{}", said.stderr);
+    };
+    refused(&["fork", "only", "--at", "open"], "is one of `run --only`, and does not run `open`");
+    fs::write(folder.join("flow.yaml"), flow.replace("echo plan", "echo new")).unwrap();
+    let why =
+        "`ok` needs the output of `plan`, which cannot be reused of session `only`: its input has changed";
+    refused(&["resume", "only", "--edited"], why);
 }
 
 #[test]
