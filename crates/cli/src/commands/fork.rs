@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inspan_flow::{Parent, ParentKind};
 use inspan_protocol::{NodePath, SessionId};
-use inspan_sessions::SessionErrorCode;
+use inspan_sessions::{ForkPoint, SessionErrorCode};
 
 use super::{
     flow,
@@ -14,7 +14,7 @@ use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mut kept = StoredSession::open(&args.session, invocation)?;
-    let (at, until) = Point::read_all(&kept, &args.at)?;
+    let (at, until) = read_all(&kept, &args.at)?;
     // What was answered later does not count for a fork of an earlier point.
     if !args.plan && until.is_none() {
         kept = kept.with_answers(invocation)?;
@@ -61,50 +61,40 @@ fn node_list(kept: &StoredSession) -> String {
     format!("`inspan show {}` lists the nodes", kept.record.session)
 }
 
-/// Where a fork begins.
-enum Point {
-    /// After this event: what was finished by then is reused.
-    Event(u64),
-    /// At this place: all is reused that does not depend on it.
-    Node(NodePath),
+/// The nodes at which a fork begins, or the event after which it does.
+fn read_all(kept: &StoredSession, at: &[String]) -> Result<(Vec<NodePath>, Option<u64>), Failure> {
+    let (mut nodes, mut event) = (Vec::new(), None);
+    for at in at {
+        match read(kept, at)? {
+            ForkPoint::Event(seq) => event = Some(seq),
+            ForkPoint::Node(place) => nodes.push(place),
+        }
+    }
+    if event.is_some() && at.len() > 1 {
+        return Err(Failure::usage("an event number is the only `--at`: several are nodes"));
+    }
+    Ok((nodes, event))
 }
 
-impl Point {
-    /// The nodes at which it begins, or the event after which it does.
-    fn read_all(kept: &StoredSession, at: &[String]) -> Result<(Vec<NodePath>, Option<u64>), Failure> {
-        let (mut nodes, mut event) = (Vec::new(), None);
-        for at in at {
-            match Self::read(kept, at)? {
-                Self::Event(seq) => event = Some(seq),
-                Self::Node(place) => nodes.push(place),
-            }
+fn read(kept: &StoredSession, at: &str) -> Result<ForkPoint, Failure> {
+    if let Ok(seq) = at.parse::<u64>() {
+        if seq == 0 || seq > kept.last_seq {
+            return Err(Failure::usage(format!(
+                "session `{}` has the events 1 to {}, and no event {seq}",
+                kept.record.session, kept.last_seq
+            )));
         }
-        if event.is_some() && at.len() > 1 {
-            return Err(Failure::usage("an event number is the only `--at`: several are nodes"));
-        }
-        Ok((nodes, event))
+        return Ok(ForkPoint::Event(seq));
     }
-
-    fn read(kept: &StoredSession, at: &str) -> Result<Self, Failure> {
-        if let Ok(seq) = at.parse::<u64>() {
-            if seq == 0 || seq > kept.last_seq {
-                return Err(Failure::usage(format!(
-                    "session `{}` has the events 1 to {}, and no event {seq}",
-                    kept.record.session, kept.last_seq
-                )));
-            }
-            return Ok(Self::Event(seq));
-        }
-        let typed = NodePath::new(at);
-        // Passes count from 1, and the first is not written: `plan#1` is `plan`.
-        let is_whole = typed.parts().filter(|part| part.pass > 0).count() == at.split('/').count();
-        let path = typed.with_pass(typed.pass());
-        let found = is_whole.then(|| kept.graph.find_place(&path.place()));
-        let message = match found {
-            Some(Ok(_)) => return Ok(Self::Node(path)),
-            Some(Err(error)) => format!("`{at}` is neither a node of the flow nor an event number: {error}"),
-            None => format!("`{at}` is neither a node of the flow nor an event number"),
-        };
-        Err(Failure::usage(message).with_code(SessionErrorCode::UnknownNode).with_hint(node_list(kept)))
-    }
+    let typed = NodePath::new(at);
+    // Passes count from 1, and the first is not written: `plan#1` is `plan`.
+    let is_whole = typed.parts().filter(|part| part.pass > 0).count() == at.split('/').count();
+    let path = typed.with_pass(typed.pass());
+    let found = is_whole.then(|| kept.graph.find_place(&path.place()));
+    let message = match found {
+        Some(Ok(_)) => return Ok(ForkPoint::Node(path)),
+        Some(Err(error)) => format!("`{at}` is neither a node of the flow nor an event number: {error}"),
+        None => format!("`{at}` is neither a node of the flow nor an event number"),
+    };
+    Err(Failure::usage(message).with_code(SessionErrorCode::UnknownNode).with_hint(node_list(kept)))
 }
