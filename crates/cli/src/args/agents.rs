@@ -2,7 +2,10 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{
+    Args, ValueHint,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use inspan_protocol::ThinkingLevel;
 
 use super::{InputValue, values};
@@ -47,8 +50,8 @@ pub(crate) struct AgentOptionArgs {
     #[arg(long, short, value_name = "NAME", help_heading = "Agent")]
     pub(crate) model: Option<String>,
     /// How much the model thinks
-    #[arg(long, value_name = "LEVEL", help_heading = "Agent")]
-    pub(crate) thinking: Option<Thinking>,
+    #[arg(long, value_name = "LEVEL", value_parser = thinking(), help_heading = "Agent")]
+    pub(crate) thinking: Option<ThinkingLevel>,
     /// System prompt
     #[arg(long, value_name = "TEXT", help_heading = "Agent")]
     pub(crate) system_prompt: Option<String>,
@@ -82,27 +85,9 @@ pub(crate) struct AgentOptionArgs {
 }
 
 /// How much a model may think.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Thinking {
-    Off,
-    Minimal,
-    Low,
-    Medium,
-    High,
-    Xhigh,
-}
-
-impl From<Thinking> for ThinkingLevel {
-    fn from(thinking: Thinking) -> Self {
-        match thinking {
-            Thinking::Off => Self::Off,
-            Thinking::Minimal => Self::Minimal,
-            Thinking::Low => Self::Low,
-            Thinking::Medium => Self::Medium,
-            Thinking::High => Self::High,
-            Thinking::Xhigh => Self::Xhigh,
-        }
-    }
+fn thinking() -> impl TypedValueParser<Value = ThinkingLevel> {
+    PossibleValuesParser::new(["off", "minimal", "low", "medium", "high", "xhigh"])
+        .try_map(|level| serde_json::from_value(level.into()))
 }
 
 #[derive(Debug, Args)]

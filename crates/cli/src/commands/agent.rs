@@ -141,7 +141,7 @@ pub(super) fn options(
         options = options.model(model);
     }
     if let Some(thinking) = how.thinking {
-        options = options.thinking(thinking.into());
+        options = options.thinking(thinking);
     }
     if let Some(system_prompt) = &how.system_prompt {
         options = options.system_prompt(system_prompt);
