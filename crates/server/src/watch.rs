@@ -30,7 +30,6 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-pub(crate) use self::ticks::Viewed;
 use self::ticks::{Tick, WatchEnd};
 use self::{derived::Derived, past::Past};
 

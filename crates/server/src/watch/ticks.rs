@@ -28,14 +28,6 @@ pub(super) enum WatchEnd {
     Failed(SessionError),
 }
 
-/// What a viewer has next.
-pub(crate) enum Viewed {
-    /// A message for it.
-    Message(Text),
-    /// Nothing more comes: the session has ended, or another continues it.
-    Over,
-}
-
 /// One viewer of a session.
 pub(crate) struct Viewer {
     watch: Arc<Watch>,
@@ -98,8 +90,8 @@ impl Watch {
 }
 
 impl Viewer {
-    /// What comes next. An error is the last.
-    pub(crate) async fn next(&mut self) -> Result<Viewed, SessionError> {
+    /// The next message; none once the session has ended, or another continues it. An error is the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Text>, SessionError> {
         while !self.is_over {
             match self.ticks.recv().await {
                 Ok(tick) => match &tick.end {
@@ -110,7 +102,7 @@ impl Viewer {
                     }
                     None => {
                         if let Some(text) = self.text(&tick) {
-                            return Ok(Viewed::Message(text));
+                            return Ok(Some(text));
                         }
                     }
                 },
@@ -118,12 +110,12 @@ impl Viewer {
                     let watch = Arc::clone(&self.watch);
                     let (viewer, state) = watch.viewer(&self.named, self.open.clone());
                     *self = viewer;
-                    return Ok(Viewed::Message(state));
+                    return Ok(Some(state));
                 }
                 Err(RecvError::Closed) => self.is_over = true,
             }
         }
-        Ok(Viewed::Over)
+        Ok(None)
     }
 
     /// What this viewer is sent of a tick, if anything.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Wish, tab::Out};
-use crate::{App, api::session, problem::Problem, watch::Viewed};
+use crate::{App, api::session, problem::Problem};
 
 /// A viewer that is this many events behind after a slow message gets the place from which to read.
 const BEHIND: u64 = 5_000;
@@ -67,8 +67,8 @@ async fn follow_state(
             return Ok(FeedEnd::Tab);
         }
         message = match viewer.next().await? {
-            Viewed::Message(message) => message,
-            Viewed::Over => return Ok(FeedEnd::Session),
+            Some(message) => message,
+            None => return Ok(FeedEnd::Session),
         };
     }
 }
