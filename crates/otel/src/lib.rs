@@ -17,4 +17,4 @@ pub use fold::{Trace, TraceSettings, Vendor};
 pub use live::{LiveExport, LiveLimits};
 pub use names::GENAI_CONVENTIONS;
 pub use settings::{Content, ExportSettings, SettingsError};
-pub use span::{Attribute, Attributes, Link, Span, SpanEvent, SpanKind, SpanStatus};
+pub use span::{Attributes, Link, Span, SpanEvent, SpanKind, SpanStatus};

@@ -2,6 +2,7 @@
 
 use inspan_protocol::{SpanId, Timestamp, TraceId};
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 /// The most characters of one text; of content more may be sent, see [`MOST_CONTENT`].
 const MOST_TEXT: usize = 1024;
@@ -105,41 +106,25 @@ pub struct Link {
     pub attributes: Attributes,
 }
 
-/// Attributes in the order in which they were set.
+/// Attributes in the order in which they were set: texts, numbers, flags and lists of texts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Attributes(Vec<(&'static str, Attribute)>);
-
-/// The value of an attribute.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Attribute {
-    /// A text.
-    Text(String),
-    /// A whole number.
-    Int(i64),
-    /// A number.
-    Float(f64),
-    /// Yes or no.
-    Flag(bool),
-    /// A list of texts.
-    Texts(Vec<String>),
-}
+pub struct Attributes(Vec<(&'static str, Value)>);
 
 impl Attributes {
     /// The attributes in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Attribute)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
     /// The value of a key.
-    pub fn get(&self, key: &str) -> Option<&Attribute> {
+    pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
     }
 
     /// Sets a key, replacing its old value.
-    pub(crate) fn set(&mut self, key: &'static str, value: impl Into<Attribute>) {
+    pub(crate) fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         let value = match value.into() {
-            Attribute::Text(text) => Attribute::Text(cut(&text, MOST_TEXT)),
+            Value::String(text) => Value::from(cut(&text, MOST_TEXT)),
             other => other,
         };
         self.put(key, value);
@@ -147,10 +132,10 @@ impl Attributes {
 
     /// Sets a key to a piece of content, which may be longer than other texts.
     pub(crate) fn set_content(&mut self, key: &'static str, text: &str) {
-        self.put(key, Attribute::Text(cut(text, MOST_CONTENT)));
+        self.put(key, cut(text, MOST_CONTENT).into());
     }
 
-    fn put(&mut self, key: &'static str, value: Attribute) {
+    fn put(&mut self, key: &'static str, value: Value) {
         match self.0.iter_mut().find(|(known, _)| *known == key) {
             Some((_, old)) => *old = value,
             None => self.0.push((key, value)),
@@ -159,14 +144,14 @@ impl Attributes {
 
     /// With one key set.
     #[must_use]
-    pub(crate) fn with(mut self, key: &'static str, value: impl Into<Attribute>) -> Self {
+    pub(crate) fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.set(key, value);
         self
     }
 
     /// With one key set, if there is a value.
     #[must_use]
-    pub(crate) fn with_some(self, key: &'static str, value: Option<impl Into<Attribute>>) -> Self {
+    pub(crate) fn with_some(self, key: &'static str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.with(key, value),
             None => self,
@@ -177,42 +162,6 @@ impl Attributes {
 impl Serialize for Attributes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
-    }
-}
-
-impl From<&str> for Attribute {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Attribute {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<u32> for Attribute {
-    fn from(number: u32) -> Self {
-        Self::Int(number.into())
-    }
-}
-
-impl From<u64> for Attribute {
-    fn from(number: u64) -> Self {
-        Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<f64> for Attribute {
-    fn from(number: f64) -> Self {
-        Self::Float(number)
-    }
-}
-
-impl From<bool> for Attribute {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
     }
 }
 

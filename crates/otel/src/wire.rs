@@ -11,10 +11,12 @@ use opentelemetry_proto::tonic::{
     trace::v1::{ResourceSpans, ScopeSpans, Span as WireSpan, Status, span, status::StatusCode},
 };
 
+use serde_json::Value as Attribute;
+
 use crate::{
     names::{SCHEMA_URL, SCOPE},
     settings::Compression,
-    span::{Attribute, Attributes, Link, Span, SpanEvent, SpanKind, SpanStatus},
+    span::{Attributes, Link, Span, SpanEvent, SpanKind, SpanStatus},
 };
 
 /// A request that sends these spans.
@@ -113,15 +115,13 @@ fn pair(key: &str, value: Value) -> KeyValue {
 
 fn value(attribute: &Attribute) -> Value {
     match attribute {
-        Attribute::Text(text) => Value::StringValue(text.clone()),
-        Attribute::Int(number) => Value::IntValue(*number),
-        Attribute::Float(number) => Value::DoubleValue(*number),
-        Attribute::Flag(flag) => Value::BoolValue(*flag),
-        Attribute::Texts(texts) => Value::ArrayValue(ArrayValue {
-            values: texts
-                .iter()
-                .map(|text| AnyValue { value: Some(Value::StringValue(text.clone())) })
-                .collect(),
+        Attribute::Number(number) if number.is_f64() => Value::DoubleValue(number.as_f64().unwrap_or_default()),
+        Attribute::Number(number) => Value::IntValue(number.as_i64().unwrap_or(i64::MAX)),
+        Attribute::Bool(flag) => Value::BoolValue(*flag),
+        Attribute::Array(all) => Value::ArrayValue(ArrayValue {
+            values: all.iter().map(|one| AnyValue { value: Some(value(one)) }).collect(),
         }),
+        Attribute::String(text) => Value::StringValue(text.clone()),
+        other => Value::StringValue(other.to_string()),
     }
 }

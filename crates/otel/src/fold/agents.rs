@@ -3,6 +3,7 @@
 use inspan_protocol::{
     AgentError, Envelope, ErrorCode, Event, PromptKind, Spending, StopReason, Timestamp, Usage,
 };
+use serde_json::Value;
 
 use super::{
     Trace, UsageTotal, Vendor,
@@ -12,7 +13,7 @@ use super::{
 use crate::{
     names::{ERROR_TYPE, OTHER_ERROR, event, gen_ai, operation, own, span},
     settings::Content,
-    span::{Attribute, Attributes, SpanKind, SpanStatus},
+    span::{Attributes, SpanKind, SpanStatus},
 };
 
 /// A run that has not ended.
@@ -171,7 +172,7 @@ impl Trace {
         self.runs.insert(run_id.to_owned(), run);
     }
 
-    fn set_on_run(&mut self, run_id: &str, key: &'static str, value: impl Into<Attribute>) {
+    fn set_on_run(&mut self, run_id: &str, key: &'static str, value: impl Into<Value>) {
         let place = self.runs.get(run_id).map(|run| &run.place);
         if let Some(open) = place.and_then(|place| self.open.get_mut(place)) {
             open.attributes.set(key, value);
@@ -205,7 +206,7 @@ impl Trace {
         let place = SpanSubject::Chat(run_id.to_owned());
         let Some(open) = self.open.get_mut(&place) else { return };
         if let Some(finish) = finish {
-            open.attributes.set(gen_ai::FINISH_REASONS, Attribute::Texts(vec![finish.to_owned()]));
+            open.attributes.set(gen_ai::FINISH_REASONS, vec![finish]);
         }
         if let Some(usage) = usage {
             set_usage(&mut open.attributes, usage);
@@ -285,7 +286,7 @@ impl Trace {
             open.attributes.set(own::COST, cost);
         }
         if let Some(reason) = finish_reason(reason) {
-            open.attributes.set(gen_ai::FINISH_REASONS, Attribute::Texts(vec![reason.to_owned()]));
+            open.attributes.set(gen_ai::FINISH_REASONS, vec![reason]);
         }
         if matches!(run.place, SpanSubject::Run(_)) {
             let status = match reason {
