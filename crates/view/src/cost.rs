@@ -52,6 +52,7 @@ pub struct CostForecast {
 }
 
 /// What one node has spent.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCost {
@@ -62,21 +63,19 @@ pub struct NodeCost {
     /// Tokens of all kinds.
     pub tokens: u64,
     /// In US dollars, unless some price is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// What it was expected to cost, in US dollars.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast_usd: Option<f64>,
 }
 
 /// What one model has spent.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelCost {
     /// The provider's type.
     pub provider: String,
     /// The model that the vendor named, else the one that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// How many agent runs it had.
     pub runs: u32,
@@ -85,7 +84,6 @@ pub struct ModelCost {
     /// Tokens of all kinds.
     pub tokens: u64,
     /// In US dollars, unless some price is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
 

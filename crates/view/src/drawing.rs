@@ -56,6 +56,7 @@ pub struct Group {
 }
 
 /// A node.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrawnNode {
@@ -69,7 +70,6 @@ pub struct DrawnNode {
     /// How it is drawn.
     pub shape: NodeShape,
     /// The condition without which it is skipped.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     /// The agents that may work on it first, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -78,7 +78,6 @@ pub struct DrawnNode {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<Fallback>,
     /// What it runs in frames, if it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<DrawnFrames>,
     /// What a session made of it.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]

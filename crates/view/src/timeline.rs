@@ -107,6 +107,7 @@ pub struct Span {
 }
 
 /// A tool call.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ToolSpan {
     /// The tool.
@@ -114,10 +115,8 @@ pub struct ToolSpan {
     /// When it was called.
     pub from: Timestamp,
     /// When it answered; absent if it has not.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
     /// Whether it succeeded, once that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<bool>,
 }
 

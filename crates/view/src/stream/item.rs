@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{FileEdit, LONGEST_TEXT, bounded, file_edits, millis};
 
 /// One item of a node's stream.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamItem {
@@ -24,10 +25,8 @@ pub struct StreamItem {
     /// Which pass of its loop, counting from 1.
     pub pass: u32,
     /// The agent run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// The turn of the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
     /// What it is.
     #[serde(flatten)]
