@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::commands::PERMISSION;
 use crate::json_rpc::RpcClient;
 use crate::mcp_server::GREET;
-use crate::processes::until;
+use crate::processes::{until, until_one_runs};
 use crate::program::{INSPAN, folder_with, home, inspan};
 
 mod between_turns;
@@ -98,6 +98,16 @@ fn short(updates: &[Value]) -> Vec<String> {
     updates.iter().map(line).collect()
 }
 
+/// How a conversation that is stored is named.
+fn stored(folder: &Path, session: &str) -> Value {
+    json!({ "sessionId": session, "cwd": folder, "mcpServers": [] })
+}
+
+/// Loads a conversation: the updates that show it.
+fn load(client: &mut RpcClient, folder: &Path, session: &str) -> Vec<String> {
+    short(&updates(&client.call("session/load", &stored(folder, session)).1))
+}
+
 /// What an editor can do that shows forms.
 fn forms() -> Value {
     json!({ "elicitation": { "form": {} } })
@@ -125,8 +135,8 @@ fn asked(client: &mut RpcClient) -> Value {
 
 #[test]
 fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
-    let folder = folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
-    let (mut client, id, commands) = editor(folder.path(), &json!({}));
+    let folder = &folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
+    let (mut client, id, commands) = editor(folder, &json!({}));
     let offered = [
         json!({ "name": "greet", "description": "Greets somebody", "input": { "hint": "who, or a JSON object" } }),
         json!({ "name": "talk", "description": "Runs the flow talk", "input": { "hint": "topic, or a JSON object" } }),
@@ -148,13 +158,13 @@ fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
     assert_eq!(short(&updates), expected);
     assert_eq!(client.close(), Some(0));
     // The session is one like any other.
-    inspan(folder.path(), &["show", &format!("{id}-1"), "--json"]).expect(0);
+    inspan(folder, &["show", &format!("{id}-1"), "--json"]).expect(0);
 }
 
 #[test]
 fn a_question_of_a_flow_is_a_form_or_a_text_and_no_request_for_permission() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
+    let (mut client, id, _) = editor(folder, &json!({}));
     let call = prompt(&mut client, &id, "/greet");
     let (_, before) = client.answer(call);
     assert!(before.iter().all(|message| message.get("id").is_none()), "{before:?}");
@@ -163,7 +173,7 @@ fn a_question_of_a_flow_is_a_form_or_a_text_and_no_request_for_permission() {
     let (_, said) = turn(&mut client, &id, "2");
     assert_eq!(short(&said).last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye world");
 
-    let (mut client, id, _) = editor(folder.path(), &forms());
+    let (mut client, id, _) = editor(folder, &forms());
     let call = prompt(&mut client, &id, r#"/greet {"who":"ox"}"#);
     let question = asked(&mut client);
     let choices = &question["params"]["requestedSchema"]["properties"]["choice"]["enum"];
@@ -182,18 +192,16 @@ fn a_question_of_a_flow_is_a_form_or_a_text_and_no_request_for_permission() {
 #[test]
 fn a_question_whose_time_is_up_is_closed() {
     let flow = "flow: { name: ask }\nnodes:\n  - { id: how, type: human.input, input: { prompt: 'How?', timeout: 300ms } }\n";
-    let folder = folder_with(&[("ask.yaml", flow)]);
-    let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let folder = &folder_with(&[("ask.yaml", flow)]);
+    let (mut client, id, _) = editor(folder, &json!({}));
     let shown = short(&turn(&mut client, &id, "/ask").1);
     assert!(
         shown.contains(&"tool_call_update: question:how.1 failed no longer open".to_owned()),
         "{shown:?}"
     );
     // Also for an editor that comes later.
-    let mut client = greeted(folder.path(), &json!({}));
-    let of = json!({ "sessionId": id, "cwd": folder.path(), "mcpServers": [] });
-    let (_, before) = client.call("session/load", &of);
-    let shown = short(&updates(&before));
+    let mut client = greeted(folder, &json!({}));
+    let shown = load(&mut client, folder, &id);
     assert!(
         shown.contains(&"tool_call_update: question:how.1 failed no longer open".to_owned()),
         "{shown:?}"
@@ -202,8 +210,8 @@ fn a_question_whose_time_is_up_is_closed() {
 
 #[test]
 fn a_text_answers_a_question_that_is_still_shown() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let (mut client, id, _) = editor(folder.path(), &forms());
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
+    let (mut client, id, _) = editor(folder, &forms());
     let call = prompt(&mut client, &id, "/greet");
     asked(&mut client);
     // It was typed before anybody could read the question.
@@ -230,8 +238,7 @@ fn a_text_answers_a_question_that_is_still_shown() {
 
 #[test]
 fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_prompt() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
     let (mut client, id, _) = editor(folder, &forms());
     let answers = [
         json!({ "result": { "action": "cancel" } }),
@@ -263,8 +270,7 @@ fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_promp
 
 #[test]
 fn a_permission_that_is_cancelled_or_lost_is_answered_by_a_text_and_asked_again_once_loaded() {
-    let folder = folder_with(&[("permission.yaml", PERMISSION)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("permission.yaml", PERMISSION)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     let call = prompt(&mut client, &id, "/permission");
     let cancel = |client: &mut RpcClient| {
@@ -284,7 +290,7 @@ fn a_permission_that_is_cancelled_or_lost_is_answered_by_a_text_and_asked_again_
     client.kill();
 
     let mut client = greeted(folder, &json!({}));
-    client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    load(&mut client, folder, &id);
     cancel(&mut client);
     read();
     let (stop, said) = turn(&mut client, &id, "yes");
@@ -299,8 +305,8 @@ flow: { name: ask, outputs: { why: "{{ why.content }}" } }
 nodes:
   - { id: why, type: human.input, input: { prompt: "Why?" } }
 "#;
-    let folder = folder_with(&[("ask.yaml", ask)]);
-    let (mut client, id, _) = editor(folder.path(), &json!({ "elicitation": { "form": {} } }));
+    let folder = &folder_with(&[("ask.yaml", ask)]);
+    let (mut client, id, _) = editor(folder, &json!({ "elicitation": { "form": {} } }));
     let call = prompt(&mut client, &id, "/ask");
     let form = asked(&mut client);
     assert_eq!(
@@ -314,12 +320,10 @@ nodes:
 
 #[test]
 fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
-    let folder = folder_with(&[("gated.yaml", GATED)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("gated.yaml", GATED)]);
     let (mut client, id, _) = editor(folder, &json!({}));
-    let runs = || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\"");
     let call = prompt(&mut client, &id, "/gated");
-    until("the session runs", runs);
+    until_one_runs(folder);
     client.notify("session/cancel", &json!({ "sessionId": id }));
     let (ended, _) = client.answer(call);
     assert_eq!(ended["result"]["stopReason"], json!("cancelled"));
@@ -329,29 +333,26 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
 
     // A message resumes it; cancelling the request by its own id pauses it as well.
     let call = prompt(&mut client, &id, "go on");
-    until("the session runs again", runs);
+    until_one_runs(folder);
     client.notify("$/cancel_request", &json!({ "requestId": call }));
     assert_eq!(client.answer(call).0["result"]["stopReason"], json!("cancelled"));
     fs::write(folder.join("go"), "").unwrap();
     inspan(folder, &["resume", &session]).expect(0);
     // What happens in the shell is shown, and once more when the conversation is loaded.
     while !client.next().to_string().contains("Flow `gated` ended well.") {}
-    let (_, replayed) =
-        client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
-    let shown = short(&updates(&replayed));
+    let shown = load(&mut client, folder, &id);
     assert_eq!(shown.first().unwrap(), "plan: gate pending");
     assert_eq!(shown.last().unwrap(), "agent_message_chunk: Flow `gated` ended well.");
 }
 
 #[test]
 fn a_conversation_with_a_turn_in_progress_is_not_loaded_and_nothing_is_shown_again() {
-    let folder = folder_with(&[("talk.yaml", TALK), ("gated.yaml", GATED)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("talk.yaml", TALK), ("gated.yaml", GATED)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     turn(&mut client, &id, "/talk one");
     let call = prompt(&mut client, &id, "/gated");
     while !client.next().to_string().contains("gate") {}
-    let load = client.request("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    let load = client.request("session/load", &stored(folder, &id));
     let (refused, before) = client.answer(load);
     assert_eq!(refused["error"]["code"], json!(-32600), "{refused}");
     let shown = short(&updates(&before));
@@ -362,8 +363,7 @@ fn a_conversation_with_a_turn_in_progress_is_not_loaded_and_nothing_is_shown_aga
 
 #[test]
 fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
-    let folder = folder_with(&[("chat.yaml", CHAT)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("chat.yaml", CHAT)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     let call = prompt(&mut client, &id, "/chat");
     until("the agent listens", || {
@@ -388,8 +388,7 @@ fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
 
 #[test]
 fn a_command_is_no_answer_while_a_turn_runs() {
-    let folder = folder_with(&[("both.yaml", ASKED_BESIDE)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("both.yaml", ASKED_BESIDE)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     let call = prompt(&mut client, &id, "/both");
     while !client.next().to_string().contains("Delete what?") {}
@@ -404,14 +403,12 @@ fn a_command_is_no_answer_while_a_turn_runs() {
     assert_eq!(client.answer(message).0["result"]["stopReason"], json!("end_turn"));
     fs::write(folder.join("go"), "").unwrap();
     assert_eq!(client.answer(call).0["result"]["stopReason"], json!("end_turn"));
-    let shown = inspan(folder, &["show", &format!("{id}-1"), "ask", "--json"]);
-    assert!(shown.stdout.contains("/tmp/cache"), "{}", shown.stdout);
+    inspan(folder, &["show", &format!("{id}-1"), "ask", "--json"]).prints("/tmp/cache");
 }
 
 #[test]
 fn conversations_are_listed_loaded_resumed_and_closed() {
-    let folder = folder_with(&[("talk.yaml", TALK)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("talk.yaml", TALK)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     turn(&mut client, &id, "/talk one");
     turn(&mut client, &id, "/talk two");
@@ -419,7 +416,7 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     assert_eq!(client.close(), Some(0));
 
     let mut client = greeted(folder, &json!({}));
-    let (listed, _) = client.call("session/list", &json!({ "cwd": folder }));
+    let (listed, _) = client.call("session/list", &json!({ "cwd": &**folder }));
     let ids: Vec<_> =
         listed["sessions"].as_array().unwrap().iter().map(|known| &known["sessionId"]).collect();
     assert_eq!(ids, [&json!("shell"), &json!(id)]);
@@ -427,15 +424,13 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     assert_eq!(elsewhere, json!({ "sessions": [] }));
     let (beyond, _) = client.call("session/list", &json!({ "cursor": u64::MAX.to_string() }));
     assert_eq!(beyond, json!({ "sessions": [] }));
-    let of = |id: &str| json!({ "sessionId": id, "cwd": folder, "mcpServers": [] });
-    let (_, replayed) = client.call("session/load", &of(&id));
+    let of = |id: &str| stored(folder, id);
     let shown: Vec<_> =
-        short(&updates(&replayed)).into_iter().filter(|line| line.starts_with("user")).collect();
+        load(&mut client, folder, &id).into_iter().filter(|line| line.starts_with("user")).collect();
     let typed = |topic: &str| format!(r#"user_message_chunk: /talk {{"topic":"{topic}"}}"#);
     assert_eq!(shown, [typed("one"), typed("two")]);
     // A session that a shell has started is a conversation too.
-    let (_, replayed) = client.call("session/load", &of("shell"));
-    assert!(short(&updates(&replayed)).contains(&"agent_message_chunk: shell".to_owned()));
+    assert!(load(&mut client, folder, "shell").contains(&"agent_message_chunk: shell".to_owned()));
     let (_, before) = client.call("session/resume", &of(&id));
     assert!(
         short(&updates(&before)).iter().all(|line| line.starts_with("available_commands_update")),
@@ -446,14 +441,12 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     assert_eq!(client.refused("session/load", &of("nobody")).0, -32002);
     assert_eq!(client.refused("session/load", &of("acp-000000000000")).0, -32002);
     assert_eq!(client.refused("session/load", &of("../x")).0, -32002);
-    let gone = json!({ "sessionId": id, "cwd": folder.join("gone"), "mcpServers": [] });
-    assert_eq!(client.refused("session/load", &gone).0, -32602);
+    assert_eq!(client.refused("session/load", &stored(&folder.join("gone"), &id)).0, -32602);
 }
 
 #[test]
 fn bad_input_is_refused_and_the_next_request_is_answered() {
-    let folder = folder_with(&[("talk.yaml", TALK), ("greet.yaml", GREET)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("talk.yaml", TALK), ("greet.yaml", GREET)]);
     let mut client = RpcClient::start(folder, &["acp"]);
     assert_eq!(client.refused("session/new", &json!({})).0, -32600);
     assert_eq!(client.refused("initialize", &json!({})).0, -32602);
@@ -479,7 +472,7 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
     for (method, params, code) in rows {
         assert_eq!(client.refused(method, &params).0, code, "{method} {params}");
     }
-    let (opened, _) = client.call("session/new", &json!({ "cwd": folder, "mcpServers": [] }));
+    let (opened, _) = client.call("session/new", &json!({ "cwd": &**folder, "mcpServers": [] }));
     let id = opened["sessionId"].as_str().unwrap().to_owned();
     let image =
         json!({ "sessionId": id, "prompt": [{ "type": "image", "data": "", "mimeType": "image/png" }] });
@@ -501,15 +494,14 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
 
 #[test]
 fn a_session_outlives_its_editor() {
-    let folder = folder_with(&[("gated.yaml", GATED)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("gated.yaml", GATED)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     prompt(&mut client, &id, "/gated");
-    until("the session runs", || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\""));
+    until_one_runs(folder);
     client.kill();
     // A new editor opens it while it runs, and waits for its end.
     let mut second = greeted(folder, &json!({}));
-    second.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    load(&mut second, folder, &id);
     fs::write(folder.join("go"), "").unwrap();
     inspan(folder, &["logs", &format!("{id}-1"), "-f", "--type", "harness:complete"]).expect(0);
     assert_eq!(second.close(), Some(0));
@@ -517,11 +509,10 @@ fn a_session_outlives_its_editor() {
 
 #[test]
 fn a_session_that_runs_is_watched_once_it_is_loaded() {
-    let folder = folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
     inspan(folder, &["run", "greet.yaml", "--no-input", "--session-id", "shell"]).expect(3);
     let mut client = greeted(folder, &json!({}));
-    client.call("session/load", &json!({ "sessionId": "shell", "cwd": folder, "mcpServers": [] }));
+    load(&mut client, folder, "shell");
     inspan(folder, &["reply", "shell", "--choice", "hello"]).expect(0);
     // Nothing was prompted here.
     let mut seen = Vec::new();
@@ -540,13 +531,12 @@ fn a_session_that_runs_is_watched_once_it_is_loaded() {
 
 #[test]
 fn our_own_client_runs_a_flow_as_an_agent() {
-    let inner = tempfile::tempdir().unwrap();
-    fs::write(inner.path().join("talk.yaml"), TALK).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let inner = &folder_with(&[]);
+    fs::write(inner.join("talk.yaml"), TALK).unwrap();
+    let folder = &folder_with(&[]);
     let store = home(folder).join("sessions.db");
     let options = json!({
-        "command": INSPAN, "args": ["acp", "--flows", inner.path(), "--store", store],
+        "command": INSPAN, "args": ["acp", "--flows", &**inner, "--store", store],
     });
     // A prompt of a node is never a command, and so it is the text of the only flow.
     let input = json!({ "prompt": "oxen", "options": options });

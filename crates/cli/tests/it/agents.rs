@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::program::{Ran, folder_with, inspan, inspan_reading, program, snapshot};
+use crate::program::{Ran, ended, folder_with, inspan, inspan_reading, program, snapshot};
 
 /// Works, uses a tool, and says what it cost.
 const WORKS: &str = "turns=[[{\"text\":\"let me look\"},{\"tool\":{\"name\":\"Bash\",\"input\":{\"command\":\"ls\"},\
@@ -19,13 +19,13 @@ const FAILS: &str =
 const HANGS: &str = "turns=[[{\"text\":\"so far \"},\"hang\"]]";
 
 fn check(name: &str, stdin: &str, arguments: &[&str]) {
-    let folder = folder_with(&[
+    let folder = &folder_with(&[
         ("newer.json", "{\"version\": 2}"),
         ("schema.json", "{\"type\": \"object\", \"required\": [\"n\"]}"),
         ("broken.json", "{"),
         ("notes.md", "yokes and reins"),
     ]);
-    let ran = inspan_reading(folder.path(), stdin, arguments);
+    let ran = inspan_reading(folder, stdin, arguments);
     snapshot!(name, arguments, ran.report());
 }
 
@@ -74,38 +74,35 @@ fn a_conversation() {
 
 #[test]
 fn a_conversation_that_is_exported_continues() {
-    let folder = tempfile::tempdir().unwrap();
-    let first =
-        inspan_reading(folder.path(), "one\n", &["chat", "-p", "echo", "-m", "m", "--export", "talk.json"]);
+    let folder = &folder_with(&[]);
+    let first = inspan_reading(folder, "one\n", &["chat", "-p", "echo", "-m", "m", "--export", "talk.json"]);
     assert_eq!((first.code, first.stdout.as_str()), (Some(0), "one\n"));
     let second = inspan_reading(
-        folder.path(),
+        folder,
         "two\n",
         &["chat", "--resume", "talk.json", "--export", "talk.json", "--json"],
     );
     let answer = second.json();
     let facts = ["text", "sessionId", "model", "outcome"].map(|key| answer[key].clone());
     assert_eq!(facts, ["two", "echo-2", "m", "success"].map(|word| json!(word)));
-    let state: Value =
-        serde_json::from_str(&fs::read_to_string(folder.path().join("talk.json")).unwrap()).unwrap();
+    let state: Value = serde_json::from_str(&fs::read_to_string(folder.join("talk.json")).unwrap()).unwrap();
     let said: Vec<&str> =
         state["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
     assert_eq!((said, &state["model"]), (vec!["user", "assistant", "user", "assistant"], &json!("m")));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
-    let mode = fs::metadata(folder.path().join("talk.json")).unwrap().permissions();
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "nothing is left beside the file");
+    let mode = fs::metadata(folder.join("talk.json")).unwrap().permissions();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     // It continues and is not stored any more.
-    let third = inspan_reading(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
-    assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
+    inspan_reading(folder, "three\n", &["chat", "--resume", "talk.json", "-p", "echo"])
+        .says("echo echo-3, 3 turns");
 }
 
 #[test]
 fn an_export_writes_through_a_link_and_replaces_no_pipe() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let chat = |said: &str, file: &str| {
-        inspan_reading(folder.path(), said, &["chat", "-p", "echo", "--export", file])
-    };
+    let folder = &folder_with(&[]);
+    let path = |name: &str| folder.join(name);
+    let chat =
+        |said: &str, file: &str| inspan_reading(folder, said, &["chat", "-p", "echo", "--export", file]);
     fs::create_dir(path("synced")).unwrap();
     std::os::unix::fs::symlink("synced/talk.json", path("talk.json")).unwrap();
     // First it leads to nothing, then to a file.
@@ -125,19 +122,14 @@ fn an_export_writes_through_a_link_and_replaces_no_pipe() {
 
 /// Starts the program, waits until the agent answers, sends a signal, and returns the whole result.
 fn interrupted(arguments: &[&str], signal: &str) -> Ran {
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = program(folder.path(), arguments).spawn().unwrap();
+    let folder = &folder_with(&[]);
+    let mut child = program(folder, arguments).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut text = Vec::new();
     stdout.read_until(b' ', &mut text).unwrap();
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
     stdout.read_to_end(&mut text).unwrap();
-    let output = child.wait_with_output().unwrap();
-    Ran {
-        code: output.status.code(),
-        stdout: String::from_utf8(text).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    Ran { stdout: String::from_utf8(text).unwrap(), ..ended(folder, child) }
 }
 
 #[test]
@@ -151,8 +143,8 @@ fn a_signal_aborts_an_answer_and_what_was_said_stays() {
 
 #[test]
 fn the_helps_of_the_verbs_name_their_options() {
-    let folder = tempfile::tempdir().unwrap();
-    let help = inspan(folder.path(), &["chat", "--help"]).stdout;
+    let folder = &folder_with(&[]);
+    let help = inspan(folder, &["chat", "--help"]).stdout;
     for option in ["--provider", "--resume", "--export", "--model", "--no-input", "Ctrl-C"] {
         assert!(help.contains(option), "{option} in {help}");
     }

@@ -128,22 +128,22 @@ nodes:
     /// Runs the flow of three agents, and checks what is the same for each vendor.
     fn reviewed(&self) -> Reviewed {
         let server = server(answers());
-        let folder = flow_folder(&self.review());
+        let folder = &flow_folder(&self.review());
         let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl", "--record", "recordings"];
-        let ran = self.run(folder.path(), &server, &arguments).expect(0);
+        let ran = self.run(folder, &server, &arguments).expect(0);
         let result = ran.json();
         assert_eq!(result["outputs"]["again"]["text"], "Oxen pull well.");
         let requests = server.requests();
         let said: Vec<usize> = requests.iter().map(|request| self.said(request).len()).collect();
         let first = &self.said(&requests[3])[0]["content"][0]["text"];
         assert_eq!((said, first), (vec![1, 1, 3, 3], &json!("write about oxen")));
-        let written = format!("{}{}{}", ran.stdout, ran.stderr, written(folder.path()));
+        let written = format!("{}{}{}", ran.stdout, ran.stderr, written(folder));
         let named = format!("\"provider\":\"{}\"", self.provider);
         assert!(written.contains("Oxen pull well.") && written.contains(&named));
         assert!(!written.contains(self.key.1));
 
         // What was recorded answers without any server.
-        let replayed = self.alone(folder.path(), &["run", "flow.yaml", "--json", "--replay", "recordings"]);
+        let replayed = self.alone(folder, &["run", "flow.yaml", "--json", "--replay", "recordings"]);
         let replayed = replayed.json();
         assert_eq!(
             (&replayed["outputs"]["again"]["text"], server.requests().len()),
@@ -184,8 +184,8 @@ nodes:
 "
         );
         let server = server([Turn::error(529), Turn::error(500), Turn::text("Here.")]);
-        let folder = flow_folder(&flow);
-        let ran = api.run(folder.path(), &server, &["run", "flow.yaml", "--json"]);
+        let folder = &flow_folder(&flow);
+        let ran = api.run(folder, &server, &["run", "flow.yaml", "--json"]);
         assert_eq!(
             (ran.code, server.requests().len()),
             (Some(0), 3),
@@ -213,9 +213,9 @@ nodes:
             [("INT", Some(7), &["user", "assistant", "user"]), ("KILL", None, &["user", "user"])];
         for (name, code, expected) in roles {
             let server = server([stalls.clone(), Turn::text("Back.")]);
-            let folder = flow_folder(&flow);
+            let folder = &flow_folder(&flow);
             let arguments = ["run", "flow.yaml", "--session-id", "s"];
-            let mut child = api.command(folder.path(), &server, &arguments).spawn().unwrap();
+            let mut child = api.command(folder, &server, &arguments).spawn().unwrap();
             let soon = Duration::from_secs(30);
             let stalled = |ending: ExchangeState| {
                 move |seen: &[RecordedRequest]| seen.first().is_some_and(|one| one.ending == ending)
@@ -223,12 +223,12 @@ nodes:
             server.wait_until(soon, stalled(ExchangeState::Stalled)).unwrap();
             // What the server has sent is not yet what the flow has received and stored.
             until("the flow has stored what it heard", || {
-                inspan(folder.path(), &["logs", "s", "--json"]).stdout.contains("agent:text")
+                inspan(folder, &["logs", "s", "--json"]).stdout.contains("agent:text")
             });
             signal(&child, name);
             assert_eq!(child.wait().unwrap().code(), code, "{provider} {name}");
             server.wait_until(soon, stalled(ExchangeState::ClientGone)).unwrap();
-            let ran = api.run(folder.path(), &server, &["resume", "s", "--json"]);
+            let ran = api.run(folder, &server, &["resume", "s", "--json"]);
             assert_eq!(ran.code, Some(0), "{provider} {name}: {}{}", ran.stdout, ran.stderr);
             let request = &server.requests()[1];
             let roles: Vec<&str> =
@@ -243,8 +243,8 @@ fn what_is_missing_or_not_offered_is_said_before_anything_starts() {
     for api in [ANTHROPIC, OPENAI] {
         let provider = api.provider;
         let server = server([Turn::text("never")]);
-        let folder = flow_folder(&api.review());
-        let ran_without = ran(folder.path(), &mut program(folder.path(), &["run", "flow.yaml"])).expect(4);
+        let folder = &flow_folder(&api.review());
+        let ran_without = ran(folder, &mut program(folder, &["run", "flow.yaml"])).expect(4);
         let (key, planted) = api.key;
         assert!(ran_without.stderr.contains("there is no key"), "{}", ran_without.stderr);
         assert!(ran_without.stderr.contains(&format!("set {key}")), "{}", ran_without.stderr);
@@ -255,13 +255,12 @@ nodes:
   - {{ id: a, type: {provider}.agent, input: {{ prompt: hello, options: {{ permissionMode: plan }} }} }}
 "
         );
-        fs::write(folder.path().join("odd.yaml"), odd).unwrap();
-        let refused = api.run(folder.path(), &server, &["run", "odd.yaml"]);
+        fs::write(folder.join("odd.yaml"), odd).unwrap();
+        let refused = api.run(folder, &server, &["run", "odd.yaml"]);
         assert_eq!((refused.code, server.requests().len()), (Some(2), 0));
         let message = format!("unknown option `permissionMode` for `{provider}.agent`");
         assert!(refused.stderr.contains(&message), "{}", refused.stderr);
-        let doctor = api.run(folder.path(), &server, &["doctor"]);
-        assert!(doctor.stdout.contains(&format!("127.0.0.1, with {key}")), "{}", doctor.stdout);
+        let doctor = api.run(folder, &server, &["doctor"]).prints(&format!("127.0.0.1, with {key}"));
         assert!(!format!("{}{}", doctor.stdout, doctor.stderr).contains(planted));
     }
 }
@@ -276,14 +275,13 @@ fn three_nodes_leave_a_log_of_the_same_shape_for_every_agent() {
         let provider = target.provider().descriptor().provider_type;
         let (flow, scenario) = three_nodes(&provider, &target.options());
         let server = ModelServer::start(target.scenario(scenario)).unwrap();
-        let folder = flow_folder(&flow.to_string());
-        let mut command = program(folder.path(), &["run", "flow.yaml", "--json", "--events", "events.jsonl"]);
+        let folder = &flow_folder(&flow.to_string());
+        let mut command = program(folder, &["run", "flow.yaml", "--json", "--events", "events.jsonl"]);
         let caller_env = Environment::default();
-        let context =
-            TargetContext { server: &server.base_url(), folder: folder.path(), caller_env: &caller_env };
-        let ran = ran(folder.path(), command.envs(target.environment(&context)));
+        let context = TargetContext { server: &server.base_url(), folder, caller_env: &caller_env };
+        let ran = ran(folder, command.envs(target.environment(&context)));
         assert_eq!(ran.code, Some(0), "{provider}: {}{}", ran.stdout, ran.stderr);
-        let log: Vec<Envelope> = read_jsonl(folder.path().join("events.jsonl")).unwrap();
+        let log: Vec<Envelope> = read_jsonl(folder.join("events.jsonl")).unwrap();
         assert_eq!(shape(&log), THREE_NODES, "{provider}");
         assert_eq!(server.requests().len(), 3, "{provider}");
     }

@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::program::{
-    INSPAN, Ran, flow_folder, folder_with, inspan, paths_below, program, ran, snapshot, write,
+    Folder, INSPAN, Ran, flow_folder, folder_with, inspan, paths_below, program, ran, snapshot, write,
 };
 
 const CHAIN: &str = "
@@ -84,9 +84,9 @@ edges:
 ";
 
 /// One call of the program among these files, compared with its snapshot. The folder has what the call left in it.
-pub(crate) fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) -> tempfile::TempDir {
+pub(crate) fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) -> Folder {
     let folder = folder_with(files);
-    let ran = inspan(folder.path(), arguments);
+    let ran = inspan(&folder, arguments);
     snapshot!(name, arguments, ran.report());
     folder
 }
@@ -149,9 +149,9 @@ const SARIF: &str = include_str!("sarif.schema.json");
 
 #[test]
 fn problems_are_reported_as_sarif() {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &[("good.yaml", CHAIN), ("in here/flow.yaml", WRONG)]);
-    let ran = inspan(folder.path(), &["check", "good.yaml", "in here", "none.yaml", "--format", "sarif"]);
+    let folder = &folder_with(&[]);
+    write(folder, &[("good.yaml", CHAIN), ("in here/flow.yaml", WRONG)]);
+    let ran = inspan(folder, &["check", "good.yaml", "in here", "none.yaml", "--format", "sarif"]);
     let report = ran.json();
     let schema = serde_json::from_str(SARIF).unwrap();
     let problems: Vec<_> = jsonschema::validator_for(&schema)
@@ -289,27 +289,27 @@ fn an_agent_in_a_body_that_cannot_start_is_warned_of_before_anything_starts() {
     let sub = format!("flow: {{ name: sub }}\n{}\n", &agent[2..agent.len() - 2]);
     let rows = [(format!("{before}{each}"), "each/a"), (format!("{before}{outer}"), "each/inner/a")];
     for (flow, place) in rows {
-        let folder = folder_with(&[("flow.yaml", &flow), ("sub.yaml", &sub)]);
-        let ran = inspan(folder.path(), &["run", "flow.yaml"]);
+        let folder = &folder_with(&[("flow.yaml", &flow), ("sub.yaml", &sub)]);
+        let ran = inspan(folder, &["run", "flow.yaml"]);
         let message = format!("warning: node `{place}` cannot run: the program `claude` is not on the PATH");
         assert!(ran.code == Some(4) && ran.stderr.starts_with(&message), "{:?} {}", ran.code, ran.stderr);
         // What is not asked for needs no program.
-        let before = inspan(folder.path(), &["run", "flow.yaml", "--only", "before"]);
+        let before = inspan(folder, &["run", "flow.yaml", "--only", "before"]);
         assert!(before.code == Some(0) && !before.stderr.contains("warning"), "{}", before.stderr);
     }
 }
 
 #[test]
 fn a_flow_that_is_too_large_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::File::create(folder.path().join("big.yaml")).unwrap().set_len(100 * 1024 * 1024).unwrap();
+    let folder = &folder_with(&[]);
+    fs::File::create(folder.join("big.yaml")).unwrap().set_len(100 * 1024 * 1024).unwrap();
     let mut bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
     for (name, of) in ('b'..='j').zip('a'..) {
         let items = vec![format!("*{of}"); 9].join(",");
         bomb.push_str(&format!("{name}: &{name} [{items}]\n"));
     }
-    write(folder.path(), &[("bomb.yaml", &bomb)]);
-    let ran = ["big.yaml", "bomb.yaml"].map(|file| inspan(folder.path(), &["run", file]));
+    write(folder, &[("bomb.yaml", &bomb)]);
+    let ran = ["big.yaml", "bomb.yaml"].map(|file| inspan(folder, &["run", file]));
     let first = ran.each_ref().map(|ran| (ran.code, ran.stderr.lines().next().unwrap_or_default()));
     let expected = [
         (Some(2), "error: flow file big.yaml is too large: 104857600 bytes, and the limit is 8388608"),
@@ -323,7 +323,7 @@ fn a_flow_that_is_too_large_is_refused_at_once() {
 
 #[test]
 fn many_programs_run_at_once_whatever_the_soft_limit_of_files_is() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: many, outputs: { done: '{{ all.succeeded }}' } }
 nodes:
@@ -335,18 +335,18 @@ nodes:
     );
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -Sn 64; exec \"$0\" run flow.yaml --no-input --json", INSPAN]);
-    let same = program(folder.path(), &[]);
-    limited.current_dir(folder.path()).env_clear();
+    let same = program(folder, &[]);
+    limited.current_dir(folder).env_clear();
     limited.envs(same.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let many = ran(folder.path(), limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let many = ran(folder, limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let summary: serde_json::Value = serde_json::from_str(&many.stdout).unwrap();
     assert_eq!(summary["outputs"]["done"], json!(40), "{}", many.report());
 }
 
 #[test]
 fn a_new_project_runs_at_once_and_is_never_overwritten() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| inspan(folder.path(), arguments);
+    let folder = &folder_with(&[]);
+    let run = |arguments: &[&str]| inspan(folder, arguments);
     let steps = [
         run(&["init", "hello"]),
         run(&["check", "hello/flow.yaml"]),
@@ -361,17 +361,17 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
 
 #[test]
 fn a_project_that_cannot_be_written_whole_is_not_written_at_all() {
-    let folder = folder_with(&[("prompts", "")]);
-    inspan(folder.path(), &["init"]).expect(1);
-    assert_eq!(paths_below(folder.path()), [folder.path().join("prompts")]);
-    fs::remove_file(folder.path().join("prompts")).unwrap();
-    inspan(folder.path(), &["init"]).expect(0);
+    let folder = &folder_with(&[("prompts", "")]);
+    inspan(folder, &["init"]).expect(1);
+    assert_eq!(paths_below(folder), [folder.join("prompts")]);
+    fs::remove_file(folder.join("prompts")).unwrap();
+    inspan(folder, &["init"]).expect(0);
 }
 
 #[test]
 fn the_next_command_takes_no_folder_for_an_option() {
-    let folder = tempfile::tempdir().unwrap();
-    let init = |arguments: &[&str]| inspan(folder.path(), &[&["init"], arguments].concat()).stdout;
+    let folder = &folder_with(&[]);
+    let init = |arguments: &[&str]| inspan(folder, &[&["init"], arguments].concat()).stdout;
     let one = init(&["--", "-x"]);
     assert!(one.contains("  inspan run ./-x/flow.yaml\n"), "{one}");
     let other = init(&["--template", "triage", "--", "-y z"]);
@@ -386,9 +386,9 @@ nodes:
   - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]] } } }
   - { id: b, type: scripted.agent, input: { prompt: y, options: { turns: [[{ text: b }, { usage: { tokens: { inputTokens: 7 } } }]] } } }
 ";
-    let folder = flow_folder(flow);
-    let ran = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--json"]).json();
-    let shown = inspan(folder.path(), &["show", "s", "--json"]).json();
+    let folder = &flow_folder(flow);
+    let ran = inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]).json();
+    let shown = inspan(folder, &["show", "s", "--json"]).json();
     for cost in [ran, shown] {
         assert_eq!((&cost["costUsd"], &cost["knownUsd"]), (&Value::Null, &json!(0.5)), "{cost}");
     }
@@ -397,34 +397,32 @@ nodes:
 /// A template runs without a key, in its own folder, and its tests pass; for real agents only the programs are missing.
 #[test]
 fn every_template_runs_at_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let run = |folder: &Path, arguments: &[&str]| {
         let ran = inspan(folder, arguments);
         format!("$ inspan {}\n{}[{:?}]\n", arguments.join(" "), ran.stdout, ran.code)
     };
-    let list = inspan(folder.path(), &["init", "--list-templates"]).stdout;
+    let list = inspan(folder, &["init", "--list-templates"]).stdout;
     let names: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let mut report = list.clone();
     for name in names {
         report += "\n";
-        report += &run(folder.path(), &["init", name, "--template", name]);
-        let project = folder.path().join(name);
+        report += &run(folder, &["init", name, "--template", name]);
+        let project = folder.join(name);
         report += &run(&project, &["check", "flow.yaml"]);
         report += &run(&project, &["run", "flow.yaml", "--session-id", name, "--no-input"]);
         if name == "approval" {
             report += &run(&project, &["reply", name, "Thank the oxen.", "--no-input"]);
             report += &run(&project, &["reply", name, "approve"]);
         }
-        let tested = inspan(&project, &["test"]);
-        assert_eq!(tested.code, Some(0), "{name}: {}", tested.stdout);
+        inspan(&project, &["test"]).expect(0);
         // Without the written answers the flow is the same, with real agents.
         if fs::remove_file(project.join("inspan.toml")).is_ok() {
             assert_eq!(inspan(&project, &["check", "flow.yaml"]).code, Some(0), "{name}");
         }
     }
     snapshot!("templates", report);
-    let unknown = inspan(folder.path(), &["init", "x", "--template", "triag"]);
-    assert!(unknown.code == Some(2) && unknown.stderr.contains("'triage'"), "{}", unknown.stderr);
+    inspan(folder, &["init", "x", "--template", "triag"]).expect(2).says("'triage'");
 }
 
 #[test]
@@ -439,8 +437,8 @@ fn what_is_used_up_says_what_to_raise() {
     ];
     for (nodes, help) in rows {
         let flow = format!("flow: {{ name: used-up, input: {{ n: 1 }} }}\nnodes:\n{nodes}");
-        let folder = folder_with(&[("flow.yaml", &flow)]);
-        let ran = inspan(folder.path(), &["run"]);
+        let folder = &folder_with(&[("flow.yaml", &flow)]);
+        let ran = inspan(folder, &["run"]);
         assert!(ran.code == Some(1) && ran.stderr.contains(help), "{help}\n{}", ran.stderr);
     }
 }
@@ -468,7 +466,7 @@ fn a_failure_whose_handlers_did_not_run_fails_the_flow_and_says_why() {
 
 #[test]
 fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
-    let folder = folder_with(&[("flow.yaml", CHAIN)]);
+    let folder = &folder_with(&[("flow.yaml", CHAIN)]);
     let rows = [
         (&["ps", "b", "--json"][..], "unexpected argument 'b' found", "Usage: inspan ps"),
         (
@@ -482,7 +480,7 @@ fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
         (&["--json"], "the command is missing", "`inspan help`"),
     ];
     for (arguments, message, hint) in rows {
-        let ran = inspan(folder.path(), arguments);
+        let ran = inspan(folder, arguments);
         let said = ran.json();
         let text = |key: &str| said["error"][key].as_str().unwrap_or_default().to_owned();
         assert_eq!((ran.code, &said["outcome"], &said["exitCode"]), (Some(2), &json!("invalid"), &json!(2)));
@@ -490,7 +488,7 @@ fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
         assert!(text("message").starts_with(message) && text("hint").contains(hint), "{said:#}");
         assert!(!ran.stderr.is_empty());
     }
-    let text = inspan(folder.path(), &["run", "flow.yaml", "--no-stor", "--", "--json"]);
+    let text = inspan(folder, &["run", "flow.yaml", "--no-stor", "--", "--json"]);
     assert_eq!((text.code, text.stdout.as_str()), (Some(2), ""), "{}", text.stderr);
 }
 
@@ -498,19 +496,19 @@ fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
 fn without_a_store_no_folder_for_sessions_is_needed() {
     const LEAVES: &str = "flow: { name: leaves }\nnodes:\n  - { id: a, type: exec, input: { argv: [echo, moo], stdoutFile: '{{ flow.artifacts }}/moo' } }\n";
     // Where a file is in the way not even root can make a folder.
-    let folder = folder_with(&[("flow.yaml", LEAVES), (".home", "")]);
-    let mut call = program(folder.path(), &["run", "--no-store"]);
-    let ran = ran(folder.path(), call.env("TMPDIR", folder.path())).expect(0);
+    let folder = &folder_with(&[("flow.yaml", LEAVES), (".home", "")]);
+    let mut call = program(folder, &["run", "--no-store"]);
+    let ran = ran(folder, call.env("TMPDIR", folder)).expect(0);
     let (_, left) = ran.stderr.rsplit_once("the nodes left files in ~/").unwrap();
-    let left = folder.path().join(left.split(',').next().unwrap());
+    let left = folder.join(left.split(',').next().unwrap());
     let files = paths_below(&left).into_iter().filter(|path| path.is_file());
     assert_eq!(files.map(|file| fs::read_to_string(file).unwrap()).collect::<Vec<_>>(), ["moo\n"]);
-    let nothing = folder_with(&[("flow.yaml", CHAIN), (".home", ""), ("tmp/a", "")]);
-    let mut call = program(nothing.path(), &["run", "--no-store"]);
-    let ended = call.env("TMPDIR", nothing.path().join("tmp")).output().unwrap();
-    assert_eq!((ended.status.code(), paths_below(&nothing.path().join("tmp")).len()), (Some(0), 1));
-    let stored = folder_with(&[("flow.yaml", LEAVES), (".home/sessions.artifacts", "")]);
-    let failed = inspan(stored.path(), &["run"]);
+    let nothing = &folder_with(&[("flow.yaml", CHAIN), (".home", ""), ("tmp/a", "")]);
+    let mut call = program(nothing, &["run", "--no-store"]);
+    let ended = call.env("TMPDIR", nothing.join("tmp")).output().unwrap();
+    assert_eq!((ended.status.code(), paths_below(&nothing.join("tmp")).len()), (Some(0), 1));
+    let stored = &folder_with(&[("flow.yaml", LEAVES), (".home/sessions.artifacts", "")]);
+    let failed = inspan(stored, &["run"]);
     let expected =
         ["the folder for the files of nodes cannot be made: ~/.home/sessions.artifacts/", "INSPAN_HOME"];
     assert!(

@@ -11,7 +11,7 @@ use inspan_protocol::{Envelope, Event};
 
 use crate::{
     processes,
-    program::{flow_folder, home, inspan, program, ran},
+    program::{Folder, flow_folder, folder_with, home, inspan, program, ran},
     stored::{Driven, Stored},
 };
 
@@ -33,13 +33,13 @@ fn harm(folder: &Path, id: &str) {
 }
 
 /// A store with one sound session and one that cannot be read.
-fn harmed() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+fn harmed() -> Folder {
+    let folder = folder_with(&[]);
+    let stored = Stored::new(&folder);
     stored.session("harmed-session", "human_input", Some(17), Driven::Left);
     stored.session("good", "review_loop", None, Driven::Left);
     drop(stored);
-    harm(folder.path(), "harmed-session");
+    harm(&folder, "harmed-session");
     folder
 }
 
@@ -56,9 +56,9 @@ fn pairs(rows: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn one_session_that_cannot_be_read_is_one_line() {
-    let folder = harmed();
+    let folder = &harmed();
     let why = "its digest does not parse";
-    assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "damaged")]));
+    assert_eq!(states(folder), pairs(&[("good", "success"), ("harmed-session", "damaged")]));
     for (arguments, code, on_stdout, on_stderr) in [
         (&["ps"][..], 0, why, ""),
         (&["inbox"], 0, "", "warning: the questions of session `harmed-session` cannot be read: its digest"),
@@ -73,26 +73,26 @@ fn one_session_that_cannot_be_read_is_one_line() {
         (&["store", "gc", "--dry-run", "harmed-session"], 0, "", "harmed-session: would be deleted"),
         (&["store", "gc", "harmed-session"], 0, "", "harmed-session: deleted, 17 events"),
     ] {
-        let ran = inspan(folder.path(), arguments);
+        let ran = inspan(folder, arguments);
         let seen = (ran.code, ran.stdout.contains(on_stdout), ran.stderr.contains(on_stderr));
         assert_eq!(seen, (Some(code), true, true), "{arguments:?}\n{}\n{}", ran.stdout, ran.stderr);
     }
-    assert_eq!(states(folder.path()), pairs(&[("good", "success")]));
-    inspan(folder.path(), &["store", "verify"]).expect(0);
+    assert_eq!(states(folder), pairs(&[("good", "success")]));
+    inspan(folder, &["store", "verify"]).expect(0);
 }
 
 #[test]
 fn accepting_the_loss_repairs_what_cannot_be_listed() {
-    let folder = harmed();
-    inspan(folder.path(), &["store", "accept-loss"]).expect(0);
-    assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "waiting")]));
-    inspan(folder.path(), &["store", "verify"]).expect(0);
+    let folder = &harmed();
+    inspan(folder, &["store", "accept-loss"]).expect(0);
+    assert_eq!(states(folder), pairs(&[("good", "success"), ("harmed-session", "waiting")]));
+    inspan(folder, &["store", "verify"]).expect(0);
 }
 
 #[test]
 fn the_sessions_of_a_cluster_are_not_those_of_this_machine() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("ended", "review_loop", None, Driven::Left);
     drop(stored);
     let engine = "temporal://there.invalid/default?sessions=/srv/it";
@@ -104,63 +104,61 @@ fn the_sessions_of_a_cluster_are_not_those_of_this_machine() {
         &["store", "gc", "ended"],
         &["store", "accept-loss"],
     ] {
-        let by_option = inspan(folder.path(), &[arguments, &["--engine", engine]].concat());
-        let mut call = program(folder.path(), arguments);
-        let by_variable = ran(folder.path(), call.env("INSPAN_ENGINE", engine));
+        let by_option = inspan(folder, &[arguments, &["--engine", engine]].concat());
+        let mut call = program(folder, arguments);
+        let by_variable = ran(folder, call.env("INSPAN_ENGINE", engine));
         for refused in [by_option, by_variable] {
             let seen =
                 (refused.code, refused.stderr.contains("`--engine local` means the store of this machine"));
             assert_eq!(seen, (Some(2), true), "{arguments:?}: {}", refused.stderr);
         }
     }
-    assert_eq!(states(folder.path()), pairs(&[("ended", "success")]));
-    let mut here = program(folder.path(), &["store", "gc", "ended", "--engine", "local"]);
-    ran(folder.path(), here.env("INSPAN_ENGINE", engine)).expect(0);
-    assert_eq!(states(folder.path()), []);
+    assert_eq!(states(folder), pairs(&[("ended", "success")]));
+    let mut here = program(folder, &["store", "gc", "ended", "--engine", "local"]);
+    ran(folder, here.env("INSPAN_ENGINE", engine)).expect(0);
+    assert_eq!(states(folder), []);
 }
 
 /// Copies a store as its owner's death would leave it, without its write-ahead log.
-fn without_log(from: &Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().unwrap();
-    fs::create_dir(home(to.path())).unwrap();
+fn without_log(from: &Path) -> Folder {
+    let to = folder_with(&[]);
+    fs::create_dir(home(&to)).unwrap();
     for name in ["sessions.db", "sessions.db-marks"] {
-        fs::copy(home(from).join(name), home(to.path()).join(name)).unwrap();
+        fs::copy(home(from).join(name), home(&to).join(name)).unwrap();
     }
-    fs::write(to.path().join("flow.yaml"), "name: f\nnodes: [{ id: a, type: control.noop }]\n").unwrap();
+    fs::write(to.join("flow.yaml"), "name: f\nnodes: [{ id: a, type: control.noop }]\n").unwrap();
     to
 }
 
 #[test]
 fn what_is_lost_is_called_lost_by_every_verb() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     // All that the store has is still in the log.
     stored.session("first", "human_input", Some(14), Driven::Left);
-    let whole = without_log(folder.path());
+    let whole = &without_log(folder);
     drop(stored);
-    let stored = Stored::new(folder.path());
+    let stored = Stored::new(folder);
     stored.session("second", "human_input", Some(9), Driven::Left);
-    let part = without_log(folder.path());
+    let part = &without_log(folder);
     let lost = |id: &str, last: u64| format!("session `{id}` is missing, with all events up to {last}");
     for (folder, id, last) in [(&whole, "first", 14), (&part, "second", 9)] {
-        let path = folder.path();
+        let path = folder;
         for verb in ["show", "logs", "why", "resume", "inbox"] {
             let ran = inspan(path, &[verb, id]);
             let seen = (ran.code, ran.stderr.contains(&lost(id, last)));
             assert_eq!(seen, (Some(1), true), "{verb}: {}", ran.stderr);
         }
         for _ in 0..2 {
-            let run = inspan(path, &["run", "flow.yaml"]);
-            assert_eq!((run.code, run.stderr.contains(&lost(id, last))), (Some(1), true), "{}", run.stderr);
+            inspan(path, &["run", "flow.yaml"]).expect(1).says(&lost(id, last));
         }
     }
-    let list = inspan(whole.path(), &["ps"]);
-    assert_eq!((list.code, list.stderr.contains(&lost("first", 14))), (Some(1), true), "{}", list.stderr);
-    assert_eq!(states(part.path()), pairs(&[("second", "damaged"), ("first", "interrupted")]));
+    inspan(whole, &["ps"]).expect(1).says(&lost("first", 14));
+    assert_eq!(states(part), pairs(&[("second", "damaged"), ("first", "interrupted")]));
     for folder in [&whole, &part] {
-        inspan(folder.path(), &["store", "accept-loss"]).expect(0);
-        inspan(folder.path(), &["run", "flow.yaml"]).expect(0);
-        inspan(folder.path(), &["store", "verify"]).expect(0);
+        inspan(folder, &["store", "accept-loss"]).expect(0);
+        inspan(folder, &["run", "flow.yaml"]).expect(0);
+        inspan(folder, &["store", "verify"]).expect(0);
     }
 }
 
@@ -173,8 +171,7 @@ nodes:
 
 #[test]
 fn a_run_whose_store_is_deleted_does_not_succeed() {
-    let folder = flow_folder(WAITS);
-    let path = folder.path();
+    let path = &flow_folder(WAITS);
     let mut child = program(path, &["run", "flow.yaml", "--session-id", "s", "--events", "-"])
         .stdout(Stdio::piped())
         .spawn()
@@ -196,18 +193,18 @@ fn a_run_whose_store_is_deleted_does_not_succeed() {
 
 #[test]
 fn a_session_that_nobody_drives_is_followed_no_further() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("dead", "human_input", Some(5), Driven::ByNobody);
-    let ran = inspan(folder.path(), &["logs", "dead", "-f"]);
+    let ran = inspan(folder, &["logs", "dead", "-f"]);
     let expected = "the session is interrupted; continue with `inspan resume dead`\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), expected));
 }
 
 #[test]
 fn a_name_that_no_event_has_is_a_mistake() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("s", "human_input", None, Driven::Left);
     for (names, code, part) in [
         ("bogus", 2, "`--type`: no event is called `bogus`"),
@@ -215,19 +212,19 @@ fn a_name_that_no_event_has_is_a_mistake() {
         ("agnt:*", 2, "no event is called `agnt:*`"),
         ("task:*, _mine:*", 0, ""),
     ] {
-        let ran = inspan(folder.path(), &["logs", "s", "--type", names]);
+        let ran = inspan(folder, &["logs", "s", "--type", names]);
         assert_eq!((ran.code, ran.stderr.contains(part)), (Some(code), true), "{names}: {}", ran.stderr);
     }
 }
 
 #[test]
 fn a_log_from_its_middle_is_the_end_of_the_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("s", "review_loop", None, Driven::Left);
-    let whole = inspan(folder.path(), &["logs", "s"]).stdout;
+    let whole = inspan(folder, &["logs", "s"]).stdout;
     for from in [1, 9, 23] {
-        let text = inspan(folder.path(), &["logs", "s", "--from", &from.to_string()]).stdout;
+        let text = inspan(folder, &["logs", "s", "--from", &from.to_string()]).stdout;
         let seq = |line: &&str| line.split_whitespace().next().and_then(|seq| seq.parse().ok()) >= Some(from);
         assert_eq!(text.lines().collect::<Vec<_>>(), whole.lines().filter(seq).collect::<Vec<_>>());
     }

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::{
     embedding,
-    program::{INSPAN, flow_folder, inspan, paths_below, program, ran},
+    program::{INSPAN, flow_folder, folder_with, inspan, paths_below, program, ran},
     stored::{Driven, Stored},
 };
 
@@ -88,13 +88,13 @@ fn of(kind: &str) -> Vec<FencedBlock> {
 /// Pictures of the documents are what the program draws; `INSPAN_BLESS=1` draws them again.
 #[test]
 fn the_pictures_are_fresh() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let flow = blocks().into_iter().find(|block| block.text.contains("name: review-all")).unwrap();
-    fs::write(folder.path().join("flow.yaml"), flow.text).unwrap();
-    let stored = Stored::new(folder.path());
+    fs::write(folder.join("flow.yaml"), flow.text).unwrap();
+    let stored = Stored::new(folder);
     stored.session("review-1", "review_loop", None, Driven::Left);
     for (picture, of) in [("frames.svg", "flow.yaml"), ("session.svg", "review-1")] {
-        let drawn = inspan(folder.path(), &["graph", of, "--format", "svg"]).expect(0);
+        let drawn = inspan(folder, &["graph", of, "--format", "svg"]).expect(0);
         check_golden(root().join("docs").join(picture), &drawn.stdout).unwrap();
     }
 }
@@ -130,7 +130,7 @@ fn each_session_of_a_document_has_its_own_id() {
 
 #[test]
 fn flows_compile() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let (lessons, flows): (Vec<_>, Vec<_>) =
         of("yaml").into_iter().partition(|block| lesson(block).is_some());
     for block in lessons {
@@ -139,7 +139,7 @@ fn flows_compile() {
             files.iter().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(&block.text)));
         assert!(shown, "{}: no file of the lesson has this", block.place());
         let flow = lesson(&block).unwrap().join("flow.yaml");
-        let ran = inspan(folder.path(), &["check", flow.to_str().unwrap()]);
+        let ran = inspan(folder, &["check", flow.to_str().unwrap()]);
         assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
     }
     for block in flows.into_iter().filter(|block| block.more != "test") {
@@ -150,10 +150,10 @@ fn flows_compile() {
         // One whose first line is the name of a file is there for those after it.
         let name = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let name = name.filter(|name| name.ends_with(".yaml")).unwrap_or("flow.yaml");
-        let file = folder.path().join(name);
+        let file = folder.join(name);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, &text).unwrap();
-        let ran = inspan(folder.path(), &["check", file.to_str().unwrap()]);
+        let ran = inspan(folder, &["check", file.to_str().unwrap()]);
         assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
     }
 }
@@ -164,9 +164,9 @@ fn tests_of_flows_pass() {
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.more == "test") {
         let flow =
             blocks[..index].iter().rev().find(|flow| flow.document == block.document && flow.more.is_empty());
-        let folder = flow_folder(&flow.unwrap().text);
-        fs::write(folder.path().join("flow.test.yaml"), &block.text).unwrap();
-        let ran = inspan(folder.path(), &["test"]);
+        let folder = &flow_folder(&flow.unwrap().text);
+        fs::write(folder.join("flow.test.yaml"), &block.text).unwrap();
+        let ran = inspan(folder, &["test"]);
         assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
     }
 }
@@ -203,14 +203,14 @@ fn commands_do_what_the_documents_say() {
     for (index, block) in
         blocks.iter().enumerate().filter(|(_, block)| block.kind == "sh" && block.more.is_empty())
     {
-        let sandbox = tempfile::tempdir().unwrap();
-        let bin = sandbox.path().join("bin");
+        let sandbox = &folder_with(&[]);
+        let bin = sandbox.join("bin");
         fs::create_dir(&bin).unwrap();
         symlink(INSPAN, bin.join("inspan")).unwrap();
         write_program(&bin.join("cargo"), &cargo()).unwrap();
         let work = match lesson(block) {
             Some(lesson) => {
-                let work = sandbox.path().join("work");
+                let work = sandbox.join("work");
                 assert!(Command::new("cp").arg("-r").args([&lesson, &work]).status().unwrap().success());
                 work
             }
@@ -221,8 +221,8 @@ fn commands_do_what_the_documents_say() {
             .current_dir(work)
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
-            .env("HOME", sandbox.path())
-            .env("INSPAN_HOME", sandbox.path().join("home"))
+            .env("HOME", sandbox)
+            .env("INSPAN_HOME", sandbox.join("home"))
             .stdin(Stdio::null())
             .output()
             .unwrap();
@@ -245,7 +245,7 @@ fn calls(lines: &str) -> impl Iterator<Item = Vec<&str>> {
 
 #[test]
 fn what_is_not_run_exists() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     for block in blocks() {
         let text = match (block.kind.as_str(), block.more.as_str()) {
             ("console", _) => block
@@ -257,7 +257,7 @@ fn what_is_not_run_exists() {
             _ => continue,
         };
         for call in calls(&text) {
-            let help = inspan(folder.path(), &[call[0], "--help"]);
+            let help = inspan(folder, &[call[0], "--help"]);
             assert_eq!(help.code, Some(0), "{}: there is no verb `{}`", block.place(), call[0]);
             for flag in call.iter().filter(|word| word.starts_with("--")) {
                 let flag = flag.split('=').next().unwrap();
@@ -278,11 +278,11 @@ fn data_is_what_it_says() {
         let table: toml::Table =
             block.text.parse().unwrap_or_else(|error| panic!("{}: {error}", block.place()));
         let Some(dependencies) = table.get("dependencies").and_then(toml::Value::as_table) else {
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join(".config/inspan/config.toml");
+            let folder = &folder_with(&[]);
+            let file = folder.join(".config/inspan/config.toml");
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, &block.text).unwrap();
-            let ran = ran(folder.path(), &mut program(folder.path(), &["config"]));
+            let ran = ran(folder, &mut program(folder, &["config"]));
             assert_eq!(ran.code, Some(0), "{}: {}", block.place(), ran.stderr);
             continue;
         };

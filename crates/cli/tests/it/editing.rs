@@ -5,8 +5,8 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::{
-    processes::{signal, until},
-    program::{flow_folder, inspan, program},
+    processes::{kill, signal, until},
+    program::{ended, flow_folder, inspan, program},
     resuming::{STEPS, at_slow, did, folder, open_gate},
 };
 
@@ -24,8 +24,7 @@ nodes:
 "
         )
     };
-    let folder = flow_folder(&flow("one, two, three"));
-    let folder = folder.path();
+    let folder = &flow_folder(&flow("one, two, three"));
     inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s"]).expect(3);
     for question in ["each[0]/q.1", "each[1]/q.1"] {
         inspan(folder, &["reply", "s", question, "--no-resume", "yes"]).expect(0);
@@ -48,8 +47,7 @@ nodes:
 
 #[test]
 fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
-    let folder = folder();
-    let folder = folder.path();
+    let folder = &folder();
     open_gate(folder);
     inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]).expect(3);
     fs::write(folder.join("flow.yaml"), STEPS.replace("echo slept", "echo rested")).unwrap();
@@ -69,8 +67,8 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     let edited = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]).expect(3);
     assert_eq!(edited.json()["nodes"]["first"]["reused"], json!(true));
     assert_eq!(did(folder), ["first", "slow", "slow"]);
-    let why = inspan(folder, &["why", "t", "slow"]).stdout;
-    assert!(why.contains("the edge into it fired; s/slow is not reused: its input has changed"), "{why}");
+    inspan(folder, &["why", "t", "slow"])
+        .prints("the edge into it fired; s/slow is not reused: its input has changed");
     // The new session has taken the place of the old one.
     let open = inspan(folder, &["ps", "--json"]);
     let open: Vec<_> =
@@ -78,8 +76,9 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     assert_eq!(open, [json!("t")]);
     let old = inspan(folder, &["show", "s", "--json"]).json();
     assert_eq!((&old["state"], &old["continuedBy"]), (&json!("continued"), &json!("t")));
-    let as_started = inspan(folder, &["resume", "s", "--as-started", "--json"]).expect(3);
-    assert!(as_started.stderr.contains("session `s` was already resumed as `t`"), "{}", as_started.stderr);
+    let as_started = inspan(folder, &["resume", "s", "--as-started", "--json"])
+        .expect(3)
+        .says("session `s` was already resumed as `t`");
     assert_eq!(as_started.json()["sessionId"], json!("t"));
     // A late answer does not run it again.
     let late = inspan(folder, &["reply", "s", "ask", "--choice", "left"]);
@@ -103,8 +102,7 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     );
     inspan(folder, &["store", "export", "u", "-o", "u.jsonl"]).expect(0);
     for (arguments, code) in [(&["store", "import", "u.jsonl"][..], 0), (&["resume", "u", "--no-input"], 2)] {
-        let there = inspan(folder, &[arguments, &["--store", "elsewhere.db"]].concat());
-        assert_eq!(there.code, Some(code), "{arguments:?}: {}", there.stderr);
+        let there = inspan(folder, &[arguments, &["--store", "elsewhere.db"]].concat()).expect(code);
         assert!(
             code == 0 || there.stderr.contains("work of session `t`, which is not in the store"),
             "{}",
@@ -112,12 +110,10 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
         );
     }
     assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
-    let twice = inspan(folder, &["store", "import", "u.jsonl"]);
     let help = "help: `inspan show u` shows it; `inspan store gc u` deletes it";
-    assert!(twice.code == Some(2) && twice.stderr.contains(help), "{}", twice.stderr);
+    inspan(folder, &["store", "import", "u.jsonl"]).expect(2).says(help);
     fs::remove_file(folder.join("flow.yaml")).unwrap();
-    let gone = inspan(folder, &["resume", "t", "--edited"]).expect(2);
-    assert!(gone.stderr.contains("flow.yaml"), "{}", gone.stderr);
+    inspan(folder, &["resume", "t", "--edited"]).expect(2).says("flow.yaml");
 }
 
 #[test]
@@ -129,8 +125,7 @@ nodes:
   - { id: b, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo b >> did'] } }
   - { id: bad, type: exec, dependsOn: [b], input: { argv: [sh, -c, 'test -e fixed'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).expect(1);
     let before_b = "  - { id: new, type: exec, input: { argv: [echo, new] } }\n  - { id: b, type: exec, dependsOn: [a, new]";
     let edits = [
@@ -173,26 +168,22 @@ nodes:
   - { id: pay, type: exec, effects: external, input: { argv: [sh, -c, 'echo paid >> did; [ -e go ] || sleep 60'] } }
   - { id: mail, type: exec, dependsOn: [pay], input: { argv: [test, -e, fixed] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     let file = folder.join("flow.yaml");
     let renamed = FLOW.replace("id: pay", "id: payment").replace("[pay]", "[payment]");
     let refused = |session: &str, why: &str, words: &str| {
         let plan = inspan(folder, &["resume", session, "--plan", "--json"]).json();
         let last = plan["nodes"].as_array().unwrap().last().unwrap().clone();
         assert_eq!(last, json!({ "path": "pay", "fate": "dropped", "why": why, "costUsd": null }));
-        let plan = inspan(folder, &["resume", session, "--plan"]).stdout;
-        assert!(plan.contains(&format!("pay      dropped: {why}\n")), "{plan}");
-        let refused = inspan(folder, &["resume", session, "--no-input"]);
-        assert!(refused.code == Some(2) && refused.stderr.contains(words), "{}", refused.report());
+        inspan(folder, &["resume", session, "--plan"]).prints(&format!("pay      dropped: {why}\n"));
+        inspan(folder, &["resume", session, "--no-input"]).expect(2).says(words);
         assert_eq!(did(folder), ["paid"]);
     };
     let words = "new nodes would run, while the work of others is dropped: `pay`";
     // Its process died while it was at work.
-    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "cut"]).spawn().unwrap();
+    let child = program(folder, &["run", "flow.yaml", "--session-id", "cut"]).spawn().unwrap();
     until("it is paid", || did(folder) == ["paid"]);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(child);
     fs::write(&file, &renamed).unwrap();
     refused("cut", "it was interrupted, and the edited flow does not have it", words);
     // It had finished.
@@ -209,8 +200,7 @@ nodes:
     let removed = inspan(folder, &["resume", "s", "--no-input"]);
     assert_eq!((removed.code, did(folder)), (Some(1), vec!["paid".to_owned()]), "{}", removed.report());
     fs::write(&file, &renamed).unwrap();
-    let again = inspan(folder, &["fork", "s", "--session-id", "t"]);
-    assert_eq!(again.code, Some(1), "{}", again.report());
+    inspan(folder, &["fork", "s", "--session-id", "t"]).expect(1);
     let consented = inspan(folder, &["resume", "t", "--no-input", "--edited"]);
     assert_eq!((consented.code, did(folder).len()), (Some(1), 2), "{}", consented.report());
 }
@@ -223,15 +213,15 @@ nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did'] } }
   - { id: bad, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo $1 >> did; false', sh, '{{ flow.input.word }}'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input", "-i", "word=old"]);
     assert_eq!(did(folder), ["a", "old"]);
     let edited =
         FLOW.replace("word: x", "text: x").replace("input.word", "input.text").replace("; false", "");
     fs::write(folder.join("flow.yaml"), edited).unwrap();
-    let wrong = inspan(folder, &["resume", "s", "--edited", "--plan", "-i", "word=new"]).expect(2);
-    assert!(wrong.stderr.contains("unknown input `word`"), "{}", wrong.report());
+    inspan(folder, &["resume", "s", "--edited", "--plan", "-i", "word=new"])
+        .expect(2)
+        .says("unknown input `word`");
     inspan(folder, &["resume", "s", "-i", "text=new"]).expect(2);
     let left_out = "the flow has no input `word` any more: that of `s` is left out\n";
     let plan = inspan(folder, &["resume", "s", "--edited", "--plan"]);
@@ -248,8 +238,7 @@ nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did; echo $0', '{{ flow.input.word }}'] } }
   - { id: b, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo b-$0-$1 >> did', '{{ flow.input.tone }}', '{{ a.stdout | trim }}'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     let first = ["run", "flow.yaml", "--session-id", "s", "-i", "word=ox", "-i", "style=new"];
     inspan(folder, &first).expect(0);
     assert_eq!(did(folder), ["a", "b-dry-ox"]);
@@ -257,9 +246,8 @@ nodes:
     let part = |option: &str, more: &[&str]| {
         inspan(folder, &[&["run", "flow.yaml", option, "b"][..], more].concat()).expect(0)
     };
-    let ran = part("--from", &["--session-id", "t"]);
     let left_out = "the flow has no input `style` any more: that of `s` is left out\n";
-    assert!(ran.stderr.contains(left_out), "{}", ran.report());
+    part("--from", &["--session-id", "t"]).says(left_out);
     // What was given, and only that, is given from then on.
     fs::write(folder.join("flow.yaml"), FLOW.replace("dry, style: old, word: x", "damp, word: z")).unwrap();
     part("--only", &[]);
@@ -282,9 +270,8 @@ nodes:
 
 #[test]
 fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
-    let folder = folder();
-    let folder = folder.path();
-    let mut child = at_slow(folder);
+    let folder = &folder();
+    let child = at_slow(folder);
     let file = folder.join("flow.yaml");
     fs::write(&file, fs::read_to_string(&file).unwrap() + "# edited\n  - { id: more, type: control.noop }\n")
         .unwrap();
@@ -292,7 +279,7 @@ fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     assert_ne!(beside.code, Some(0), "{}", beside.stdout);
     assert!(beside.stderr.contains("session `s` is run by"), "{}", beside.stderr);
     signal(&child, "INT");
-    assert_eq!(child.wait().unwrap().code(), Some(7));
+    ended(folder, child).expect(7);
     assert_eq!(did(folder), ["first", "slow"]);
 }
 
@@ -304,8 +291,7 @@ nodes:
   - { id: ask, type: human.input, input: { prompt: Deploy? } }
   - { id: deploy, type: exec, dependsOn: [ask], input: { argv: [echo, staging] } }
 ";
-    let folder = flow_folder(flow);
-    let folder = folder.path();
+    let folder = &flow_folder(flow);
     for session in ["s", "t"] {
         inspan(folder, &["run", "flow.yaml", "--session-id", session, "--no-input"]).expect(3);
     }
@@ -318,11 +304,8 @@ nodes:
         "{}",
         replied.report()
     );
-    let resumed = inspan(folder, &["resume", "t", "--no-input"]).expect(0);
-    assert!(
-        resumed.stderr.contains("note: the flow was edited, and goes on as edited"),
-        "{}",
-        resumed.report()
-    );
+    let resumed = inspan(folder, &["resume", "t", "--no-input"])
+        .expect(0)
+        .says("note: the flow was edited, and goes on as edited");
     assert_eq!(resumed.stdout.trim(), "production");
 }

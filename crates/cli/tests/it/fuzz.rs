@@ -9,7 +9,7 @@ use inspan_model_server::Scenario;
 use inspan_protocol::Envelope;
 use inspan_testkit::{fixture_dir, fuzz};
 
-use crate::program::paths_below;
+use crate::program::{folder_with, paths_below};
 
 /// The fixtures of a folder whose names have this ending.
 fn fixtures(folder: &str, ending: &str) -> Vec<PathBuf> {
@@ -55,10 +55,10 @@ fn lines_of_logs() {
 fn recordings() {
     for file in fixtures("flows", ".json") {
         if file.parent().is_some_and(|folder| folder.ends_with("recordings")) {
-            let folder = tempfile::tempdir().unwrap();
+            let folder = &folder_with(&[]);
             fuzz(&fs::read(&file).unwrap(), |bytes| {
-                fs::write(folder.path().join(file.file_name().unwrap()), bytes).unwrap();
-                drop(Replayer::load(folder.path()));
+                fs::write(folder.join(file.file_name().unwrap()), bytes).unwrap();
+                drop(Replayer::load(folder));
             });
         }
     }

@@ -4,11 +4,10 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, time::
 
 use inspan_testkit::write_program;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::{
-    processes::{left, until},
-    program::{Ran, folder_with, inspan, program, ran},
+    processes::{kill, left, until},
+    program::{Folder, Ran, folder_with, inspan, program, ran},
 };
 
 /// In place of Claude Code: it notes what it is asked. If that is work, it does what the test says in the file `code`.
@@ -35,15 +34,15 @@ const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 /// A repository with an example, two tickets and the branch `other`, which changes what `main` changed.
-fn repository(example: &str, code: &str) -> TempDir {
+fn repository(example: &str, code: &str) -> Folder {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let flow = fs::read_to_string(examples.join(example).join("flow.yaml")).unwrap();
     let flow = flow.replace("codex.agent", "claude.agent").replace("gemini.agent", "claude.agent");
     let folder = folder_with(&[("code", code), ("repo/flow.yaml", &flow), ("repo/base", "base")]);
-    let repo = folder.path().join("repo");
-    fs::create_dir_all(folder.path().join("bin")).unwrap();
+    let repo = folder.join("repo");
+    fs::create_dir_all(folder.join("bin")).unwrap();
     for (name, script) in PROGRAMS {
-        write_program(&folder.path().join("bin").join(name), script).unwrap();
+        write_program(&folder.join("bin").join(name), script).unwrap();
     }
     for name in ["a.md", "ü b.md"] {
         fs::create_dir_all(repo.join("tickets")).unwrap();
@@ -51,19 +50,19 @@ fn repository(example: &str, code: &str) -> TempDir {
     }
     fs::create_dir(repo.join("scripts")).unwrap();
     write_program(&repo.join("scripts/free-ports"), PROGRAMS[4].1).unwrap();
-    git(folder.path(), "init -q -b main");
+    git(&folder, "init -q -b main");
     for (name, value) in [("user.name", "t"), ("user.email", "t@t")] {
-        git(folder.path(), &format!("config {name} {value}"));
+        git(&folder, &format!("config {name} {value}"));
     }
-    git(folder.path(), "add .");
-    git(folder.path(), "commit -qm init");
-    git(folder.path(), "branch other");
+    git(&folder, "add .");
+    git(&folder, "commit -qm init");
+    git(&folder, "branch other");
     for branch in ["other", "main"] {
-        git(folder.path(), &format!("switch -q {branch}"));
+        git(&folder, &format!("switch -q {branch}"));
         fs::write(repo.join("base"), branch).unwrap();
-        git(folder.path(), &format!("commit -qam {branch}"));
+        git(&folder, &format!("commit -qam {branch}"));
     }
-    git(folder.path(), "update-ref refs/remotes/origin/main main");
+    git(&folder, "update-ref refs/remotes/origin/main main");
     folder
 }
 
@@ -112,8 +111,7 @@ fn tickets_are_merged_whoever_commits_them() {
     let own = format!("{WORK}; git add . && git commit -qm own");
     // The last one commits on a branch of its own.
     for code in [WORK.to_owned(), own.clone(), format!("git switch -qc own-${{PWD##*-}}; {own}")] {
-        let folder = repository("tickets", &code);
-        let folder = folder.path();
+        let folder = &repository("tickets", &code);
         // A worktree of the user, on a disk that is away for the moment.
         git(folder, "worktree add --detach ../away");
         fs::rename(folder.join("away"), folder.join("elsewhere")).unwrap();
@@ -136,12 +134,12 @@ fn tickets_that_are_not_merged_are_named_and_none_at_all_is_a_failure() {
         ("true", Value::Null, Value::Null),
     ];
     for (code, merged, left) in rows {
-        let folder = repository("tickets", code);
-        let done = begin(folder.path(), "tickets");
+        let folder = &repository("tickets", code);
+        let done = begin(folder, "tickets");
         let (found, is_success) = (done.json()["outputs"].clone(), merged != Value::Null);
         assert_eq!((&found["merged"], &found["left"]), (&merged, &left), "{}", done.stderr);
         assert_eq!(done.code, Some(if is_success { 0 } else { 1 }));
-        assert_eq!(git(folder.path(), "status --porcelain"), "");
+        assert_eq!(git(folder, "status --porcelain"), "");
     }
 }
 
@@ -150,11 +148,11 @@ fn a_repository_that_an_agent_makes_is_not_merged_as_its_work() {
     let commit = "git -c user.name=a -c user.email=a@a commit -qm app";
     let code = format!("mkdir app; cd app; git init -q; echo work > work; git add .; {commit}; cd ..");
     for example in ["tickets", "best-of-n"] {
-        let folder = repository(example, &code);
-        let failed = begin(folder.path(), example).expect(1);
+        let folder = &repository(example, &code);
+        let failed = begin(folder, example).expect(1);
         let why = "A repository within the worktree cannot be merged: app";
         assert!(failed.stderr.contains(why), "{example}: {}", failed.stderr);
-        assert_eq!(git(folder.path(), "log -1 --format=%s"), "main\n");
+        assert_eq!(git(folder, "log -1 --format=%s"), "main\n");
     }
 }
 
@@ -181,8 +179,7 @@ fn what_cannot_be_merged_whole_is_not_merged() {
         ),
     ];
     for (example, code, merged, why) in rows {
-        let folder = repository(example, &code);
-        let folder = folder.path();
+        let folder = &repository(example, &code);
         if code == submodule {
             let lib =
                 format!("update-index --add --cacheinfo 160000,{},lib", git(folder, "rev-parse HEAD").trim());
@@ -205,8 +202,7 @@ fn what_cannot_be_merged_whole_is_not_merged() {
 #[test]
 fn where_git_cannot_commit_no_agent_is_paid() {
     for example in ["tickets", "best-of-n"] {
-        let folder = repository(example, WORK);
-        let folder = folder.path();
+        let folder = &repository(example, WORK);
         let hook = folder.join("repo/.git/hooks/commit-msg");
         write_program(&hook, "#!/bin/sh\necho a ticket number is missing >&2; exit 1\n").unwrap();
         let failed = begin(folder, example).expect(1);
@@ -225,13 +221,12 @@ fn where_git_cannot_commit_no_agent_is_paid() {
 
 #[test]
 fn a_resolved_conflict_is_not_resolved_again_in_a_fork() {
-    let folder = repository(
+    let folder = &repository(
         "tickets",
         &format!(
             "case $PWD in */main) git checkout -q --theirs base; git commit -qam ok ;; *) echo ${{PWD##*-}} > base; {WORK} ;; esac"
         ),
     );
-    let folder = folder.path();
     begin(folder, "tickets").expect(0);
     let resolved = || asked(folder).matches("Resolve").count();
     assert_eq!(resolved(), 1);
@@ -244,27 +239,26 @@ fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone
     // Also what git ignores, which an agent can add nevertheless.
     for (example, ignored) in [("tickets", ""), ("tickets", "done-*"), ("best-of-n", "done-*")] {
         let file = "done-0";
-        let folder = repository(example, &format!("{WORK}; git add -f ."));
-        let own = folder.path().join("repo").join(file);
-        fs::write(folder.path().join("repo/.git/info/exclude"), ignored).unwrap();
+        let folder = &repository(example, &format!("{WORK}; git add -f ."));
+        let own = folder.join("repo").join(file);
+        fs::write(folder.join("repo/.git/info/exclude"), ignored).unwrap();
         fs::write(&own, "mine").unwrap();
-        let refused = begin(folder.path(), example);
+        let refused = begin(folder, example);
         assert_eq!(
             (refused.code, fs::read_to_string(&own).unwrap().as_str()),
             (Some(1), "mine"),
             "{example}"
         );
         fs::remove_file(&own).unwrap();
-        run(folder.path(), &["resume", "s"]).expect(0);
-        assert_eq!(git(folder.path(), &format!("ls-files {file}")).trim(), file);
+        run(folder, &["resume", "s"]).expect(0);
+        assert_eq!(git(folder, &format!("ls-files {file}")).trim(), file);
     }
 }
 
 #[test]
 fn a_branch_with_commits_that_yours_lacks_is_not_moved() {
     for example in ["tickets", "best-of-n"] {
-        let folder = repository(example, WORK);
-        let folder = folder.path();
+        let folder = &repository(example, WORK);
         for (branch, commit) in [("inspan/s-0", "other"), ("inspan/s-1", "main"), ("s-1", "other")] {
             git(folder, &format!("branch {branch} {commit}"));
         }
@@ -278,8 +272,7 @@ fn a_branch_with_commits_that_yours_lacks_is_not_moved() {
 
 #[test]
 fn tickets_are_found_from_a_folder_of_the_repository_and_a_bare_one_is_refused() {
-    let folder = repository("tickets", WORK);
-    let folder = folder.path();
+    let folder = &repository("tickets", WORK);
     git(folder, "clone -q --bare . ../bare");
     let begin_in = |place: &str| {
         let flow = folder.join("repo/flow.yaml");
@@ -296,8 +289,7 @@ fn tickets_are_found_from_a_folder_of_the_repository_and_a_bare_one_is_refused()
 fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
     for example in ["tickets", "best-of-n"] {
         for (begun, state) in [("merge", "MERGE_HEAD"), ("rebase", "rebase-merge")] {
-            let folder = repository(example, WORK);
-            let folder = folder.path();
+            let folder = &repository(example, WORK);
             git(folder, &format!("{begun} other"));
             fs::write(folder.join("repo/base"), "both").unwrap();
             git(folder, "add .");
@@ -314,8 +306,7 @@ fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
 #[test]
 fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_began() {
     for example in ["tickets", "best-of-n"] {
-        let folder = repository(example, "git -C $HOME/repo switch -q other; echo work > done-${PWD##*-}");
-        let folder = folder.path();
+        let folder = &repository(example, "git -C $HOME/repo switch -q other; echo work > done-${PWD##*-}");
         let refused = begin(folder, example);
         assert_eq!(refused.code, Some(1), "{example}");
         let why = "The result is for main, and other is checked out.";
@@ -336,8 +327,7 @@ fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
         ("best-of-n", "inspan/s-0", you),
     ];
     for (example, tree, first) in rows {
-        let folder = repository(example, &format!("echo agent > base; case $PWD in *-0) {first};; esac"));
-        let folder = folder.path();
+        let folder = &repository(example, &format!("echo agent > base; case $PWD in *-0) {first};; esac"));
         if example == "tickets" {
             let once = "[ -e $HOME/once ] && exit; touch $HOME/once; unset $(git rev-parse --local-env-vars)";
             let hook = format!("#!/bin/sh\nHOME={}; {once}; {you}\n", folder.display());
@@ -368,10 +358,9 @@ fn hook(folder: &Path, name: &str) {
 /// Runs an example, and kills it in the hook.
 fn killed(folder: &Path, example: &str) {
     let arguments = [arguments(example), &["--no-input"]].concat();
-    let mut child = call(folder, &arguments).spawn().unwrap();
+    let child = call(folder, &arguments).spawn().unwrap();
     until("the hook runs", || folder.join("reached").exists());
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(child);
     // Another `git` of the session may still write.
     assert_eq!(left(&folder.display().to_string(), Duration::from_secs(10)), [""; 0]);
 }
@@ -380,8 +369,7 @@ fn killed(folder: &Path, example: &str) {
 fn a_kill_in_a_commit_or_a_merge_costs_nothing() {
     let rows = [("tickets", "pre-commit"), ("tickets", "pre-merge-commit"), ("best-of-n", "pre-commit")];
     for (example, at) in rows {
-        let folder = repository(example, WORK);
-        let folder = folder.path();
+        let folder = &repository(example, WORK);
         hook(folder, at);
         killed(folder, example);
         // As git leaves it when it is killed while it writes.
@@ -402,8 +390,7 @@ fn a_kill_in_a_commit_or_a_merge_costs_nothing() {
 #[test]
 fn a_fork_that_has_no_worktree_removes_no_lock_elsewhere() {
     for (example, at) in [("tickets", "land"), ("best-of-n", "take")] {
-        let folder = repository(example, WORK);
-        let folder = folder.path();
+        let folder = &repository(example, WORK);
         let rm = "#!/bin/sh\necho \"$@\" >> $HOME/removed\nexec /bin/rm \"$@\"\n";
         write_program(&folder.join("bin/rm"), rm).unwrap();
         begin(folder, example).expect(0);
@@ -417,8 +404,7 @@ fn a_fork_that_has_no_worktree_removes_no_lock_elsewhere() {
 #[test]
 fn a_kill_while_a_worktree_is_made_costs_nothing() {
     for example in ["tickets", "best-of-n", "matrix-bench", "validate-pr"] {
-        let folder = repository(example, WORK);
-        let folder = folder.path();
+        let folder = &repository(example, WORK);
         if example == "validate-pr" {
             add_origin(folder);
             git(folder, "push -q origin main other:refs/pull/1/head");
@@ -436,8 +422,7 @@ fn a_kill_while_a_worktree_is_made_costs_nothing() {
 
 #[test]
 fn the_best_attempt_is_judged_and_merged_whole() {
-    let folder = repository("best-of-n", "echo 1 > one; git add .; git commit -qm one; echo 2 > two");
-    let folder = folder.path();
+    let folder = &repository("best-of-n", "echo 1 > one; git add .; git commit -qm one; echo 2 > two");
     begin(folder, "best-of-n").expect(0);
     assert_eq!(git(folder, "ls-files one two"), "one\ntwo\n");
     let judged = asked(folder);
@@ -447,9 +432,8 @@ fn the_best_attempt_is_judged_and_merged_whole() {
         "{judged}"
     );
     // An attempt that changes nothing does not count.
-    let nothing = repository("best-of-n", "true");
-    let failed = begin(nothing.path(), "best-of-n").expect(1);
-    assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
+    let nothing = &repository("best-of-n", "true");
+    begin(nothing, "best-of-n").expect(1).says("no attempt changes something");
 }
 
 fn add_origin(folder: &Path) {
@@ -458,26 +442,24 @@ fn add_origin(folder: &Path) {
 }
 
 /// A repository with the example that fixes an issue, and the review that it calls.
-fn with_review(code: &str) -> TempDir {
+fn with_review(code: &str) -> Folder {
     let folder = repository("fix-github-issue", code);
     let review = "../../examples/fix-github-issue/smart-pr-review.yaml";
     let review = Path::new(env!("CARGO_MANIFEST_DIR")).join(review);
-    fs::copy(review, folder.path().join("repo/smart-pr-review.yaml")).unwrap();
+    fs::copy(review, folder.join("repo/smart-pr-review.yaml")).unwrap();
     folder
 }
 
 #[test]
 fn the_pull_request_for_an_issue_has_what_the_session_made_and_nothing_of_yours() {
-    let folder = with_review("echo fix > fixed; git add . && git commit -qm fix");
-    let folder = folder.path();
+    let folder = &with_review("echo fix > fixed; git add . && git commit -qm fix");
     add_origin(folder);
     git(folder, "push -q origin main");
     let base = folder.join("repo/base");
     fs::write(&base, "private").unwrap();
     git(folder, "commit -qam private");
     fs::write(&base, "draft").unwrap();
-    let done = run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "issue=1"]);
-    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "issue=1"]).expect(0);
     assert_eq!(git(folder, "-C ../origin log --format=%s inspan/s"), "fix\nmain\ninit\n");
     assert_eq!(git(folder, "-C ../origin log -1 --format=%s main"), "main\n");
     assert_eq!(git(folder, "log -1 --format=%s main"), "private\n");
@@ -491,8 +473,7 @@ fn what_is_yours_is_refused_before_an_agent_would_push_or_commit_it() {
         ("session-fork", "Commit or stash your changes first."),
     ];
     for (example, why) in rows {
-        let folder = repository(example, "");
-        let folder = folder.path();
+        let folder = &repository(example, "");
         fs::write(folder.join("repo/draft"), "").unwrap();
         let refused = begin(folder, example).expect(1);
         assert!(refused.stderr.contains(why), "{example}: {}", refused.stderr);
@@ -502,25 +483,22 @@ fn what_is_yours_is_refused_before_an_agent_would_push_or_commit_it() {
 
 #[test]
 fn a_review_leaves_no_merge_in_your_checkout() {
-    let folder = with_review("");
-    let folder = folder.path();
+    let folder = &with_review("");
     git(folder, "update-ref refs/remotes/origin/main other");
     let review = || run(folder, &["run", "smart-pr-review.yaml", "-i", "pr=1"]).expect(1);
     fs::write(folder.join("repo/base"), "draft").unwrap();
-    let refused = review();
-    assert!(refused.stderr.contains("Commit or stash your changes first."), "{}", refused.stderr);
+    review().says("Commit or stash your changes first.");
     assert_eq!(git(folder, "status --porcelain --untracked-files=no"), " M base\n");
     git(folder, "checkout base");
-    let refused = review();
-    assert!(refused.stderr.contains("Merge origin/main yourself first."), "{}", refused.stderr);
+    review().says("Merge origin/main yourself first.");
     assert_eq!(git(folder, "status --porcelain --untracked-files=no"), "");
     assert!(!folder.join("repo/.git/MERGE_HEAD").exists());
 }
 
 /// A repository with the files of a template.
-fn with_template(template: &str) -> TempDir {
+fn with_template(template: &str) -> Folder {
     let folder = repository("tickets", "");
-    let repo = folder.path().join("repo");
+    let repo = folder.join("repo");
     fs::remove_file(repo.join("flow.yaml")).unwrap();
     inspan(&repo, &["init", "--template", template]).expect(0);
     folder
@@ -528,8 +506,7 @@ fn with_template(template: &str) -> TempDir {
 
 #[test]
 fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_yours() {
-    let folder = with_template("fix-issue");
-    let folder = folder.path();
+    let folder = &with_template("fix-issue");
     let repo = folder.join("repo");
     let flow = fs::read_to_string(repo.join("flow.yaml")).unwrap();
     fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
@@ -539,8 +516,7 @@ fn the_pull_request_of_the_template_has_what_the_session_made_and_nothing_of_you
     fs::rename(folder.join("origin"), folder.join("away")).unwrap();
     let input = ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", test];
     git(folder, "branch inspan/fix-s other");
-    let refused = run(folder, &input).expect(1);
-    assert!(refused.stderr.contains("'inspan/fix-s' already exists"), "{}", refused.stderr);
+    run(folder, &input).expect(1).says("'inspan/fix-s' already exists");
     git(folder, "branch -m inspan/fix-s kept");
     run(folder, &["resume", "s"]).expect(1);
     fs::rename(folder.join("away"), folder.join("origin")).unwrap();
@@ -560,8 +536,7 @@ fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
     // The agent checks off its own task, also at another place; or the process dies once it is checked off.
     let own = r#"check=["sh","-c","grep -av 1 list > new; echo '- [x] 1' >> new; cat new > list; rm new"]"#;
     for check in [own, r#"check=["true"]"#] {
-        let folder = with_template("task-list");
-        let folder = folder.path();
+        let folder = &with_template("task-list");
         let repo = folder.join("repo");
         let mv = "#!/bin/sh\n/bin/mv \"$@\" && mkdir $HOME/moved 2>/dev/null && kill -9 $PPID\nexit 0\n";
         write_program(&folder.join("bin/mv"), mv).unwrap();
@@ -589,8 +564,8 @@ fn the_template_checks_off_the_tasks_that_were_done_and_no_others() {
 #[test]
 fn the_input_of_a_template_is_checked_before_an_agent_is_paid() {
     for (template, input) in [("fix-issue", "test"), ("task-list", "check"), ("nightly", "send")] {
-        let folder = with_template(template);
-        let refused = run(folder.path(), &["run", "flow.yaml", "-i", &format!("{input}=cargo test")]);
+        let folder = &with_template(template);
+        let refused = run(folder, &["run", "flow.yaml", "-i", &format!("{input}=cargo test")]);
         let what = format!("`{input}`: the value is not of type \"array\"");
         assert_eq!(refused.code, Some(2), "{template}: {}", refused.stderr);
         assert!(refused.stderr.contains(&what), "{template}: {}", refused.stderr);

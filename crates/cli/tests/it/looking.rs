@@ -12,7 +12,7 @@ use inspan_protocol::Envelope;
 use serde_json::{Value, json};
 
 use crate::{
-    program::{Ran, flow_folder, home, inspan, program, ran, replaced, snapshot},
+    program::{Ran, ended, flow_folder, folder_with, home, inspan, program, ran, replaced, snapshot},
     stored::{Driven, Stored, log},
 };
 
@@ -50,28 +50,27 @@ fn check(folder: &Path, name: &str, arguments: &[&str]) {
 
 #[test]
 fn where_there_are_no_sessions_none_are_made() {
-    let folder = tempfile::tempdir().unwrap();
-    check(folder.path(), "look-none-ps", &["ps"]);
-    check(folder.path(), "look-none-ps-json", &["ps", "--all", "--json"]);
-    check(folder.path(), "look-none-inbox", &["inbox"]);
-    check(folder.path(), "look-none-show", &["show", "x"]);
-    assert!(!home(folder.path()).exists());
+    let folder = &folder_with(&[]);
+    check(folder, "look-none-ps", &["ps"]);
+    check(folder, "look-none-ps-json", &["ps", "--all", "--json"]);
+    check(folder, "look-none-inbox", &["inbox"]);
+    check(folder, "look-none-show", &["show", "x"]);
+    assert!(!home(folder).exists());
 }
 
 #[test]
 fn a_store_that_is_none_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("notes.txt"), "no database, but a text that is long enough to look at")
-        .unwrap();
-    check(folder.path(), "look-no-store", &["ps", "--store", "notes.txt"]);
-    check(folder.path(), "look-no-store-json", &["show", "x", "--store", "notes.txt", "--json"]);
+    let folder = &folder_with(&[]);
+    fs::write(folder.join("notes.txt"), "no database, but a text that is long enough to look at").unwrap();
+    check(folder, "look-no-store", &["ps", "--store", "notes.txt"]);
+    check(folder, "look-no-store-json", &["show", "x", "--store", "notes.txt", "--json"]);
 }
 
 #[test]
 fn sessions_are_listed_and_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let _stored = filled(folder.path());
-    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    let folder = &folder_with(&[]);
+    let _stored = filled(folder);
+    let check = |name: &str, arguments: &[&str]| check(folder, name, arguments);
     check("ps", &["ps"]);
     check("ps-all", &["ps", "--all"]);
     check("ps-limit", &["ps", "--all", "-n", "2"]);
@@ -81,8 +80,8 @@ fn sessions_are_listed_and_shown() {
     check("inbox-store", &["inbox", "ask-li", "--store", ".home/sessions.db"]);
     check("inbox-json", &["inbox", "--json"]);
     // Who calls it with another engine than that of the shell is offered commands that name it.
-    let mut call = program(folder.path(), &["inbox", "ask-live", "--engine", "local"]);
-    let inbox = ran(folder.path(), call.env("INSPAN_ENGINE", "temporal://there/default?sessions=/srv/it"));
+    let mut call = program(folder, &["inbox", "ask-live", "--engine", "local"]);
+    let inbox = ran(folder, call.env("INSPAN_ENGINE", "temporal://there/default?sessions=/srv/it"));
     assert!(inbox.stdout.lines().any(|line| line.ends_with(" --engine local")), "{}", inbox.stdout);
     check("show-ended", &["show", "partial"]);
     check("show-failed", &["show", "failing-1"]);
@@ -96,14 +95,13 @@ fn sessions_are_listed_and_shown() {
 
 #[test]
 fn every_session_is_listed_unless_a_limit_is_given() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     for number in 0..60 {
         stored.session(&format!("ended-{number}"), "chain", None, Driven::Left);
         stored.session(&format!("open-{number}"), "human_input", Some(17), Driven::Left);
     }
-    let listed =
-        |arguments: &[&str]| inspan(folder.path(), arguments).stdout.matches("\"sessionId\"").count();
+    let listed = |arguments: &[&str]| inspan(folder, arguments).stdout.matches("\"sessionId\"").count();
     let rows = [
         (&["ps", "--json"][..], 60),
         (&["ps", "--all", "--json"], 120),
@@ -117,12 +115,12 @@ fn every_session_is_listed_unless_a_limit_is_given() {
 
 #[test]
 fn frames_are_shown_folded_and_one_by_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("each-1", "foreach_fails", None, Driven::Left);
     stored.session("nested-1", "matrix_nested", None, Driven::Left);
     stored.session("nested-live", "matrix_nested", Some(24), Driven::ByUs);
-    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    let check = |name: &str, arguments: &[&str]| check(folder, name, arguments);
     check("show-frames", &["show", "each-1"]);
     check("show-frames-live", &["show", "nested-live"]);
     check("show-frames-json", &["show", "each-1", "--json"]);
@@ -138,24 +136,23 @@ fn frames_are_shown_folded_and_one_by_one() {
 
 #[test]
 fn warnings_are_shown_with_their_nodes() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let flow = "flow: { name: warns }\nnodes:\n  - id: each\n    type: control.foreach\n    input: { items: [1, 2] }\n    \
                 body:\n      nodes:\n        - { id: print, type: exec, input: { argv: [printf, '\\377'] } }\n";
-    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-    assert_eq!(inspan(folder.path(), &["run", "--session-id", "warns-1"]).code, Some(0));
+    fs::write(folder.join("flow.yaml"), flow).unwrap();
+    assert_eq!(inspan(folder, &["run", "--session-id", "warns-1"]).code, Some(0));
     let warning = "the output of `printf` is not all UTF-8 text";
-    let shown = inspan(folder.path(), &["show", "warns-1"]).stdout;
+    let shown = inspan(folder, &["show", "warns-1"]).stdout;
     let lines: Vec<&str> = shown.lines().skip_while(|line| !line.contains("each")).collect();
     assert!(lines[1].starts_with(&format!("  ! {warning}")), "{shown}");
     assert_eq!(shown.matches(warning).count(), 1, "{shown}");
-    let node = inspan(folder.path(), &["show", "warns-1", "each[1]/print"]).stdout;
-    assert!(node.contains(&format!("  warnings\n    {warning}")), "{node}");
+    inspan(folder, &["show", "warns-1", "each[1]/print"]).prints(&format!("  warnings\n    {warning}"));
 }
 
 #[test]
 fn sessions_of_every_outcome_are_drawn() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = filled(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = filled(folder);
     stored.session("nested-1", "matrix_nested", None, Driven::Left);
     stored.session("nested-dead", "matrix_nested", Some(24), Driven::ByNobody);
     stored.session("each-1", "foreach_fails", None, Driven::Left);
@@ -172,32 +169,32 @@ fn sessions_of_every_outcome_are_drawn() {
         "nested-dead",
         "each-1",
     ] {
-        check(folder.path(), &format!("graph-{session}"), &["graph", session, "--format", "text"]);
+        check(folder, &format!("graph-{session}"), &["graph", session, "--format", "text"]);
     }
-    check(folder.path(), "graph-session-mermaid", &["graph", "each-1"]);
-    check(folder.path(), "graph-session-dot", &["graph", "nested-1", "--format", "dot"]);
-    check(folder.path(), "graph-session-json", &["graph", "nested-1", "--json"]);
-    check(folder.path(), "graph-session-svg", &["graph", "retry", "--format", "svg"]);
+    check(folder, "graph-session-mermaid", &["graph", "each-1"]);
+    check(folder, "graph-session-dot", &["graph", "nested-1", "--format", "dot"]);
+    check(folder, "graph-session-json", &["graph", "nested-1", "--json"]);
+    check(folder, "graph-session-svg", &["graph", "retry", "--format", "svg"]);
 }
 
 #[test]
 fn an_answer_that_nobody_has_taken_is_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("kept", "human_input", Some(17), Driven::Left).reply("later.1", "now");
-    check(folder.path(), "ps-kept", &["ps"]);
-    check(folder.path(), "show-kept", &["show", "kept"]);
+    check(folder, "ps-kept", &["ps"]);
+    check(folder, "show-kept", &["show", "kept"]);
     // The question is answered, and a second answer would be refused.
-    check(folder.path(), "inbox-kept", &["inbox"]);
+    check(folder, "inbox-kept", &["inbox"]);
 }
 
 #[test]
 fn a_session_of_another_program_is_shown_and_not_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     let of_program = |text: &str| text.replace("type: echo", "type: own.echo");
     stored.changed_session("own", "human_input", Some(17), Driven::Left, of_program);
-    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    let check = |name: &str, arguments: &[&str]| check(folder, name, arguments);
     check("foreign-show", &["show", "own"]);
     check("foreign-why", &["why", "own"]);
     check("foreign-resume", &["resume", "own", "--no-input"]);
@@ -205,20 +202,20 @@ fn a_session_of_another_program_is_shown_and_not_run() {
 
 #[test]
 fn a_question_whose_time_is_up_takes_no_answer_and_says_what_follows() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("late", "human_late", Some(5), Driven::Left);
-    check(folder.path(), "late-inbox", &["inbox"]);
-    check(folder.path(), "late-inbox-json", &["inbox", "--json"]);
-    check(folder.path(), "late-show", &["show", "late"]);
-    check(folder.path(), "late-reply", &["reply", "late", "--choice", "yes"]);
+    check(folder, "late-inbox", &["inbox"]);
+    check(folder, "late-inbox-json", &["inbox", "--json"]);
+    check(folder, "late-show", &["show", "late"]);
+    check(folder, "late-reply", &["reply", "late", "--choice", "yes"]);
 }
 
 #[test]
 fn what_happened_and_why() {
-    let folder = tempfile::tempdir().unwrap();
-    let _stored = filled(folder.path());
-    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    let folder = &folder_with(&[]);
+    let _stored = filled(folder);
+    let check = |name: &str, arguments: &[&str]| check(folder, name, arguments);
     check("logs", &["logs", "review"]);
     check("logs-failed", &["logs", "failing"]);
     check("logs-some", &["logs", "review", "--type", "agent:text,edge:*", "--from", "10"]);
@@ -233,10 +230,10 @@ fn what_happened_and_why() {
 
 #[test]
 fn the_envelopes_of_a_log_are_those_that_were_stored() {
-    let folder = tempfile::tempdir().unwrap();
-    let _stored = filled(folder.path());
+    let folder = &folder_with(&[]);
+    let _stored = filled(folder);
     let lines = |arguments: &[&str]| {
-        let ran = inspan(folder.path(), arguments);
+        let ran = inspan(folder, arguments);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
         ran.stdout.lines().map(|line| serde_json::from_str::<Envelope>(line).unwrap()).collect::<Vec<_>>()
     };
@@ -251,11 +248,11 @@ fn the_envelopes_of_a_log_are_those_that_were_stored() {
 
 #[test]
 fn a_log_is_followed_to_the_end_of_its_session() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     let all = log("review_loop", "s");
     let session = stored.session("s", "review_loop", Some(3), Driven::ByUs);
-    let mut child = program(folder.path(), &["logs", "s", "-f", "--json"]).spawn().unwrap();
+    let mut child = program(folder, &["logs", "s", "-f", "--json"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut seen = vec![lines.next().unwrap().unwrap()];
     // The first line is out: from here on the follower has to notice.
@@ -272,8 +269,8 @@ fn a_log_is_followed_to_the_end_of_its_session() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_fault_of_a_look() {
-    let folder = tempfile::tempdir().unwrap();
-    let _stored = filled(folder.path());
+    let folder = &folder_with(&[]);
+    let _stored = filled(folder);
     for arguments in [
         &["ps", "--all"][..],
         &["show", "partial"],
@@ -284,22 +281,21 @@ fn a_reader_that_goes_away_is_no_fault_of_a_look() {
         &["store", "export", "partial"],
         &["store", "verify"],
     ] {
-        let mut child = program(folder.path(), arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = program(folder, arguments).stdout(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{arguments:?}");
+        assert_eq!(ended(folder, child).expect(0).stderr, "", "{arguments:?}");
     }
 }
 
 #[test]
 fn an_old_session_that_has_not_ended_is_listed_among_many() {
-    let folder = tempfile::tempdir().unwrap();
-    let stored = Stored::new(folder.path());
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
     stored.session("old", "human_input", Some(5), Driven::Left);
     for at in 0..300 {
         stored.session(&format!("s-{at}"), "failing", None, Driven::Left);
     }
-    let ran = inspan(folder.path(), &["ps", "--json"]);
+    let ran = inspan(folder, &["ps", "--json"]);
     let listed = ran.json();
     let ids: Vec<_> = listed.as_array().unwrap().iter().map(|entry| &entry["sessionId"]).collect();
     assert_eq!(ids, ["old"]);
@@ -309,9 +305,9 @@ fn an_old_session_that_has_not_ended_is_listed_among_many() {
 fn a_log_of_some_events_has_no_line_of_others() {
     let flow =
         "name: f\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'printf \"one\\ntwo\"'] } }\n";
-    let folder = flow_folder(flow);
-    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
-    let printed = |names: &str| inspan(folder.path(), &["logs", "s", "--type", names]).stdout;
+    let folder = &flow_folder(flow);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    let printed = |names: &str| inspan(folder, &["logs", "s", "--type", names]).stdout;
     assert_eq!(printed("phase:start").lines().count(), 1, "{}", printed("phase:start"));
     assert_eq!(printed("task:complete").lines().count(), 1, "{}", printed("task:complete"));
     assert!(printed("exec:output").contains("│ one"), "{}", printed("exec:output"));
@@ -334,11 +330,11 @@ nodes:
 "
         )
     };
-    let folder = flow_folder(&flow("exit 1"));
-    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(1);
-    fs::write(folder.path().join("flow.yaml"), flow("exit 0")).unwrap();
-    inspan(folder.path(), &["resume", "s", "--session-id", "t", "--edited", "--no-input"]).expect(0);
-    let shown = inspan(folder.path(), &["show", "t", "--json"]).json();
+    let folder = &flow_folder(&flow("exit 1"));
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
+    fs::write(folder.join("flow.yaml"), flow("exit 0")).unwrap();
+    inspan(folder, &["resume", "s", "--session-id", "t", "--edited", "--no-input"]).expect(0);
+    let shown = inspan(folder, &["show", "t", "--json"]).json();
     let node = &shown["nodes"]["dyn"];
     assert_eq!((&node["type"], &node["reused"]), (&"echo.agent".into(), &true.into()), "{shown}");
 }
@@ -353,9 +349,9 @@ nodes:
     input: { items: "{{ range(1003) | list }}", onItemError: continue }
     body: { nodes: [{ id: z, type: control.fail, when: "item == 1001", input: { message: lost } }] }
 "#;
-    let folder = flow_folder(flow);
-    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]);
-    let page = inspan(folder.path(), &["export", "s", "--html", "-"]).expect(0).stdout;
+    let folder = &flow_folder(flow);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
+    let page = inspan(folder, &["export", "s", "--html", "-"]).expect(0).stdout;
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let data: Value = serde_json::from_str(data).unwrap();
     let frames = &data["frames"]["each"];
@@ -389,13 +385,12 @@ nodes:
         )
     };
     for (end, place) in [("exit 0", "outer"), ("exit 3", "outer[0]/inner[0]/ag")] {
-        let folder = flow_folder(&flow(end));
-        let ran = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--no-input"]);
+        let folder = &flow_folder(&flow(end));
         let denied = format!("warning: {place}: 1 tool call denied: Bash rm x");
-        assert!(ran.stderr.contains(&denied), "{}", ran.stderr);
+        let ran = inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).says(&denied);
         let failed = "warning: outer[0]/inner[0]/end failed: ";
         assert_eq!(ran.stderr.contains(failed), end == "exit 3", "{}", ran.stderr);
-        let shown = inspan(folder.path(), &["show", "s"]).stdout;
+        let shown = inspan(folder, &["show", "s"]).stdout;
         let outer = shown.lines().find(|line| line.contains(" outer ")).unwrap();
         assert!(outer.contains("⚠ denied: Bash rm x"), "{shown}");
     }

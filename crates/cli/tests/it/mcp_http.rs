@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::mcp_server::{GREET, client_info};
 use crate::processes::until;
-use crate::program::{folder_with, inspan};
+use crate::program::{Folder, folder_with, inspan};
 use crate::serving::client::{Answer, Client, EventStream, Server};
 
 const POST: &str = "POST /mcp HTTP/1.0";
 const JSON: (&str, &str) = ("content-type", "application/json");
 const ACCEPT: (&str, &str) = ("accept", "application/json, text/event-stream");
 
-fn folder() -> tempfile::TempDir {
+fn folder() -> Folder {
     folder_with(&[("greet.yaml", GREET)])
 }
 
@@ -81,8 +81,8 @@ impl McpClient {
 
 #[test]
 fn strangers_are_refused_and_start_nothing() {
-    let folder = folder();
-    let server = serve(folder.path());
+    let folder = &folder();
+    let server = serve(folder);
     let call = request(1, "tools/call", &json!({ "name": "greet", "arguments": {} })).to_string();
     let refused = |client: &Client, headers: &[(&str, &str)]| {
         let answer = client.ask(POST, headers, &call).unwrap();
@@ -109,13 +109,13 @@ fn strangers_are_refused_and_start_nothing() {
         Some("Bearer")
     );
     assert_eq!(stranger.get("/healthz").status, 200);
-    assert_eq!(inspan(folder.path(), &["ps", "--all", "--json"]).stdout.trim(), "[]");
+    assert_eq!(inspan(folder, &["ps", "--all", "--json"]).stdout.trim(), "[]");
 }
 
 #[test]
 fn a_form_is_shown_on_the_stream_of_its_call() {
-    let folder = folder();
-    let mut server = serve(folder.path());
+    let folder = &folder();
+    let mut server = serve(folder);
     let client = McpClient::open(&server, &json!({ "elicitation": {} }));
     let listed = messages(&client.post(&request(2, "tools/list", &json!({}))));
     assert_eq!(listed[0]["result"]["tools"][0]["name"], json!("greet"));
@@ -136,8 +136,8 @@ fn a_form_is_shown_on_the_stream_of_its_call() {
 
 #[test]
 fn a_client_of_the_newest_version_needs_no_session() {
-    let folder = folder();
-    let server = serve(folder.path());
+    let folder = &folder();
+    let server = serve(folder);
     let version = "2026-07-28";
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": version,
@@ -166,8 +166,8 @@ fn a_client_of_the_newest_version_needs_no_session() {
 
 #[test]
 fn a_session_outlives_its_client_and_the_server() {
-    let folder = folder();
-    let mut server = serve(folder.path());
+    let folder = &folder();
+    let mut server = serve(folder);
     let client = McpClient::open(&server, &json!({}));
     let asked = client.call("greet", &json!({}));
     let id = asked["structuredContent"]["sessionId"].as_str().unwrap().to_owned();
@@ -180,7 +180,7 @@ fn a_session_outlives_its_client_and_the_server() {
     );
     server.kill();
     while waits.next().is_some() {}
-    let server = serve(folder.path());
+    let server = serve(folder);
     let unknown = Client::new(server.address(), "").ask(POST, &[JSON, ACCEPT], "{}").unwrap();
     assert_eq!(unknown.status, 401);
     let old = server.client().ask(POST, &client.headers(), &request(6, "tools/list", &json!({})).to_string());
@@ -195,16 +195,10 @@ fn a_session_outlives_its_client_and_the_server() {
 
 #[test]
 fn beyond_the_loopback_it_needs_a_name() {
-    let folder = folder();
-    let refused = |arguments: &[&str]| {
-        let run = inspan(folder.path(), arguments);
-        (run.code, run.stderr.lines().next().unwrap_or_default().to_owned())
-    };
-    let open = refused(&["mcp", "--http", "0.0.0.0:0"]);
-    assert_eq!(open, (Some(2), "error: 0.0.0.0 can be reached from other machines".to_owned()));
+    let folder = &folder();
+    inspan(folder, &["mcp", "--http", "0.0.0.0:0"]).refused("0.0.0.0 can be reached from other machines");
     let arguments = ["mcp", "--http", "0.0.0.0:0", "--allow-remote", "x.example", "--json"];
-    let server = Server::start_as(folder.path(), &arguments);
+    let server = Server::start_as(folder, &arguments);
     assert_eq!(server.stranger().get("/healthz").status, 200);
-    let (code, why) = refused(&["mcp", "--allow-remote", "x.example"]);
-    assert_eq!((code, why.contains("required arguments")), (Some(2), true), "{why}");
+    inspan(folder, &["mcp", "--allow-remote", "x.example"]).expect(2).says("required arguments");
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::commands::PERMISSION;
 use crate::json_rpc::RpcClient;
-use crate::processes::until;
+use crate::processes::{until, until_one_runs};
 use crate::program::{folder_with, inspan};
 
 /// It asks a person, and gives what its program says.
@@ -83,8 +83,8 @@ fn session(result: &Value) -> String {
 #[test]
 fn flows_are_tools_like_five_others() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
-    let folder = folder_with(&[("greet.yaml", GREET), ("gated.yaml", GATED), ("broken.yaml", broken)]);
-    let mut client = client(folder.path(), &json!({}));
+    let folder = &folder_with(&[("greet.yaml", GREET), ("gated.yaml", GATED), ("broken.yaml", broken)]);
+    let mut client = client(folder, &json!({}));
     let (listed, _) = client.call("tools/list", &json!({}));
     let tools = listed["tools"].as_array().unwrap();
     let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
@@ -119,8 +119,8 @@ flow:
     properties: { branch: { type: string }, depth: { type: integer, default: 1 }, who: { type: string } }
 nodes: [{ id: a, type: echo, input: { text: "{{ flow.input.branch }} {{ flow.input.depth }}" } }]
 "#;
-    let folder = folder_with(&[("build.yaml", flow)]);
-    let mut client = client(folder.path(), &json!({}));
+    let folder = &folder_with(&[("build.yaml", flow)]);
+    let mut client = client(folder, &json!({}));
     let (listed, _) = client.call("tools/list", &json!({}));
     let properties = json!({
         "branch": { "type": "string", "default": "main" },
@@ -137,8 +137,7 @@ nodes: [{ id: a, type: echo, input: { text: "{{ flow.input.branch }} {{ flow.inp
 #[test]
 fn a_broken_flow_and_a_folder_that_is_not_there_are_reported() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
-    let folder = folder_with(&[("broken.yaml", broken)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("broken.yaml", broken)]);
     let closed = inspan(folder, &["mcp"]).expect(0);
     assert!(closed.stderr.starts_with("warning: flow `broken` is no tool: "), "{}", closed.stderr);
     let absent = inspan(folder, &["mcp", "--flows", "nowhere"]);
@@ -147,8 +146,7 @@ fn a_broken_flow_and_a_folder_that_is_not_there_are_reported() {
 
 #[test]
 fn a_call_gives_the_outputs_or_says_what_went_wrong() {
-    let folder = folder_with(&[("gated.yaml", GATED), ("fails.yaml", FAILS)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("gated.yaml", GATED), ("fails.yaml", FAILS)]);
     go(folder);
     let mut client = client(folder, &json!({}));
     let done = tool(&mut client, "gated", &json!({ "topic": "oxen" }));
@@ -189,8 +187,7 @@ fn a_call_gives_the_outputs_or_says_what_went_wrong() {
 
 #[test]
 fn a_question_is_answered_by_a_tool() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
     let mut client = client(folder, &json!({}));
     let asked = tool(&mut client, "greet", &json!({ "who": "oxen" }));
     let id = session(&asked);
@@ -224,8 +221,7 @@ flow: { name: late }
 nodes:
   - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye], timeout: 200ms } }
 "#;
-    let folder = folder_with(&[("late.yaml", LATE)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("late.yaml", LATE)]);
     inspan(folder, &["run", "late.yaml", "--session-id", "s"]).expect(3);
     let inbox = || inspan(folder, &["inbox", "--json"]).json();
     until("the time is up", || inbox()[0]["isExpired"] == json!(true));
@@ -256,9 +252,8 @@ fn elicited(folder: &Path, answer: &Value) -> (Value, Value) {
 
 #[test]
 fn a_client_with_forms_is_asked_while_its_call_waits() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let (form, done) =
-        elicited(folder.path(), &json!({ "action": "accept", "content": { "choice": "bye" } }));
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
+    let (form, done) = elicited(folder, &json!({ "action": "accept", "content": { "choice": "bye" } }));
     let choice = json!({ "type": "string", "title": "Choice", "enum": ["hello", "bye"] });
     let schema = json!({ "type": "object", "properties": { "choice": choice }, "required": ["choice"] });
     assert_eq!((&form["message"], &form["requestedSchema"]), (&json!("[how] How?"), &schema));
@@ -267,8 +262,7 @@ fn a_client_with_forms_is_asked_while_its_call_waits() {
 
 #[test]
 fn a_form_that_is_not_accepted_leaves_the_question_open() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
     let answers = [
         json!({ "action": "decline" }),
         json!({ "action": "cancel" }),
@@ -291,8 +285,7 @@ fn a_form_that_is_not_accepted_leaves_the_question_open() {
 
 #[test]
 fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
     let mut client = client(folder, &json!({ "elicitation": { "form": {} } }));
     let call = client.request("tools/call", &json!({ "name": "greet", "arguments": {} }));
     assert_eq!(client.next()["method"], json!("elicitation/create"));
@@ -305,8 +298,7 @@ fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
 
 #[test]
 fn progress_grows_and_ends_with_the_call() {
-    let folder = folder_with(&[("gated.yaml", GATED)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("gated.yaml", GATED)]);
     let mut client = client(folder, &json!({}));
     let params =
         json!({ "name": "gated", "arguments": { "topic": "x" }, "_meta": { "progressToken": "token" } });
@@ -329,13 +321,11 @@ fn progress_grows_and_ends_with_the_call() {
 
 #[test]
 fn a_session_outlives_the_client_the_server_and_a_cancelled_call() {
-    let folder = folder_with(&[("gated.yaml", GATED)]);
-    let folder = folder.path();
-    let begun = || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\"");
+    let folder = &folder_with(&[("gated.yaml", GATED)]);
     // The client is gone while its call waits.
     let mut gone = client(folder, &json!({}));
     gone.request("tools/call", &json!({ "name": "gated", "arguments": { "topic": "one" } }));
-    until("the session runs", begun);
+    until_one_runs(folder);
     assert_eq!(gone.close(), Some(0));
 
     // A new server sees it, and is killed while it waits.
@@ -367,8 +357,7 @@ fn a_session_outlives_the_client_the_server_and_a_cancelled_call() {
 
 #[test]
 fn a_call_answers_with_the_id_when_its_time_is_up_and_a_session_is_stopped() {
-    let folder = folder_with(&[("gated.yaml", GATED)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("gated.yaml", GATED)]);
     let mut client = client_with(folder, &json!({}), &["mcp", "--wait", "1s"]);
     let running = tool(&mut client, "gated", &json!({ "topic": "x" }));
     let data = &running["structuredContent"];
@@ -391,8 +380,8 @@ nodes:
   - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 17 } } }]] } } }
   - { id: b, type: echo.agent, dependsOn: [a], input: { prompt: x } }
 ";
-    let folder = folder_with(&[("spends.yaml", SPENDS)]);
-    let mut client = client(folder.path(), &json!({}));
+    let folder = &folder_with(&[("spends.yaml", SPENDS)]);
+    let mut client = client(folder, &json!({}));
     let paused = tool(&mut client, "spends", &json!({}));
     let id = session(&paused);
     let why = format!(
@@ -410,8 +399,8 @@ nodes:
 
 #[test]
 fn large_outputs_are_a_link_that_can_be_read() {
-    let folder = folder_with(&[("large.yaml", LARGE)]);
-    let mut client = client(folder.path(), &json!({}));
+    let folder = &folder_with(&[("large.yaml", LARGE)]);
+    let mut client = client(folder, &json!({}));
     let done = tool(&mut client, "large", &json!({}));
     let uri = format!("inspan://session/{}/output", session(&done));
     let link = &done["content"].as_array().unwrap()[1];
@@ -436,8 +425,8 @@ fn large_outputs_are_a_link_that_can_be_read() {
 
 #[test]
 fn bad_input_is_refused_and_the_next_request_is_answered() {
-    let folder = folder_with(&[]);
-    let mut client = client(folder.path(), &json!({}));
+    let folder = &folder_with(&[]);
+    let mut client = client(folder, &json!({}));
     client.line("{");
     client.line(&format!("{{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"{}\"}}", "x".repeat(5 * 1024 * 1024)));
     client.line("{\"jsonrpc\":\"2.0\",\"id\":true}");
@@ -464,8 +453,7 @@ fn meta(capabilities: &Value) -> Value {
 
 #[test]
 fn a_client_of_the_newest_version_is_asked_by_rounds() {
-    let folder = folder_with(&[("greet.yaml", GREET), ("fails.yaml", FAILS)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET), ("fails.yaml", FAILS)]);
     let meta = meta(&json!({ "elicitation": { "form": {} } }));
     let mut client = RpcClient::start(folder, &["mcp"]);
     let call = json!({ "name": "greet", "arguments": { "who": "ox" }, "_meta": meta });
@@ -499,8 +487,7 @@ fn a_client_of_the_newest_version_is_asked_by_rounds() {
 
 #[test]
 fn a_client_without_forms_cannot_allow_what_an_agent_asks_for() {
-    let folder = folder_with(&[("permission.yaml", PERMISSION)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("permission.yaml", PERMISSION)]);
     let mut client = client(folder, &json!({}));
     let asked = tool(&mut client, "permission", &json!({}));
     let (id, question) = (session(&asked), asked["structuredContent"]["questions"][0]["id"].clone());
@@ -525,8 +512,7 @@ fn a_client_without_forms_cannot_allow_what_an_agent_asks_for() {
 
 #[test]
 fn a_task_is_a_session() {
-    let folder = folder_with(&[("greet.yaml", GREET), ("gated.yaml", GATED)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("greet.yaml", GREET), ("gated.yaml", GATED)]);
     let capabilities =
         json!({ "elicitation": { "form": {} }, "extensions": { "io.modelcontextprotocol/tasks": {} } });
     let meta = meta(&capabilities);
@@ -566,9 +552,9 @@ fn a_task_is_a_session() {
 
 #[test]
 fn the_task_of_a_client_without_forms_is_complete_once_its_session_asks() {
-    let folder = folder_with(&[("greet.yaml", GREET)]);
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
     let meta = meta(&json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } }));
-    let mut client = RpcClient::start(folder.path(), &["mcp"]);
+    let mut client = RpcClient::start(folder, &["mcp"]);
     let (task, _) = client.call("tools/call", &json!({ "name": "greet", "arguments": {}, "_meta": meta }));
     let mut asked = Value::Null;
     until("the task is complete", || {

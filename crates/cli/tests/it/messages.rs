@@ -2,11 +2,9 @@
 
 use std::{fs, path::Path, process::Child};
 
-use serde_json::Value;
-
 use crate::{
-    processes::until,
-    program::{inspan, program},
+    processes::{kill, until},
+    program::{ended, folder_with, inspan, program},
 };
 
 const FLOW: &str = "
@@ -30,8 +28,7 @@ fn has(folder: &Path, event: &str) -> bool {
 
 #[test]
 fn a_flow_continues_with_a_message_and_a_run_is_closed() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &folder_with(&[]);
     let running = start(folder);
     let sent = || inspan(folder, &["send", "s", "hello"]).code == Some(0);
     until("the node waits for a message", sent);
@@ -39,62 +36,36 @@ fn a_flow_continues_with_a_message_and_a_run_is_closed() {
     let more = inspan(folder, &["send", "s", "again"]);
     assert_eq!((more.code, more.stderr.as_str()), (Some(0), "s: sent to 1 listener\n"));
     for empty in ["", "  "] {
-        let refused = inspan(folder, &["send", "s", empty]);
-        assert_eq!(
-            (refused.code, refused.stderr.lines().next()),
-            (Some(2), Some("error: the message is empty"))
-        );
+        inspan(folder, &["send", "s", empty]).refused("the message is empty");
     }
-    let nothing = inspan(folder, &["send", "s"]);
-    assert_eq!(
-        (nothing.code, nothing.stderr.lines().next()),
-        (Some(2), Some("error: `s` names the session `s`, and the message is missing"))
-    );
-    let unknown = inspan(folder, &["close", "s", "nobody"]);
-    assert_eq!(
-        (unknown.code, unknown.stderr.lines().next()),
-        (Some(2), Some("error: session `s` has no active run `nobody`"))
-    );
-    let closed = inspan(folder, &["close", "s", "chat"]);
-    assert_eq!(
-        (closed.code, closed.stderr.starts_with("s: closed run chat.1")),
-        (Some(0), true),
-        "{}",
-        closed.stderr
-    );
-    let ended = running.wait_with_output().unwrap();
-    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert_eq!((ended.status.code(), &result["outputs"]["chat"]["text"]), (Some(0), &Value::from("again")));
+    inspan(folder, &["send", "s"]).refused("`s` names the session `s`, and the message is missing");
+    inspan(folder, &["close", "s", "nobody"]).refused("session `s` has no active run `nobody`");
+    inspan(folder, &["close", "s", "chat"]).expect(0).says("s: closed run chat.1");
+    assert_eq!(ended(folder, running).expect(0).json()["outputs"]["chat"]["text"], "again");
     let snapshot = inspan(folder, &["show", "s", "--snapshot"]);
     let snapshot: inspan_protocol::RunSnapshot = serde_json::from_value(snapshot.json()).unwrap();
     assert_eq!(snapshot.status, inspan_protocol::SessionStatus::Complete);
-    let late = inspan(folder, &["close", "s"]);
-    assert_eq!((late.code, late.stderr.lines().next()), (Some(2), Some("error: session `s` has ended")));
+    inspan(folder, &["close", "s"]).refused("session `s` has ended");
 }
 
 #[test]
 fn an_agent_that_had_answered_waits_again_after_a_kill() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let mut first = start(folder);
+    let folder = &folder_with(&[]);
+    let first = start(folder);
     until("the node waits for a message", || inspan(folder, &["send", "s", "hello"]).code == Some(0));
     until("the agent listens", || has(folder, "agent:listen"));
-    first.kill().unwrap();
-    first.wait().unwrap();
+    kill(first);
     let second = program(folder, &["resume", "s", "--json"]).spawn().unwrap();
     let closed = || inspan(folder, &["close", "s", "chat"]).code == Some(0);
     until("the agent listens again", closed);
-    let ended = second.wait_with_output().unwrap();
-    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert_eq!((ended.status.code(), &result["outputs"]["chat"]["text"]), (Some(0), &Value::from("hello")));
+    assert_eq!(ended(folder, second).expect(0).json()["outputs"]["chat"]["text"], "hello");
     let turns = inspan(folder, &["logs", "s", "--json", "--type", "agent:usage"]).stdout;
     assert_eq!(turns.lines().count(), 1, "{turns}");
 }
 
 #[test]
 fn a_message_to_one_frame_names_its_agent_by_the_path() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &folder_with(&[]);
     let flow = "
 flow: { name: scan, outputs: { said: '{{ scan.values }}' } }
 nodes:
@@ -111,31 +82,25 @@ nodes:
     until("both agents listen", || {
         inspan(folder, &["logs", "s", "--json", "--type", "agent:usage"]).stdout.lines().count() == 2
     });
-    let both = inspan(folder, &["send", "s", "--to", "talk", "which?"]);
-    assert_eq!(
-        (both.code, both.stderr.lines().next()),
-        (Some(2), Some("error: more than one agent runs: name the run, or its node by its path"))
-    );
+    inspan(folder, &["send", "s", "--to", "talk", "which?"])
+        .refused("more than one agent runs: name the run, or its node by its path");
     inspan(folder, &["send", "s", "--to", "scan[2]/talk", "hello"]).expect(2);
     inspan(folder, &["send", "s", "--to", "scan[1]/talk", "hello"]).expect(0);
     for frame in ["scan[0]/talk", "scan[1]/talk"] {
         inspan(folder, &["close", "s", frame]).expect(0);
     }
-    let ended = running.wait_with_output().unwrap();
-    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
     let expected = serde_json::json!([{ "said": "hi" }, { "said": "hello" }]);
-    assert_eq!(result["outputs"]["said"], expected, "{result}");
+    assert_eq!(ended(folder, running).json()["outputs"]["said"], expected);
 }
 
 #[test]
 fn a_message_that_would_reach_no_agent_of_a_resumed_session_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &folder_with(&[]);
     let first = start(folder);
     until("the node waits for a message", || inspan(folder, &["send", "s", "hello"]).code == Some(0));
     until("the agent listens", || has(folder, "agent:usage"));
     inspan(folder, &["pause", "s"]);
-    first.wait_with_output().unwrap();
+    ended(folder, first);
     for (arguments, why) in [
         (
             &["--tell", "chta=more"][..],
@@ -152,7 +117,7 @@ fn a_message_that_would_reach_no_agent_of_a_resumed_session_is_refused() {
     }
     let second = program(folder, &["resume", "s", "--tell", "chat=more"]).spawn().unwrap();
     until("the agent has answered", || inspan(folder, &["close", "s", "chat"]).code == Some(0));
-    assert_eq!(second.wait_with_output().unwrap().status.code(), Some(0));
-    assert!(inspan(folder, &["logs", "s", "--json", "--type", "agent:text"]).stdout.contains("more"));
+    ended(folder, second).expect(0);
+    inspan(folder, &["logs", "s", "--json", "--type", "agent:text"]).prints("more");
     inspan(folder, &["resume", "s", "--message", "more"]).expect(2);
 }

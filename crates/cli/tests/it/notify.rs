@@ -1,13 +1,18 @@
 //! Notifications, against receivers that the tests write: what is sent, once, across failures, kills and restarts;
 //! and what is never sent.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Child, Command},
+};
 
 use inspan_testkit::{check_golden, write_program};
 use serde_json::{Value, json};
 
-use crate::processes::until;
-use crate::program::{Ran, folder_with, inspan, program, ran};
+use crate::processes::{kill, signal, until};
+use crate::program::{Folder, Ran, ended, folder_with, inspan, program, ran};
 use receiver::{Answer, Received, Receiver};
 
 mod gathering;
@@ -20,7 +25,7 @@ mod smtp;
 const KEY: &str = "whsec_c2lnbmluZy1rZXktb2YtdGhlLXRlc3Q=";
 
 /// A folder with a flow and its settings.
-fn folder(flow: &str, settings: &str) -> tempfile::TempDir {
+fn folder(flow: &str, settings: &str) -> Folder {
     folder_with(&[("flow.yaml", flow), ("inspan.toml", settings)])
 }
 
@@ -40,6 +45,12 @@ fn call(folder: &Path, arguments: &[&str]) -> Command {
 
 fn run(folder: &Path, arguments: &[&str]) -> Ran {
     ran(folder, &mut call(folder, arguments))
+}
+
+/// Interrupts a program, and waits for its end.
+fn interrupted(folder: &Path, child: Child) -> Ran {
+    signal(&child, "INT");
+    ended(folder, child)
 }
 
 /// The notices of the requests by their event: each with the ids of the deliveries that had it.
@@ -79,11 +90,10 @@ nodes:
 #[test]
 fn commands_in_a_message_name_the_whole_path_of_a_store() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(GATE, &webhook(&receiver, ALL));
-    let asked = run(folder.path(), &["run", "--no-input", "--session-id", "s", "--store", "other.db"]);
-    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let folder = &folder(GATE, &webhook(&receiver, ALL));
+    run(folder, &["run", "--no-input", "--session-id", "s", "--store", "other.db"]).expect(3);
     let seen = receiver.wait_until(|seen| !seen.is_empty());
-    let store = folder.path().canonicalize().unwrap().join("other.db").display().to_string();
+    let store = folder.canonicalize().unwrap().join("other.db").display().to_string();
     let command = format!("inspan reply s gate.1 --choice yes --store {store}");
     assert_eq!(seen[0].json()["notices"][0]["commands"][0], json!(command));
 }
@@ -91,11 +101,11 @@ fn commands_in_a_message_name_the_whole_path_of_a_store() {
 #[test]
 fn a_webhook_gets_what_needs_a_person_signed_and_once() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(GATE, &webhook(&receiver, ALL));
-    run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
-    run(folder.path(), &["reply", "s", "--choice", "yes"]).expect(1);
+    let folder = &folder(GATE, &webhook(&receiver, ALL));
+    run(folder, &["run", "--no-input", "--session-id", "s"]).expect(3);
+    run(folder, &["reply", "s", "--choice", "yes"]).expect(1);
     let seen = receiver.wait_until(|seen| by_event(seen).len() >= 3);
-    let again = run(folder.path(), &["notify", "deliver", "--once"]);
+    let again = run(folder, &["notify", "deliver", "--once"]);
     assert_eq!((again.code, again.stderr.as_str()), (Some(0), ""));
     assert_eq!(receiver.seen().len(), seen.len());
     let mut first = seen[0].json();
@@ -164,20 +174,17 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
         2 => Answer::Broken,
         _ => Answer::good(),
     });
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
-    let session = run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(1);
-    assert!(
-        session.stderr.contains("warning: notifications of ops are not delivered yet"),
-        "{}",
-        session.stderr
-    );
-    let doctor = run(folder.path(), &["doctor", "--offline", "--json"]);
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder, &["run", "--no-input", "--session-id", "s"])
+        .expect(1)
+        .says("warning: notifications of ops are not delivered yet");
+    let doctor = run(folder, &["doctor", "--offline", "--json"]);
     let doctor = doctor.json();
     assert_eq!(
         (&doctor["channels"][0]["pending"], &doctor["channels"][0]["name"]),
         (&json!(1), &json!("ops"))
     );
-    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+    run(folder, &["notify", "deliver", "--once"]).expect(0);
     let seen = receiver.seen();
     let bodies: Vec<&str> = seen.iter().map(|request| request.body.as_str()).collect();
     assert_eq!(bodies, [bodies[0]; 4]);
@@ -190,15 +197,12 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
 fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
     // Each answer has another text, as one with the id of the request has.
     let receiver = Receiver::start(|number, _| Answer::Status(500, "", format!("oops {number}")));
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
-    run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder, &["run", "--no-input", "--session-id", "s"]);
     let before = receiver.seen().len();
-    let mut child = call(folder.path(), &["notify", "deliver", "--once"]).spawn().unwrap();
+    let child = call(folder, &["notify", "deliver", "--once"]).spawn().unwrap();
     receiver.wait_for(before + 3);
-    crate::processes::signal(&child, "INT");
-    let mut stderr = String::new();
-    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut stderr).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let stderr = interrupted(folder, child).expect(1).stderr;
     let warning = format!(
         "warning: the channel `ops` failed, and is tried again: the server answered 500 Internal Server Error: oops {before}\n"
     );
@@ -220,77 +224,73 @@ fn what_another_process_is_to_send_again_is_waited_for() {
         0..=2 => Answer::Status(500, "", "oops".to_owned()),
         _ => Answer::good(),
     });
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
-    run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
-    let mut other = call(folder.path(), &["notify", "deliver"]).spawn().unwrap();
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder, &["run", "--no-input", "--session-id", "s"]);
+    let other = call(folder, &["notify", "deliver"]).spawn().unwrap();
     // The other process waits for some seconds from here on.
     receiver.wait_for(3);
-    let mut cut = call(folder.path(), &["notify", "deliver", "--once"]).spawn().unwrap();
+    let mut cut = call(folder, &["notify", "deliver", "--once"]).spawn().unwrap();
     let mut stderr = std::io::BufReader::new(cut.stderr.take().unwrap());
     let mut said = String::new();
     std::io::BufRead::read_line(&mut stderr, &mut said).unwrap();
     let waiting =
         "another process delivers notifications of ops, and tries again later: waiting for it for 30 s\n";
     assert_eq!(said, waiting);
-    crate::processes::signal(&cut, "INT");
+    signal(&cut, "INT");
     std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
     assert_eq!(cut.wait().unwrap().code(), Some(1));
     assert!(said.contains("warning: notifications of ops are not delivered yet"), "{said}");
-    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    let delivered = run(folder, &["notify", "deliver", "--once"]);
     assert_eq!((delivered.code, receiver.seen().len()), (Some(0), 4), "{}", delivered.stderr);
-    crate::processes::signal(&other, "INT");
-    assert_eq!(other.wait().unwrap().code(), Some(0));
+    interrupted(folder, other).expect(0);
 }
 
 #[test]
 fn a_record_that_cannot_be_read_is_named_with_what_helps() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
-    run(folder.path(), &["run", "--no-input"]);
-    let record = folder.path().join(".home/sessions.db-notifications");
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder, &["run", "--no-input"]);
+    let record = folder.join(".home/sessions.db-notifications");
     let why = "file is not a database; if it is moved away, a new one is made, and what happened before that is not sent";
     for suffix in ["-wal", "-shm"] {
-        let _ = fs::remove_file(folder.path().join(format!(".home/sessions.db-notifications{suffix}")));
+        let _ = fs::remove_file(folder.join(format!(".home/sessions.db-notifications{suffix}")));
     }
     fs::write(&record, "no database".repeat(1_000)).unwrap();
-    let failed = run(folder.path(), &["run", "--no-input"]).expect(1);
+    let failed = run(folder, &["run", "--no-input"]).expect(1);
     // The console shows it, or the program once the console has ended.
     assert!(failed.stderr.contains(" no notifications: the record of notifications "), "{}", failed.stderr);
     assert!(failed.stderr.contains(why), "{}", failed.stderr);
-    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
-    assert_eq!((delivered.code, delivered.stderr.contains(why)), (Some(1), true), "{}", delivered.stderr);
+    run(folder, &["notify", "deliver", "--once"]).expect(1).says(why);
     let problem = |folder: &Path| {
         run(folder, &["doctor", "--offline", "--json"]).json()["channels"][0]["problem"].clone()
     };
-    let text = problem(folder.path()).as_str().unwrap_or_default().to_owned();
+    let text = problem(folder).as_str().unwrap_or_default().to_owned();
     assert!(
         text.starts_with("nothing can be sent: the record of notifications ") && text.ends_with(why),
         "{text}"
     );
     fs::remove_file(&record).unwrap();
     fs::create_dir(&record).unwrap();
-    let text = problem(folder.path()).as_str().unwrap_or_default().to_owned();
+    let text = problem(folder).as_str().unwrap_or_default().to_owned();
     assert!(text.contains("unable to open database file") && text.ends_with("is not sent"), "{text}");
     fs::remove_dir(&record).unwrap();
-    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
-    assert_eq!(problem(folder.path()), Value::Null);
+    run(folder, &["notify", "deliver", "--once"]).expect(0);
+    assert_eq!(problem(folder), Value::Null);
 }
 
 #[test]
 fn a_receiver_that_is_down_or_says_nothing_changes_no_run_and_what_it_missed_comes_later() {
     let silent = Receiver::start(|_, _| Answer::Silence);
-    let folder = folder(FAILS, &webhook(&silent, r#"["failure"]"#));
+    let folder = &folder(FAILS, &webhook(&silent, r#"["failure"]"#));
     let address = silent.address;
-    let slow = run(folder.path(), &["run", "--no-input", "--session-id", "slow"]).expect(1);
-    assert!(slow.stderr.contains("not delivered yet"), "{}", slow.stderr);
-    let doctor = run(folder.path(), &["doctor", "--offline"]).stdout;
-    assert!(doctor.contains(" waiting to be sent: 1"), "{doctor}");
+    run(folder, &["run", "--no-input", "--session-id", "slow"]).expect(1).says("not delivered yet");
+    run(folder, &["doctor", "--offline"]).prints(" waiting to be sent: 1");
     drop(silent);
-    run(folder.path(), &["run", "--no-input", "--session-id", "down"]).expect(1);
+    run(folder, &["run", "--no-input", "--session-id", "down"]).expect(1);
     let receiver = Receiver::start_at(address, |_, _| Answer::good());
-    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+    run(folder, &["notify", "deliver", "--once"]).expect(0);
     let got: Vec<_> = by_event(&receiver.seen()).into_keys().collect();
-    let expected = [worth(folder.path(), "down"), worth(folder.path(), "slow")].concat();
+    let expected = [worth(folder, "down"), worth(folder, "slow")].concat();
     assert_eq!(got, expected);
 }
 
@@ -313,29 +313,28 @@ fn a_killed_run_loses_no_notification_and_none_has_two_ids() {
             true => Answer::Silence,
             false => Answer::good(),
         });
-        let folder = folder(STEPS, &webhook(&held, ALL));
-        let mut child = call(folder.path(), &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
+        let folder = &folder(STEPS, &webhook(&held, ALL));
+        let child = call(folder, &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
         held.wait_for(kill_at + 1);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        kill(child);
         // The receiver is another from here on; what it is sent is counted with what the first one took.
-        fs::write(folder.path().join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
-        let resumed = run(folder.path(), &["resume", "s", "--no-input"]);
+        fs::write(folder.join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
+        let resumed = run(folder, &["resume", "s", "--no-input"]);
         assert!([Some(0), Some(6)].contains(&resumed.code), "{}", resumed.stderr);
-        run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+        run(folder, &["notify", "deliver", "--once"]).expect(0);
         let seen = [held.seen(), receiver.seen()].concat();
         let got = by_event(&seen);
         let twice: Vec<_> = got.values().filter(|ids| ids.len() > 1).collect();
         assert_eq!(twice, Vec::<&Vec<String>>::new(), "{kill_at} {answers_first}");
         // The question was answered by its default at once, so it waited for nobody.
-        let questions = inspan(folder.path(), &["logs", "s", "--json", "--type", "session:prompt"]);
+        let questions = inspan(folder, &["logs", "s", "--json", "--type", "session:prompt"]);
         let questions: Vec<u64> = questions
             .stdout
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap())
             .collect();
         let expected: Vec<_> =
-            worth(folder.path(), "s").into_iter().filter(|(_, seq)| !questions.contains(seq)).collect();
+            worth(folder, "s").into_iter().filter(|(_, seq)| !questions.contains(seq)).collect();
         let events: Vec<_> = got.into_keys().filter(|(_, seq)| !questions.contains(seq)).collect();
         assert_eq!(events, expected, "{kill_at} {answers_first}");
     }
@@ -344,29 +343,27 @@ fn a_killed_run_loses_no_notification_and_none_has_two_ids() {
 #[test]
 fn a_run_and_a_process_that_delivers_for_all_do_not_both_send() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(STEPS, &webhook(&receiver, ALL));
+    let folder = &folder(STEPS, &webhook(&receiver, ALL));
     // The store is there once the first session is.
-    run(folder.path(), &["run", "--no-input", "--session-id", "first"]);
-    let mut all = call(folder.path(), &["notify", "deliver"]).spawn().unwrap();
+    run(folder, &["run", "--no-input", "--session-id", "first"]);
+    let all = call(folder, &["notify", "deliver"]).spawn().unwrap();
     for session in ["s1", "s2"] {
-        let ended = run(folder.path(), &["run", "--no-input", "--session-id", session]);
+        let ended = run(folder, &["run", "--no-input", "--session-id", session]);
         assert!([Some(0), Some(6)].contains(&ended.code), "{}", ended.stderr);
     }
     // It delivers sessions of processes that are gone.
-    let mut killed = call(folder.path(), &["run", "--no-input", "--session-id", "s3"]).spawn().unwrap();
+    let killed = call(folder, &["run", "--no-input", "--session-id", "s3"]).spawn().unwrap();
     receiver.wait_until(|seen| by_event(seen).keys().any(|(session, _)| session == "s3"));
-    killed.kill().unwrap();
-    killed.wait().unwrap();
+    kill(killed);
     let is_all = |seen: &[Received]| {
         let got = by_event(seen);
         ["s1", "s2"].iter().all(|session| {
-            let end = worth(folder.path(), session).pop().unwrap();
+            let end = worth(folder, session).pop().unwrap();
             got.contains_key(&end)
         })
     };
     receiver.wait_until(is_all);
-    crate::processes::signal(&all, "INT");
-    assert_eq!(all.wait().unwrap().code(), Some(0));
+    interrupted(folder, all).expect(0);
     let seen = receiver.seen();
     let ids_of_each: Vec<usize> = by_event(&seen).values().map(Vec::len).collect();
     assert_eq!(ids_of_each, vec![1; ids_of_each.len()]);
@@ -386,78 +383,74 @@ fn a_refused_notification_is_given_up_and_blocks_no_other() {
         true => Answer::Status(410, "retry-after: 1\r\n", "not here".to_owned()),
         false => Answer::good(),
     });
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
     // The channel is known from here on.
-    run(folder.path(), &["run", "--no-input", "--session-id", "first"]);
-    let mut all = call(folder.path(), &["notify", "deliver"]).spawn().unwrap();
+    run(folder, &["run", "--no-input", "--session-id", "first"]);
+    let all = call(folder, &["notify", "deliver"]).spawn().unwrap();
     // These runs do not have the key, so the other process sends for them.
-    inspan(folder.path(), &["run", "--no-input", "--session-id", "bad"]);
+    inspan(folder, &["run", "--no-input", "--session-id", "bad"]);
     receiver.wait_until(|seen| seen.iter().any(is_bad));
-    inspan(folder.path(), &["run", "--no-input", "--session-id", "good"]);
+    inspan(folder, &["run", "--no-input", "--session-id", "good"]);
     let of =
         |seen: &[Received], session: &str| seen.iter().filter(|it| it.json()["session"] == session).count();
     let seen = receiver.wait_until(|seen| of(seen, "good") > 0);
     assert!(of(&seen, "bad") < 5, "the refused one was waited for");
     receiver.wait_until(|seen| of(seen, "bad") >= 5);
     let channel = || {
-        let doctor = run(folder.path(), &["doctor", "--offline", "--json"]);
+        let doctor = run(folder, &["doctor", "--offline", "--json"]);
         doctor.json()["channels"][0].clone()
     };
-    crate::processes::until("it is given up", || channel()["givenUp"] != json!(0));
-    crate::processes::signal(&all, "INT");
-    let mut stderr = String::new();
-    std::io::Read::read_to_string(all.stderr.as_mut().unwrap(), &mut stderr).unwrap();
-    assert_eq!(all.wait().unwrap().code(), Some(0));
+    until("it is given up", || channel()["givenUp"] != json!(0));
     let why = "the channel `ops` refused a notification of session `bad` 5 times, and it is given up: the server answered \
                410 Gone: not here";
-    assert!(stderr.contains(why), "{stderr}");
+    interrupted(folder, all).expect(0).says(why);
     let row = channel();
     let facts = [&row["givenUp"], &row["givenUpError"], &row["pending"]];
     assert_eq!(facts, [&json!(1), &json!("the server answered 410 Gone: not here"), &json!(0)]);
     let before = receiver.seen().len();
-    run(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+    run(folder, &["notify", "deliver", "--once"]).expect(0);
     assert_eq!(receiver.seen().len(), before);
 }
 
 #[test]
 fn a_notification_that_is_given_up_is_not_delivered() {
     let receiver = Receiver::start(|_, _| Answer::Status(401, "", "no".to_owned()));
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
-    run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(1);
-    let refused = run(folder.path(), &["notify", "deliver", "--once", "--json"]);
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder, &["run", "--no-input", "--session-id", "s"]).expect(1);
+    let refused = run(folder, &["notify", "deliver", "--once", "--json"]);
     assert_eq!((refused.code, receiver.seen().len()), (Some(1), 5), "{}", refused.stderr);
     let expected = json!({ "isDelivered": false, "undelivered": [], "refused": ["ops"] });
     assert_eq!(refused.json(), expected);
     // Nothing is left of it.
-    let after = run(folder.path(), &["notify", "deliver", "--once", "--json"]).expect(0);
+    let after = run(folder, &["notify", "deliver", "--once", "--json"]).expect(0);
     assert_eq!(after.json()["isDelivered"], json!(true));
 }
 
 #[test]
 fn a_session_that_cannot_be_read_blocks_no_other() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
     // The channel is known from here on.
-    run(folder.path(), &["run", "--no-input", "--session-id", "first"]);
+    run(folder, &["run", "--no-input", "--session-id", "first"]);
     for session in ["bad", "good"] {
-        inspan(folder.path(), &["run", "--no-input", "--session-id", session]);
+        inspan(folder, &["run", "--no-input", "--session-id", session]);
     }
-    let store = folder.path().join(".home/sessions.db");
+    let store = folder.join(".home/sessions.db");
     let mut bytes = fs::read(&store).unwrap();
     let phase = br#""sessionId":"bad","phase":"Run Flow""#;
     let found: Vec<_> = (0..bytes.len() - phase.len()).filter(|at| bytes[*at..].starts_with(phase)).collect();
     assert!(!found.is_empty());
     found.iter().for_each(|at| bytes[at + phase.len() - 2] = b'x');
     fs::write(&store, bytes).unwrap();
-    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    let delivered = run(folder, &["notify", "deliver", "--once"]);
     let told =
         delivered.stderr.matches("the channel `ops` cannot read session `bad`, and tries it again").count();
     assert_eq!((delivered.code, told), (Some(1), 1), "{}", delivered.stderr);
     let sent: Vec<_> = receiver.seen().iter().map(|request| request.json()["session"].clone()).collect();
     assert_eq!(sent, ["first", "good"]);
     // Once it is deleted nothing is left to send.
-    run(folder.path(), &["store", "gc", "bad"]).expect(0);
-    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    run(folder, &["store", "gc", "bad"]).expect(0);
+    let delivered = run(folder, &["notify", "deliver", "--once"]);
     assert_eq!((delivered.code, delivered.stderr.as_str()), (Some(0), ""));
 }
 
@@ -474,9 +467,9 @@ nodes:
       nodes:
         - { id: one, type: control.fail, input: { message: 'no {{ item }}' } }
 ";
-    let folder = folder(flow, &webhook(&receiver, r#"["failure"]"#));
-    let ended = run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
-    let failed = worth(folder.path(), "s");
+    let folder = &folder(flow, &webhook(&receiver, r#"["failure"]"#));
+    let ended = run(folder, &["run", "--no-input", "--session-id", "s"]);
+    let failed = worth(folder, "s");
     assert!(failed.len() >= 42, "{}", ended.report());
     let messages: Vec<Value> = receiver.seen().iter().map(Received::json).collect();
     let counts: Vec<(usize, u64)> = messages
@@ -493,10 +486,10 @@ nodes:
 fn a_channel_is_sent_only_what_it_wants_of_the_flows_that_it_wants() {
     let receiver = Receiver::start(|_, _| Answer::good());
     let settings = webhook(&receiver, r#"["end"]"#) + "flows = [\"night-*\"]\n";
-    let folder = folder(FAILS, &settings);
-    run(folder.path(), &["run", "--no-input"]);
-    fs::write(folder.path().join("flow.yaml"), FAILS.replace("name: fails", "name: night-fails")).unwrap();
-    run(folder.path(), &["run", "--no-input"]);
+    let folder = &folder(FAILS, &settings);
+    run(folder, &["run", "--no-input"]);
+    fs::write(folder.join("flow.yaml"), FAILS.replace("name: fails", "name: night-fails")).unwrap();
+    run(folder, &["run", "--no-input"]);
     let kinds: Vec<(Value, Value)> = receiver
         .seen()
         .iter()
@@ -513,10 +506,10 @@ fn ntfy_gets_a_message_without_buttons_that_lead_nowhere() {
         "[channels.phone]\ntype = \"ntfy\"\nserver = \"http://{}\"\ntopicEnv = \"TOPIC\"\ntokenEnv = \"NTFY_TOKEN\"\n",
         receiver.address
     );
-    let folder = folder(GATE, &settings);
-    let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let folder = &folder(GATE, &settings);
+    let mut command = call(folder, &["run", "--no-input", "--session-id", "s"]);
     command.env("TOPIC", "oxen-of-mine").env("NTFY_TOKEN", "tk_0123456789");
-    ran(folder.path(), &mut command).expect(3);
+    ran(folder, &mut command).expect(3);
     let [only] = receiver.seen().try_into().unwrap_or_else(|seen| panic!("{seen:?}"));
     let Received { path, headers, .. } = &only;
     assert_eq!((path.as_str(), headers["authorization"].as_str()), ("/", "Bearer tk_0123456789"));
@@ -543,16 +536,16 @@ env = [\"OPS_KEY\"]
 [channels.screen]
 type = \"desktop\"
 ";
-    let folder = folder(GATE, settings);
-    let bin = folder.path().join("bin");
+    let folder = &folder(GATE, settings);
+    let bin = folder.join("bin");
     fs::create_dir(&bin).unwrap();
     let program = bin.join("notify-send");
     write_program(&program, "#!/bin/sh\nfor word; do printf '%s\\n' \"$word\"; done > desktop.txt\n")
         .unwrap();
-    let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let mut command = call(folder, &["run", "--no-input", "--session-id", "s"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).env("OTHER_TOKEN", "other-token-12345");
-    ran(folder.path(), &mut command).expect(3);
-    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    ran(folder, &mut command).expect(3);
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
     let message: Value = serde_json::from_str(&read("message.json")).unwrap();
     assert_eq!(message["title"], "oxen: `gate` asks a question");
     let env = read("env.txt");
@@ -569,12 +562,12 @@ fn a_run_in_the_background_that_waits_for_a_person_tries_again_what_failed() {
     let script = "[ -e tried ] || { touch tried; exit 1; }; cat > message.json";
     let settings =
         format!("[channels.phone]\ntype = \"command\"\nargv = [\"sh\", \"-c\", \"cd $HOME; {script}\"]\n");
-    let folder = folder(GATE, &settings);
-    run(folder.path(), &["run", "flow.yaml", "--detach"]).expect(0);
-    let message = || fs::read_to_string(folder.path().join("message.json")).unwrap_or_default();
+    let folder = &folder(GATE, &settings);
+    run(folder, &["run", "flow.yaml", "--detach"]).expect(0);
+    let message = || fs::read_to_string(folder.join("message.json")).unwrap_or_default();
     until("the message is sent", || message().contains("Ship it?"));
     // Its process ends then: nothing is left.
-    until("nothing is left", || run(folder.path(), &["notify", "deliver", "--once"]).stderr.is_empty());
+    until("nothing is left", || run(folder, &["notify", "deliver", "--once"]).stderr.is_empty());
 }
 
 #[test]
@@ -584,11 +577,11 @@ fn a_signal_ends_a_run_in_the_background_that_tries_again_what_failed() {
     // Once it waits for nothing but its channel, and once it runs until the signal pauses it.
     let works = format!("{GATE}  - {{ id: works, type: exec, input: {{ argv: [sleep, '60'] }} }}\n");
     for (flow, rests) in [(GATE, "waiting"), (works.as_str(), "paused")] {
-        let folder = folder(flow, settings);
-        let started = run(folder.path(), &["run", "flow.yaml", "--detach", "--session-id", "s", "--json"]);
+        let folder = &folder(flow, settings);
+        let started = run(folder, &["run", "flow.yaml", "--detach", "--session-id", "s", "--json"]);
         let process = started.expect(0).json()["pid"].to_string();
-        until("it is tried", || folder.path().join("tried").exists());
-        let status = || run(folder.path(), &["ps", "--all", "--json"]).json()[0]["state"].clone();
+        until("it is tried", || folder.join("tried").exists());
+        let status = || run(folder, &["ps", "--all", "--json"]).json()[0]["state"].clone();
         until("it rests", || rests == "paused" || status() == rests);
         let began = tokio::time::Instant::now();
         let signalled = Command::new("kill").args(["-TERM", &process]).status().unwrap();
@@ -603,11 +596,11 @@ fn a_signal_ends_a_run_in_the_background_that_tries_again_what_failed() {
 #[test]
 fn a_relative_program_of_a_channel_is_in_the_folder_of_its_settings() {
     let settings = "[channels.script]\ntype = \"command\"\nargv = [\"./notify.sh\"]\n";
-    let folder = folder_with(&[("project/flow.yaml", GATE), ("project/inspan.toml", settings)]);
-    let program = folder.path().join("project/notify.sh");
+    let folder = &folder_with(&[("project/flow.yaml", GATE), ("project/inspan.toml", settings)]);
+    let program = folder.join("project/notify.sh");
     write_program(&program, "#!/bin/sh\ncat > \"$HOME/message.json\"\n").unwrap();
-    let asked = run(folder.path(), &["run", "project", "--no-input", "--session-id", "s"]).expect(3);
-    let message = fs::read_to_string(folder.path().join("message.json"));
+    let asked = run(folder, &["run", "project", "--no-input", "--session-id", "s"]).expect(3);
+    let message = fs::read_to_string(folder.join("message.json"));
     let message: Value = serde_json::from_str(&message.expect(&asked.stderr)).unwrap();
     assert_eq!(message["session"], "s");
 }
@@ -619,10 +612,10 @@ fn doctor_says_that_a_channel_sends_nothing_or_has_no_program() {
         + &channel("quiet", "\"command\"\nargv = [\"sh\"]\non = []")
         + &channel("pager", "\"command\"\nargv = [\"no-such-pager\"]")
         + &channel("script", "\"command\"\nargv = [\"./flow.yaml\"]");
-    let folder = folder(FAILS, &settings);
-    write_program(&folder.path().join("sh"), "").unwrap();
-    let mut command = call(folder.path(), &["doctor", "--offline"]);
-    let doctor = ran(folder.path(), command.env("PATH", folder.path())).stdout;
+    let folder = &folder(FAILS, &settings);
+    write_program(&folder.join("sh"), "").unwrap();
+    let mut command = call(folder, &["doctor", "--offline"]);
+    let doctor = ran(folder, command.env("PATH", folder)).stdout;
     let row = |name: &str| {
         let rows: Vec<&str> = doctor.lines().filter(|line| line.contains(&format!(" {name} "))).collect();
         let [row] = rows[..] else { panic!("{name}: {doctor}") };
@@ -638,27 +631,18 @@ fn doctor_says_that_a_channel_sends_nothing_or_has_no_program() {
 #[test]
 fn a_channel_is_tested_and_a_wrong_one_is_refused() {
     let receiver = Receiver::start(|number, _| if number == 0 { Answer::Broken } else { Answer::good() });
-    let folder = folder(FAILS, &webhook(&receiver, ALL));
-    let tested = run(folder.path(), &["notify", "test", "ops"]);
+    let folder = &folder(FAILS, &webhook(&receiver, ALL));
+    let tested = run(folder, &["notify", "test", "ops"]);
     assert_eq!((tested.code, tested.stderr.as_str()), (Some(0), "sent through `ops`\n"));
     let seen = receiver.seen();
     assert_eq!((seen.len(), &seen[1].json()["notices"][0]["kind"]), (2, &json!("test")));
-    let unknown = run(folder.path(), &["notify", "test", "opps"]);
-    assert_eq!(
-        (unknown.code, unknown.stderr.lines().next()),
-        (Some(2), Some("error: there is no channel `opps`; the channels are: ops"))
-    );
-    let without_channels = self::folder(FAILS, "");
-    let none = inspan(without_channels.path(), &["notify", "test", "ops"]);
-    assert_eq!(
-        (none.code, none.stderr.lines().next()),
-        (Some(2), Some("error: there is no channel `ops`; no channel is set up"))
-    );
-    let without = inspan(folder.path(), &["notify", "test", "ops"]);
-    assert_eq!(
-        (without.code, without.stderr.as_str()),
-        (Some(4), "error: channel `ops`: the environment variable OPS_KEY is not set\n")
-    );
+    run(folder, &["notify", "test", "opps"]).refused("there is no channel `opps`; the channels are: ops");
+    let without_channels = &self::folder(FAILS, "");
+    inspan(without_channels, &["notify", "test", "ops"])
+        .refused("there is no channel `ops`; no channel is set up");
+    inspan(folder, &["notify", "test", "ops"])
+        .expect(4)
+        .says("error: channel `ops`: the environment variable OPS_KEY is not set\n");
     let rows = [
         (
             "[channels.ops]\ntype = \"webhook\"\nurl = \"https://h/\"\nsecret = \"x\"\n",
@@ -675,8 +659,8 @@ fn a_channel_is_tested_and_a_wrong_one_is_refused() {
         ),
     ];
     for (text, expected) in rows {
-        fs::write(folder.path().join("inspan.toml"), text).unwrap();
-        let refused = run(folder.path(), &["config"]);
+        fs::write(folder.join("inspan.toml"), text).unwrap();
+        let refused = run(folder, &["config"]);
         let expected = format!("error: ~/inspan.toml{expected}");
         assert_eq!(
             (refused.code, refused.stderr.starts_with(&expected)),
@@ -690,23 +674,22 @@ fn a_channel_is_tested_and_a_wrong_one_is_refused() {
 #[test]
 fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(GATE, "");
-    run(folder.path(), &["run", "--no-input", "--session-id", "waits"]);
-    run(folder.path(), &["run", "--no-input", "--session-id", "failed"]);
-    run(folder.path(), &["reply", "failed", "--choice", "yes"]);
+    let folder = &folder(GATE, "");
+    run(folder, &["run", "--no-input", "--session-id", "waits"]);
+    run(folder, &["run", "--no-input", "--session-id", "failed"]);
+    run(folder, &["reply", "failed", "--choice", "yes"]);
     let echo = "name: said\nnodes:\n  - { id: a, type: echo.agent, input: { prompt: hello } }\n";
-    fs::write(folder.path().join("flow.yaml"), echo).unwrap();
-    run(folder.path(), &["run", "--no-input", "--session-id", "done"]);
+    fs::write(folder.join("flow.yaml"), echo).unwrap();
+    run(folder, &["run", "--no-input", "--session-id", "done"]);
     let golden = |name: &str, arguments: &[&str]| {
-        let digest = run(folder.path(), arguments);
+        let digest = run(folder, arguments);
         assert_eq!((digest.code, digest.stderr.as_str()), (Some(0), ""));
-        let even = Ran { code: digest.code, stdout: digest.stdout, stderr: String::new() }.report();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/snapshots").join(name);
-        check_golden(path, &even).unwrap();
+        check_golden(path, &digest.report()).unwrap();
     };
     golden("digest.txt", &["digest"]);
     golden("digest.md.txt", &["digest", "--markdown", "--since", "1h"]);
-    let json = run(folder.path(), &["digest", "--json"]);
+    let json = run(folder, &["digest", "--json"]);
     let json = json.json();
     let names = |key: &str| -> Vec<String> {
         json[key]
@@ -717,29 +700,29 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
             .collect()
     };
     assert_eq!([names("failed"), names("waiting"), names("done")], [["failed"], ["waits"], ["done"]]);
-    let old = run(folder.path(), &["digest", "--json", "--since", "0s"]);
+    let old = run(folder, &["digest", "--json", "--since", "0s"]);
     let old = old.json();
     // What waits is never too old.
     assert_eq!([&old["failed"], &old["done"]], [&json!([]), &json!([])]);
     assert_eq!(old["waiting"].as_array().unwrap().len(), 1);
     // A project's file does not say where a digest of all sessions goes.
-    fs::write(folder.path().join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
-    run(folder.path(), &["digest", "--send", "ops"]).expect(2);
-    fs::create_dir_all(folder.path().join(".config/inspan")).unwrap();
-    fs::rename(folder.path().join("inspan.toml"), folder.path().join(".config/inspan/config.toml")).unwrap();
-    run(folder.path(), &["digest", "--send", "ops"]).expect(0);
+    fs::write(folder.join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
+    run(folder, &["digest", "--send", "ops"]).expect(2);
+    fs::create_dir_all(folder.join(".config/inspan")).unwrap();
+    fs::rename(folder.join("inspan.toml"), folder.join(".config/inspan/config.toml")).unwrap();
+    run(folder, &["digest", "--send", "ops"]).expect(0);
     let message = receiver.wait_for(1)[0].json();
     assert_eq!(message["title"], "Inspan, 12h: 1 failed, 1 waiting for you, 1 done, $0 for 2 tokens");
     assert!(message["notices"][0]["text"].as_str().unwrap().contains("inspan why failed"));
     // An answer that no process has applied waits, too; and a replay is not told of.
-    fs::write(folder.path().join("flow.yaml"), GATE).unwrap();
-    run(folder.path(), &["run", "--no-input", "--session-id", "stored"]);
-    run(folder.path(), &["reply", "stored", "--choice", "yes", "--no-resume"]);
-    fs::write(folder.path().join("flow.yaml"), echo).unwrap();
-    run(folder.path(), &["run", "--session-id", "again", "--record", "tape"]);
-    let before = run(folder.path(), &["digest", "--json"]).json();
-    run(folder.path(), &["run", "--session-id", "replayed", "--replay", "tape"]).expect(0);
-    let after = run(folder.path(), &["digest", "--json"]).json();
+    fs::write(folder.join("flow.yaml"), GATE).unwrap();
+    run(folder, &["run", "--no-input", "--session-id", "stored"]);
+    run(folder, &["reply", "stored", "--choice", "yes", "--no-resume"]);
+    fs::write(folder.join("flow.yaml"), echo).unwrap();
+    run(folder, &["run", "--session-id", "again", "--record", "tape"]);
+    let before = run(folder, &["digest", "--json"]).json();
+    run(folder, &["run", "--session-id", "replayed", "--replay", "tape"]).expect(0);
+    let after = run(folder, &["digest", "--json"]).json();
     assert_eq!([&after["spent"], &after["done"]], [&before["spent"], &before["done"]]);
     let stored =
         after["waiting"].as_array().unwrap().iter().find(|item| item["session"] == "stored").unwrap();

@@ -8,9 +8,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::program::{Ran, home, program, ran};
+use crate::program::{Folder, Ran, folder_with, home, program, ran};
 
 const FAILED: &str = "flow-461b295f2bf1666d";
 const WAITING: &str = "flow-48228a3892dcd231";
@@ -34,16 +33,16 @@ fn fixtures(format: &str) -> PathBuf {
 
 /// For each format a folder with a copy of its store, and a folder `work` in which the commands of the flows leave
 /// files.
-fn old_stores() -> impl Iterator<Item = (&'static str, TempDir)> {
+fn old_stores() -> impl Iterator<Item = (&'static str, Folder)> {
     // The sessions of format 2 ran in this folder, and their programs start in it again.
     fs::create_dir_all("/tmp/golden").unwrap();
     FORMATS.into_iter().map(|format| {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(home(folder.path())).unwrap();
+        let folder = folder_with(&[]);
+        fs::create_dir_all(home(&folder)).unwrap();
         for name in ["sessions.db", "sessions.db-wal", "sessions.db-marks"] {
-            fs::copy(fixtures(format).join(name), home(folder.path()).join(name)).unwrap();
+            fs::copy(fixtures(format).join(name), home(&folder).join(name)).unwrap();
         }
-        fs::create_dir(folder.path().join("work")).unwrap();
+        fs::create_dir(folder.join("work")).unwrap();
         (format, folder)
     })
 }
@@ -54,23 +53,23 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn inspan(folder: &TempDir, arguments: &[&str]) -> Ran {
-    ran(folder.path(), &mut command(folder.path(), arguments))
+fn inspan(folder: &Folder, arguments: &[&str]) -> Ran {
+    ran(folder, &mut command(folder, arguments))
 }
 
 /// The output of a call that succeeds and prints JSON.
-fn json_of(folder: &TempDir, arguments: &[&str]) -> Value {
+fn json_of(folder: &Folder, arguments: &[&str]) -> Value {
     let ran = inspan(folder, arguments);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}: {}", ran.stdout);
     ran.json()
 }
 
 /// The lines that the commands of the flows wrote into this file.
-fn lines(folder: &TempDir, file: &str) -> usize {
-    fs::read_to_string(folder.path().join("work").join(file)).map_or(0, |text| text.lines().count())
+fn lines(folder: &Folder, file: &str) -> usize {
+    fs::read_to_string(folder.join("work").join(file)).map_or(0, |text| text.lines().count())
 }
 
-fn statuses(folder: &TempDir, session: &str) -> Vec<(String, Value)> {
+fn statuses(folder: &Folder, session: &str) -> Vec<(String, Value)> {
     let shown = json_of(folder, &["show", session, "--json"]);
     let nodes = shown["nodes"].as_object().unwrap();
     nodes.iter().map(|(name, node)| (name.clone(), node["status"].clone())).collect()
@@ -83,7 +82,7 @@ fn every_session_of_an_old_store_is_listed_shown_and_explained() {
     }
 }
 
-fn is_listed_shown_and_explained(format: &str, folder: &TempDir) {
+fn is_listed_shown_and_explained(format: &str, folder: &Folder) {
     let listed = json_of(folder, &["ps", "-a", "--json"]);
     let mut found: Vec<_> = listed
         .as_array()
@@ -98,9 +97,7 @@ fn is_listed_shown_and_explained(format: &str, folder: &TempDir) {
 
     for (session, flow, _, _) in SESSIONS {
         for arguments in [&["show", session][..], &["why", session], &["logs", session]] {
-            let ran = inspan(folder, arguments);
-            assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
-            assert!(ran.stdout.contains(flow), "{arguments:?}: {}", ran.stdout);
+            inspan(folder, arguments).expect(0).prints(flow);
         }
         let exported = inspan(folder, &["store", "export", session]);
         let before = fs::read_to_string(fixtures(format).join(format!("exports/{flow}.jsonl"))).unwrap();
@@ -116,14 +113,14 @@ fn is_listed_shown_and_explained(format: &str, folder: &TempDir) {
 #[test]
 fn a_crashed_session_of_an_old_store_runs_nothing_twice() {
     for (format, folder) in old_stores() {
-        fs::write(folder.path().join("work/go"), "").unwrap();
+        fs::write(folder.join("work/go"), "").unwrap();
         let resumed = inspan(&folder, &["resume", CRASHED]);
         assert_eq!(resumed.code, Some(0), "{format}: {}", resumed.stderr);
         assert_eq!(lines(&folder, "paid"), 0, "{format}: `first` was finished and must not run again");
         let complete = ["after", "first", "slow"].map(|name| (name.to_owned(), json!("complete")));
         assert_eq!(statuses(&folder, CRASHED), complete, "{format}");
         // A copy that an older program can still read is beside it.
-        let backup = home(folder.path()).join("sessions.db-format-1.backup");
+        let backup = home(&folder).join("sessions.db-format-1.backup");
         assert_eq!(backup.exists(), format == "format-1");
     }
 }
@@ -131,7 +128,7 @@ fn a_crashed_session_of_an_old_store_runs_nothing_twice() {
 #[test]
 fn a_failed_session_of_an_old_store_resumes_at_the_failure() {
     for (format, folder) in old_stores() {
-        fs::write(folder.path().join("work/fixed"), "").unwrap();
+        fs::write(folder.join("work/fixed"), "").unwrap();
         let resumed = inspan(&folder, &["resume", FAILED]);
         let done = (Some(0), "done\n");
         assert_eq!((resumed.code, resumed.stdout.as_str()), done, "{format}: {}", resumed.stderr);
@@ -175,29 +172,29 @@ fn a_finished_session_of_an_old_store_is_forked() {
 #[test]
 fn old_exports_are_imported() {
     for format in FORMATS {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = &folder_with(&[]);
         for (_, flow, _, _) in SESSIONS {
             let file = fixtures(format).join(format!("exports/{flow}.jsonl"));
-            let imported = inspan(&folder, &["store", "import", file.to_str().unwrap()]);
+            let imported = inspan(folder, &["store", "import", file.to_str().unwrap()]);
             assert_eq!(imported.code, Some(0), "{format}: {}", imported.stderr);
         }
-        assert_eq!(json_of(&folder, &["ps", "-a", "--json"]).as_array().unwrap().len(), SESSIONS.len());
+        assert_eq!(json_of(folder, &["ps", "-a", "--json"]).as_array().unwrap().len(), SESSIONS.len());
     }
 }
 
 #[test]
 fn old_recordings_are_replayed() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("work")).unwrap();
+    let folder = &folder_with(&[]);
+    fs::create_dir(folder.join("work")).unwrap();
     let (flow, recordings) =
         (fixtures("format-1").join("finished.yaml"), fixtures("format-1").join("recordings"));
     let replay = format!("--replay={}", recordings.display());
-    let replayed = inspan(&folder, &["run", flow.to_str().unwrap(), &replay]);
+    let replayed = inspan(folder, &["run", flow.to_str().unwrap(), &replay]);
     assert_eq!(
         (replayed.code, replayed.stdout.lines().last()),
         (Some(0), Some("end: Hello begin, pass 2")),
         "{}",
         replayed.stderr
     );
-    assert_eq!(lines(&folder, "passes"), 0, "a replay runs nothing");
+    assert_eq!(lines(folder, "passes"), 0, "a replay runs nothing");
 }

@@ -12,7 +12,7 @@ use inspan_testkit::Stopwatch;
 
 use crate::{
     processes::{Sweep, left, mark, running, signal, until},
-    program::program,
+    program::{folder_with, program},
 };
 
 /// What may be left after this is too much.
@@ -91,20 +91,20 @@ fn until_none_is_left(mut runtime: Child, folder: &Path, mark: &str) -> Duration
 
 #[test]
 fn no_tool_of_a_program_outlives_the_runtime() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let mark = &mark(11);
-    let runtime = start(folder.path(), &exec("a", &TREE.replace("MARK", mark), ""));
-    let took = until_none_is_left(runtime, folder.path(), mark);
+    let runtime = start(folder, &exec("a", &TREE.replace("MARK", mark), ""));
+    let took = until_none_is_left(runtime, folder, mark);
     println!("exec: {SLEEPERS} sleepers and their shells gone {} ms after the runtime", took.as_millis());
 }
 
 #[test]
 fn no_tool_of_an_agent_outlives_the_runtime() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let mark = &mark(12);
-    claude(folder.path(), &TREE.replace("MARK", mark));
-    let runtime = start(folder.path(), AGENT);
-    let took = until_none_is_left(runtime, folder.path(), mark);
+    claude(folder, &TREE.replace("MARK", mark));
+    let runtime = start(folder, AGENT);
+    let took = until_none_is_left(runtime, folder, mark);
     println!(
         "claude.agent: {SLEEPERS} sleepers and their shells gone {} ms after the runtime",
         took.as_millis()
@@ -113,13 +113,13 @@ fn no_tool_of_an_agent_outlives_the_runtime() {
 
 #[test]
 fn no_tool_of_a_runtime_within_outlives_the_one_without() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let mark = &mark(13);
     let inner = format!("flow: {{ name: inner }}\nnodes:\n{}", exec("b", &TREE.replace("MARK", mark), ""));
-    fs::write(folder.path().join("inner.yaml"), inner).unwrap();
+    fs::write(folder.join("inner.yaml"), inner).unwrap();
     let script = format!("{} run inner.yaml; :", env!("CARGO_BIN_EXE_inspan"));
-    let runtime = start(folder.path(), &exec("a", &script, ""));
-    let took = until_none_is_left(runtime, folder.path(), mark);
+    let runtime = start(folder, &exec("a", &script, ""));
+    let took = until_none_is_left(runtime, folder, mark);
     println!(
         "exec in exec: {SLEEPERS} sleepers and their shells gone {} ms after the runtime",
         took.as_millis()
@@ -128,14 +128,14 @@ fn no_tool_of_a_runtime_within_outlives_the_one_without() {
 
 #[test]
 fn no_tool_outlives_a_node_whose_time_is_up() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let mark = &mark(14);
     let _sweep = Sweep(mark);
-    claude(folder.path(), &TREE.replace("MARK", mark));
+    claude(folder, &TREE.replace("MARK", mark));
     let policy = "timeout: 1s";
     let agent = AGENT.replace("input:", &format!("policy: {{ {policy} }}, input:"));
     let nodes = exec("b", &TREE.replace("MARK", mark), policy) + &agent;
-    let mut runtime = start(folder.path(), &nodes);
+    let mut runtime = start(folder, &nodes);
     let sleeping = format!("sleep {mark}");
     until("both trees sleep", || {
         running(mark).iter().filter(|line| line.trim_start_matches("/bin/") == sleeping).count()
@@ -150,8 +150,7 @@ fn no_tool_outlives_a_node_whose_time_is_up() {
 /// attempt has failed, while everything else continues.
 #[test]
 fn a_program_whose_guard_is_killed_has_failed() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &folder_with(&[]);
     let mark = mark(15);
     let _sweep = Sweep(&mark);
     let killed = |file: &str| format!("echo x >> {file}; kill -s KILL $PPID; sleep {mark}");

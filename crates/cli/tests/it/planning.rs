@@ -6,8 +6,8 @@ use jsonschema::validator_for;
 use serde_json::{Value, json};
 
 use crate::{
-    processes::until,
-    program::{flow_folder, inspan, program},
+    processes::{kill, until},
+    program::{flow_folder, folder_with, inspan, program},
 };
 
 const FLOW: &str = "
@@ -36,17 +36,17 @@ fn parsed(text: &str) -> Value {
 
 #[test]
 fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
-    let folder = flow_folder(FLOW);
-    let fresh = inspan(folder.path(), &["run", "--plan"]);
+    let folder = &flow_folder(FLOW);
+    let fresh = inspan(folder, &["run", "--plan"]);
     assert_eq!((fresh.code, fresh.stderr.as_str()), (Some(0), ""), "{}", fresh.stdout);
-    assert!(!folder.path().join(".home").exists(), "a plan writes nothing");
+    assert!(!folder.join(".home").exists(), "a plan writes nothing");
     for line in
         ["what `plan` costs: no completed run is known", "total: cost unknown, time unknown", "3 items"]
     {
         assert!(fresh.stdout.contains(line), "{line}: {}", fresh.stdout);
     }
-    inspan(folder.path(), &["run", "--yes", "--json"]).expect(0);
-    let plan = inspan(folder.path(), &["run", "--plan", "--json", "-i", "files=[1,2,3,4,5,6,7,8]"]);
+    inspan(folder, &["run", "--yes", "--json"]).expect(0);
+    let plan = inspan(folder, &["run", "--plan", "--json", "-i", "files=[1,2,3,4,5,6,7,8]"]);
     let plan = parsed(&plan.stdout);
     let nodes: Vec<Value> = plan["nodes"]
         .as_array()
@@ -68,31 +68,31 @@ fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
     let validator = validator_for(&schema).unwrap();
     let errors: Vec<String> = validator.iter_errors(&plan).map(|error| error.to_string()).collect();
     assert_eq!(errors, Vec::<String>::new());
-    let sessions = parsed(&inspan(folder.path(), &["ps", "--all", "--json"]).stdout);
+    let sessions = parsed(&inspan(folder, &["ps", "--all", "--json"]).stdout);
     assert_eq!(sessions.as_array().map_or(0, Vec::len), 1, "{sessions}");
 }
 
 #[test]
 fn a_run_above_the_limit_is_confirmed_first() {
-    let folder = flow_folder(FLOW);
+    let folder = &flow_folder(FLOW);
     let refused = |arguments: &[&str], why: &str| {
-        let ran = inspan(folder.path(), arguments).expect(2);
+        let ran = inspan(folder, arguments).expect(2);
         // Also who calls the API or a tool reads the hint.
         let hint = "flow.yaml --yes` runs it without asking";
         assert!(ran.stderr.contains(why) && ran.stderr.contains(hint), "{}", ran.stderr);
         assert_eq!(ran.stdout, "");
     };
     refused(&["run"], "it is not known what the run costs, and `confirmAbove` is $1.00; nothing was started");
-    inspan(folder.path(), &["run", "--yes"]).expect(0);
+    inspan(folder, &["run", "--yes"]).expect(0);
     // Three items are below the limit, and eight above it.
-    inspan(folder.path(), &["run", "--no-input"]).expect(0);
+    inspan(folder, &["run", "--no-input"]).expect(0);
     let more = ["run", "--no-input", "-i", "files=[1,2,3,4,5,6,7,8]"];
     refused(&more, "the run is expected to cost $1.25, and `confirmAbove` is $1.00; nothing was started");
     // The user's settings say it for flows that do not.
-    fs::write(folder.path().join("flow.yaml"), FLOW.replace("  policy: { confirmAbove: { usd: 1 } }\n", ""))
+    fs::write(folder.join("flow.yaml"), FLOW.replace("  policy: { confirmAbove: { usd: 1 } }\n", ""))
         .unwrap();
-    inspan(folder.path(), &more).expect(0);
-    fs::write(folder.path().join("inspan.toml"), "[confirmAbove]\nusd = 0.5\n").unwrap();
+    inspan(folder, &more).expect(0);
+    fs::write(folder.join("inspan.toml"), "[confirmAbove]\nusd = 0.5\n").unwrap();
     refused(&["run"], "expected to cost $0.6250, and `confirmAbove` is $0.5000");
 }
 
@@ -125,8 +125,7 @@ fn runs(folder: &std::path::Path) -> String {
 }
 
 fn run_parts(folder: &std::path::Path, arguments: &[&str]) -> Value {
-    let ran = inspan(folder, &[&["run", "--json"], arguments].concat());
-    assert_eq!(ran.code, Some(0), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+    let ran = inspan(folder, &[&["run", "--json"], arguments].concat()).expect(0);
     parsed(&ran.stdout)
 }
 
@@ -142,12 +141,9 @@ fn statuses(result: &Value) -> Value {
 
 #[test]
 fn only_the_named_nodes_run_and_the_rest_is_reused() {
-    let folder = flow_folder(PARTS);
-    let folder = folder.path();
+    let folder = &flow_folder(PARTS);
     let refused = |arguments: &[&str], why: &str| {
-        let ran = inspan(folder, &[&["run"], arguments].concat());
-        assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);
-        assert!(ran.stderr.contains(why), "{arguments:?}: {}", ran.stderr);
+        inspan(folder, &[&["run"], arguments].concat()).expect(2).says(why);
         assert_eq!(runs(folder), "", "nothing was started");
     };
     refused(
@@ -170,16 +166,14 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     );
     assert_eq!(last["outputs"]["last"]["stdout"], json!("done 2\n"));
     // The log says what was reused, and of which session.
-    let why = inspan(folder, &["why", "part", "plan"]);
-    assert!(why.stdout.contains("its output is reused from whole/plan"), "{}", why.stdout);
+    inspan(folder, &["why", "part", "plan"]).prints("its output is reused from whole/plan");
     let body = run_parts(folder, &["--only", "each/review"]);
     assert_eq!(runs(folder), "review-x review-y");
     assert_eq!(statuses(&body)["last"], json!("skipped"));
     // What a part has done is reused by the sessions that follow it.
     inspan(folder, &["fork", "@last"]).expect(0);
     assert_eq!(runs(folder), "");
-    let skipped = inspan(folder, &["why", "@last", "last"]);
-    assert!(skipped.stdout.contains("only other nodes were to run (`--only`)"), "{}", skipped.stdout);
+    inspan(folder, &["why", "@last", "last"]).prints("only other nodes were to run (`--only`)");
     refused(
         &["--only", "plan", "--only", "last"],
         "needs the output of `each`, which cannot be reused of session `flow-",
@@ -239,8 +233,7 @@ nodes:
 
 #[test]
 fn a_part_does_not_enter_what_it_does_not_need_and_is_resumed_without_what_it_has_done() {
-    let folder = flow_folder(TWO_LISTS);
-    let folder = folder.path();
+    let folder = &flow_folder(TWO_LISTS);
     run_parts(folder, &["--session-id", "whole"]);
     assert_eq!(runs(folder).split(' ').collect::<BTreeSet<_>>().len(), 4);
     // The list around a node is opened after the one before it, whose output nobody reads.
@@ -267,8 +260,7 @@ fn a_part_does_not_enter_what_it_does_not_need_and_is_resumed_without_what_it_ha
 
 #[test]
 fn from_a_node_on_all_runs_again() {
-    let folder = flow_folder(PARTS);
-    let folder = folder.path();
+    let folder = &flow_folder(PARTS);
     run_parts(folder, &["-i", "items=[\"a\"]", "--session-id", "whole"]);
     runs(folder);
     // The input is that of the session that is reused.
@@ -304,8 +296,7 @@ nodes:
   - { id: ok, type: human.input, input: { prompt: Publish?, choices: ['yes', 'no'] } }
   - { id: publish, type: exec, effects: external, dependsOn: [ok], when: ok.choice == 'yes', input: { argv: [sh, -c, 'echo publish >> runs'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     for (session, choice, ran) in [("old", "yes", "publish"), ("new", "no", "")] {
         assert_eq!(inspan(folder, &["run", "--session-id", session]).code, Some(3));
         assert_eq!(inspan(folder, &["reply", session, "--choice", choice]).code, Some(0));
@@ -318,8 +309,7 @@ nodes:
     }
     // A newer session that lacks an output does not count.
     assert_eq!(inspan(folder, &["run", "--session-id", "open"]).code, Some(3));
-    let refused = inspan(folder, &["run", "--from", "publish"]);
-    assert!(refused.stderr.contains("would not run after session `new`"), "{}", refused.stderr);
+    inspan(folder, &["run", "--from", "publish"]).says("would not run after session `new`");
     run_parts(folder, &["--from", "publish", "--reuse", "old"]);
     assert_eq!(runs(folder), "publish");
 }
@@ -332,8 +322,7 @@ nodes:
   - { id: ok, type: human.input, input: { prompt: Publish?, choices: ['yes', 'no'] } }
   - { id: publish, type: exec, dependsOn: [ok], when: ok.choice == 'yes', input: { argv: [sh, -c, 'echo publish >> runs'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     inspan(folder, &["run", "--session-id", "old"]).expect(3);
     inspan(folder, &["reply", "old", "--choice", "yes"]).expect(0);
     assert_eq!(runs(folder), "publish");
@@ -342,8 +331,9 @@ nodes:
     let events = || inspan(folder, &["logs", "new"]).expect(0).stdout;
     let before = events();
     for more in [&["--plan"][..], &[], &["--reuse", "new"]] {
-        let refused = inspan(folder, &[&["run", "--from", "publish"], more].concat()).expect(2);
-        assert!(refused.stderr.contains("`publish` would not run after session `new`"), "{}", refused.stderr);
+        inspan(folder, &[&["run", "--from", "publish"], more].concat())
+            .expect(2)
+            .says("`publish` would not run after session `new`");
         assert_eq!((runs(folder), events()), (String::new(), before.clone()), "{more:?}");
     }
     inspan(folder, &["run", "--session-id", "newest"]).expect(3);
@@ -365,8 +355,7 @@ nodes:
   - { id: deploy, type: exec, dependsOn: [ask], input: { argv: [echo, deployed] } }
   - { id: apart, type: human.input, input: { prompt: Really? } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     let events = |session: &str| inspan(folder, &["logs", session]).expect(0).stdout;
     inspan(folder, &["run", "--session-id", "s", "--no-wait"]).expect(3);
     let open = inspan(folder, &["inbox", "--json"]).json();
@@ -402,20 +391,18 @@ nodes:
   - { id: ship, type: exec, dependsOn: [pay], input: { argv: [sh, -c, 'echo ship >> runs'] } }
   - { id: log, type: exec, input: { argv: [sh, -c, 'echo log >> runs'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
-    let mut child = program(folder, &["run", "--session-id", "cut"]).spawn().unwrap();
+    let folder = &flow_folder(FLOW);
+    let child = program(folder, &["run", "--session-id", "cut"]).spawn().unwrap();
     // Both, or the one that is late would write after the kill.
     let has_begun = |ran: String| ran.contains("pay") && ran.contains("log");
     until("it pays", || fs::read_to_string(folder.join("runs")).is_ok_and(has_begun));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(child);
     fs::write(folder.join("go"), "").unwrap();
     runs(folder);
-    let refused = inspan(folder, &["run", "--from", "ship"]).expect(2);
-    for words in ["`ship` needs the output of `pay`", "session `cut`: it was interrupted"] {
-        assert!(refused.stderr.contains(words), "{}", refused.stderr);
-    }
+    inspan(folder, &["run", "--from", "ship"])
+        .expect(2)
+        .says("`ship` needs the output of `pay`")
+        .says("session `cut`: it was interrupted");
     let part = run_parts(folder, &["--only", "log"]);
     let expected = json!({ "pay": "skipped", "ship": "skipped", "log": "complete" });
     assert_eq!((statuses(&part), runs(folder)), (expected, "log".to_owned()));
@@ -431,8 +418,7 @@ nodes:
     input: { prompt: x, options: { turns: [[{ text: p }, { usage: { tokens: { inputTokens: 1, outputTokens: 1 }, costUsd: 0.25 } }]] } }
   - { id: deploy, type: exec, dependsOn: [build], input: { argv: [sh, -c, 'echo deploy >> runs'] } }
 ";
-    let folder = flow_folder(FLOW);
-    let folder = folder.path();
+    let folder = &flow_folder(FLOW);
     run_parts(folder, &["--session-id", "real", "--record", "tapes"]);
     run_parts(folder, &["--session-id", "played", "--replay=tapes"]);
     assert_eq!(runs(folder), "deploy");
@@ -448,14 +434,12 @@ nodes:
     for (session, is_replay) in [("played", json!(true)), ("real", Value::Null)] {
         assert_eq!(inspan(folder, &["show", session, "--json"]).json()["isReplay"], is_replay);
     }
-    let shown = inspan(folder, &["show", "played"]);
-    assert!(shown.stdout.contains("nothing; what was recorded cost"), "{}", shown.stdout);
+    inspan(folder, &["show", "played"]).prints("nothing; what was recorded cost");
 }
 
 #[test]
 fn a_part_is_resumed_as_a_part() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &folder_with(&[]);
     let flow = "
 flow: { name: asks }
 nodes:
@@ -492,8 +476,7 @@ nodes:
 
 #[test]
 fn nodes_of_bodies_are_changed_by_their_paths() {
-    let folder = flow_folder(CLAUDE);
-    let folder = folder.path();
+    let folder = &flow_folder(CLAUDE);
     let ran = run_parts(
         folder,
         &["--yes", "--provider", "each/review=echo", "--set", "each/review.prompt=said", "-i", "files=[1]"],
@@ -523,12 +506,9 @@ fn nodes_of_bodies_are_changed_by_their_paths() {
     // A budget in a body pauses the session, and is raised on resume by the same path.
     fs::write(folder.join("flow.yaml"), SPENDS).unwrap();
     inspan(folder, &["run", "--session-id", "spends"]).expect(5);
-    let refused = inspan(folder, &["resume", "spends", "--budget", "work.usd=1"]);
-    assert!(
-        refused.code == Some(2) && refused.stderr.contains("did you mean `each/work`?"),
-        "{}",
-        refused.stderr
-    );
+    inspan(folder, &["resume", "spends", "--budget", "work.usd=1"])
+        .expect(2)
+        .says("did you mean `each/work`?");
     let raised = inspan(folder, &["resume", "spends", "--budget", "each/work.usd=1", "--json"]);
     assert_eq!(
         (raised.code, &parsed(&raised.stdout)["costUsd"]),

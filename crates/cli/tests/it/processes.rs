@@ -3,11 +3,14 @@
 use std::{
     collections::BTreeMap,
     fs,
+    path::Path,
     process::{Child, Command},
     time::Duration,
 };
 
 use inspan_testkit::eventually;
+
+use crate::program::inspan;
 
 /// A length of sleep in seconds that no other run of this test has.
 pub(crate) fn mark(number: u32) -> String {
@@ -55,6 +58,17 @@ pub(crate) fn left(word: &str, limit: Duration) -> Vec<String> {
 /// Waits for something that has to come true.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     eventually(Duration::from_secs(60), what, || Ok(holds())).unwrap();
+}
+
+/// Waits until a session runs.
+pub(crate) fn until_one_runs(folder: &Path) {
+    until("a session runs", || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\""));
+}
+
+/// Kills a program.
+pub(crate) fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// Sends a signal by its name.

@@ -2,10 +2,12 @@
 //! times and durations normalised.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{ErrorKind, Write as _},
+    ops::Deref,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use inspan_testkit::interruptible;
@@ -18,6 +20,8 @@ pub(crate) const INSPAN: &str = env!("CARGO_BIN_EXE_inspan");
 
 /// One call that has ended.
 pub(crate) struct Ran {
+    /// The words of the call.
+    pub(crate) call: String,
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -45,15 +49,38 @@ pub(crate) fn home(folder: &Path) -> PathBuf {
     folder.join(".home")
 }
 
+/// A folder that goes with its test.
+pub(crate) struct Folder(TempDir);
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+impl AsRef<OsStr> for Folder {
+    fn as_ref(&self) -> &OsStr {
+        self.as_os_str()
+    }
+}
+
 /// A folder with these files.
-pub(crate) fn folder_with(files: &[(&str, &str)]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), files);
+pub(crate) fn folder_with(files: &[(&str, &str)]) -> Folder {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    write(&folder, files);
     folder
 }
 
 /// A folder with this flow.
-pub(crate) fn flow_folder(flow: &str) -> TempDir {
+pub(crate) fn flow_folder(flow: &str) -> Folder {
     folder_with(&[("flow.yaml", flow)])
 }
 
@@ -106,14 +133,21 @@ pub(crate) fn inspan(folder: &Path, arguments: &[&str]) -> Ran {
 
 /// Runs the program to its end, with this text on its stdin.
 pub(crate) fn inspan_reading(folder: &Path, stdin: &str, arguments: &[&str]) -> Ran {
-    let mut child = program(folder, arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut command = program(folder, arguments);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-    Ran::of(folder, child.wait_with_output().unwrap())
+    Ran::of(folder, &command, child.wait_with_output().unwrap())
 }
 
 /// Runs a prepared call of the program to its end.
 pub(crate) fn ran(folder: &Path, command: &mut Command) -> Ran {
-    Ran::of(folder, command.output().unwrap())
+    let output = command.output().unwrap();
+    Ran::of(folder, command, output)
+}
+
+/// Waits for the end of a program that was started.
+pub(crate) fn ended(folder: &Path, child: Child) -> Ran {
+    Ran::of(folder, &Command::new(INSPAN), child.wait_with_output().unwrap())
 }
 
 /// Compares a text with the snapshot of this name, which says of which call it is.
@@ -133,17 +167,51 @@ pub(crate) use snapshot;
 
 impl Ran {
     /// What a call gave, where the folder is shown as `~`.
-    fn of(folder: &Path, output: Output) -> Self {
+    fn of(folder: &Path, command: &Command, output: Output) -> Self {
         let folder = folder.display().to_string();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder, "~");
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        let call = format!("{:?}", command.get_args());
+        Self { call, code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
     /// The same, if it ended with this code.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{}", self.report());
+        assert_eq!(self.code, Some(code), "{}\n{}", self.call, self.report());
         self
+    }
+
+    /// The same, if this is part of what it wrote to stdout.
+    #[track_caller]
+    pub(crate) fn prints(self, part: &str) -> Self {
+        assert!(
+            self.stdout.contains(part),
+            "{}: {part:?} is not in the output of\n{}",
+            self.call,
+            self.report()
+        );
+        self
+    }
+
+    /// The same, if this is part of what it wrote to stderr.
+    #[track_caller]
+    pub(crate) fn says(self, part: &str) -> Self {
+        assert!(
+            self.stderr.contains(part),
+            "{}: {part:?} is not in the messages of\n{}",
+            self.call,
+            self.report()
+        );
+        self
+    }
+
+    /// The same, if it was refused for this reason.
+    #[track_caller]
+    pub(crate) fn refused(self, why: &str) -> Self {
+        let refused = self.expect(2);
+        let first = refused.stderr.lines().next().unwrap_or_default();
+        assert_eq!(first, format!("error: {why}"), "{}", refused.call);
+        refused
     }
 
     /// The value on stdout.

@@ -100,8 +100,8 @@ impl Drop for Terminal {
 
 #[test]
 fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
-    let folder = flow_folder(FLOW);
-    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
+    let folder = &flow_folder(FLOW);
+    let mut terminal = Terminal::run(folder, &["run", "--session-id", "s"], (24, 80));
 
     terminal.shows("type a number or a word");
     let text = terminal.text();
@@ -134,8 +134,7 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     assert!(!text.contains(['\u{1b}', '[', '▏', '⠋']), "{text}");
     assert!(!terminal.screen().screen().hide_cursor());
     assert!(terminal.is_cooked());
-    let shown = inspan(folder.path(), &["show", "s", "--json"]).stdout;
-    assert!(shown.contains("\"state\": \"paused\""), "{shown}");
+    inspan(folder, &["show", "s", "--json"]).prints("\"state\": \"paused\"");
 }
 
 /// A program that asks there, as `git` for a password, would be stopped for ever.
@@ -146,8 +145,8 @@ flow: { name: asks }
 nodes:
   - { id: ask, type: exec, input: { argv: [sh, -c, 'cat < /dev/tty'] } }
 ";
-    let folder = flow_folder(flow);
-    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
+    let folder = &flow_folder(flow);
+    let mut terminal = Terminal::run(folder, &["run", "--session-id", "s"], (24, 80));
     until("the program ends", || terminal.child.try_wait().unwrap().is_some());
     assert_eq!(terminal.child.wait().unwrap().code(), Some(1));
 }
@@ -162,8 +161,8 @@ nodes:
 
 #[test]
 fn a_paste_of_several_lines_is_one_answer() {
-    let folder = flow_folder(TWO);
-    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
+    let folder = &flow_folder(TWO);
+    let mut terminal = Terminal::run(folder, &["run", "--session-id", "s"], (24, 80));
     terminal.shows("What is wrong?");
     until("the terminal marks pastes", || terminal.screen().screen().bracketed_paste());
     terminal.types("\u{1b}[200~error[E0382]: moved\r  --> src/main.rs\r");
@@ -177,15 +176,15 @@ fn a_paste_of_several_lines_is_one_answer() {
     terminal.answers("no\r");
     until("the program ends", || terminal.child.try_wait().unwrap().is_some());
     until("pastes are not marked any more", || !terminal.screen().screen().bracketed_paste());
-    let shown = inspan(folder.path(), &["show", "s", "what", "--json"]).stdout;
-    assert!(shown.contains(r"error[E0382]: moved\n  --> src/main.rs\nyes\nyes"), "{shown}");
+    inspan(folder, &["show", "s", "what", "--json"])
+        .prints(r"error[E0382]: moved\n  --> src/main.rs\nyes\nyes");
 }
 
 #[test]
 fn a_question_that_was_open_before_is_asked_again_by_resume() {
-    let folder = flow_folder(FLOW);
-    inspan(folder.path(), &["run", "--session-id", "s", "--no-input"]).expect(3);
-    let mut terminal = Terminal::run(folder.path(), &["resume", "s"], (24, 80));
+    let folder = &flow_folder(FLOW);
+    inspan(folder, &["run", "--session-id", "s", "--no-input"]).expect(3);
+    let mut terminal = Terminal::run(folder, &["resume", "s"], (24, 80));
     terminal.shows("type a number or a word");
     terminal.answers("ship\r");
     terminal.shows("? ok: Ship it? ship");
@@ -210,8 +209,8 @@ nodes:
 
 #[test]
 fn frames_are_live_branches_and_a_question_in_one_of_them_is_answered() {
-    let folder = flow_folder(FRAMES);
-    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (20, 100));
+    let folder = &flow_folder(FRAMES);
+    let mut terminal = Terminal::run(folder, &["run", "--session-id", "s"], (20, 100));
 
     terminal.shows("type a number or a word");
     terminal.shows("99 of 100 done, 10 failed, 1 open");
@@ -230,6 +229,6 @@ fn frames_are_live_branches_and_a_question_in_one_of_them_is_answered() {
     terminal.types("\u{3}");
     until("the program ends", || terminal.child.try_wait().unwrap().is_some());
     assert_eq!(terminal.child.wait().unwrap().code(), Some(7));
-    let shown = inspan(folder.path(), &["show", "s", "each[75]"]).stdout;
+    let shown = inspan(folder, &["show", "s", "each[75]"]).stdout;
     assert!(shown.starts_with("each[75]") && shown.contains("slow"), "{shown}");
 }

@@ -5,8 +5,8 @@ use std::{fs, path::Path, process::Child};
 use serde_json::json;
 
 use crate::{
-    processes::{signal, until},
-    program::{Ran, flow_folder, inspan, program},
+    processes::{kill, signal, until},
+    program::{Folder, Ran, ended, flow_folder, folder_with, inspan, program},
 };
 
 /// Each step leaves a line in a file, so that what ran twice is seen.
@@ -19,7 +19,7 @@ nodes:
   - { id: last, type: exec, dependsOn: [ask], input: { argv: [sh, -c, "echo last >> did; echo {{ ask.choice }}"] } }
 "#;
 
-pub(crate) fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> Folder {
     flow_folder(STEPS)
 }
 
@@ -45,11 +45,10 @@ fn prompt(ran: &Ran) -> String {
 
 #[test]
 fn a_paused_session_continues_and_a_question_is_answered_from_another_shell() {
-    let folder = folder();
-    let folder = folder.path();
-    let mut child = at_slow(folder);
+    let folder = &folder();
+    let child = at_slow(folder);
     signal(&child, "INT");
-    assert_eq!(child.wait().unwrap().code(), Some(7));
+    ended(folder, child).expect(7);
     open_gate(folder);
     let waits = inspan(folder, &["resume", "s", "--json"]);
     assert_eq!((waits.code, waits.json()["outcome"].clone()), (Some(3), json!("waiting")));
@@ -65,11 +64,9 @@ fn a_paused_session_continues_and_a_question_is_answered_from_another_shell() {
 
 #[test]
 fn a_killed_session_continues_and_repeats_nothing_that_was_done() {
-    let folder = folder();
-    let folder = folder.path();
-    let mut child = at_slow(folder);
-    signal(&child, "KILL");
-    child.wait().unwrap();
+    let folder = &folder();
+    let child = at_slow(folder);
+    kill(child);
     open_gate(folder);
     let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
     let fates: Vec<_> =
@@ -89,8 +86,7 @@ nodes:
   - { id: two, type: exec, dependsOn: [one], input: { argv: [test, -e, two] } }
   - { id: ask, type: human.input, dependsOn: [two], input: { prompt: "Well?" } }
 "#;
-    let folder = flow_folder(flow);
-    let folder = folder.path();
+    let folder = &flow_folder(flow);
     inspan(folder, &["run", "flow.yaml", "--session-id", "a"]).expect(1);
     fs::write(folder.join("one"), "").unwrap();
     inspan(folder, &["resume", "a", "--session-id", "b"]).expect(1);
@@ -103,18 +99,15 @@ nodes:
 
 #[test]
 fn only_one_process_drives_a_session() {
-    let folder = folder();
-    let folder = folder.path();
-    let mut child = at_slow(folder);
-    let refused = inspan(folder, &["resume", "s"]).expect(2);
-    assert!(refused.stderr.contains(&format!("process {}", child.id())), "{}", refused.stderr);
+    let folder = &folder();
+    let child = at_slow(folder);
+    let refused = inspan(folder, &["resume", "s"]).expect(2).says(&format!("process {}", child.id()));
     // A plan says nothing else: what is at work has not been interrupted.
     let plan = inspan(folder, &["resume", "s", "--plan"]);
     assert_eq!((plan.code, &plan.stdout, &plan.stderr), (Some(2), &refused.stdout, &refused.stderr));
-    let fork = inspan(folder, &["fork", "s", "--plan"]);
-    assert!(fork.stdout.contains("slow   runs: it still runs in that session"), "{}", fork.stdout);
-    let paused = inspan(folder, &["pause", "s", "--reason", "lunch"]);
-    assert_eq!((paused.code, child.wait().unwrap().code()), (Some(0), Some(7)), "{}", paused.stderr);
+    inspan(folder, &["fork", "s", "--plan"]).prints("slow   runs: it still runs in that session");
+    inspan(folder, &["pause", "s", "--reason", "lunch"]).expect(0);
+    ended(folder, child).expect(7);
     inspan(folder, &["stop", "s"]).expect(0);
     inspan(folder, &["stop", "s"]).expect(2);
     assert_eq!(did(folder), ["first", "slow"]);
@@ -122,9 +115,8 @@ fn only_one_process_drives_a_session() {
 
 #[test]
 fn a_background_process_is_announced_once_it_drives_the_session() {
-    let folder = folder();
-    let folder = folder.path();
-    let mut child = at_slow(folder);
+    let folder = &folder();
+    let child = at_slow(folder);
     let driven = inspan(folder, &["resume", "s", "--detach"]);
     assert_eq!((driven.code, driven.stdout.as_str()), (Some(2), ""), "{}", driven.stderr);
     assert!(driven.stderr.contains(&format!("process {}", child.id())), "{}", driven.stderr);
@@ -132,11 +124,12 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
     let message = json!("the store already has a session `s`");
     assert_eq!((taken.code, taken.json()["error"]["message"].clone()), (Some(2), message));
     signal(&child, "INT");
-    child.wait().unwrap();
+    ended(folder, child);
     inspan(folder, &["resume", "s", "--detach", "--events", "-"]).expect(2);
     open_gate(folder);
-    let begun = inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"]).expect(0);
-    assert!(begun.stderr.contains("watch it with `inspan logs s -f`, see"), "{}", begun.stderr);
+    inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"])
+        .expect(0)
+        .says("watch it with `inspan logs s -f`, see");
     until("the events are written", || {
         fs::read_to_string(folder.join("events.jsonl")).is_ok_and(|text| text.contains("flow:waiting"))
     });
@@ -144,19 +137,17 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
     assert_eq!(did(folder), ["first", "slow", "slow"]);
     // What it names works as it is printed.
     let other = ["--store", "other.db"];
-    let there = inspan(folder, &[&["run", "--detach", "--session-id", "o"], &other[..]].concat());
-    for named in ["`inspan logs o -f --store other.db`", "`inspan inbox --store other.db`"] {
-        assert!(there.stderr.contains(named), "{}", there.stderr);
-    }
+    inspan(folder, &[&["run", "--detach", "--session-id", "o"], &other[..]].concat())
+        .says("`inspan logs o -f --store other.db`")
+        .says("`inspan inbox --store other.db`");
     inspan(folder, &[&["stop", "o"], &other[..]].concat()).expect(0);
 }
 
 #[test]
 fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "name: q\nnodes: [{ id: a, type: human.input, input: { prompt: Well?, timeout: 1h } }]\n",
     );
-    let folder = folder.path();
     let left = inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s", "--json"]);
     assert_eq!((left.code, left.json()["outcome"].clone()), (Some(3), json!("waiting")));
     // Two answers while no process runs it: one is taken, and the other is refused.
@@ -174,8 +165,7 @@ fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
 
 #[test]
 fn a_stored_answer_counts_in_a_session_that_continues_the_answered_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    let folder = &folder_with(&[]);
     let flow = |prompt: &str, last: &str| {
         let text = format!(
             "flow: {{ name: q }}\nnodes:\n  - {{ id: h, type: human.input, input: {{ prompt: \"{prompt}\", choices: [yes, no] }} }}\n  - {{ id: y, type: exec, dependsOn: [h], input: {{ argv: [echo, \"{{{{ h.choice }}}} {last}\"] }} }}\n"
@@ -219,8 +209,7 @@ fn a_stored_answer_counts_in_a_session_that_continues_the_answered_one() {
 
 #[test]
 fn a_session_in_the_background_is_answered_and_ends() {
-    let folder = folder();
-    let folder = folder.path();
+    let folder = &folder();
     open_gate(folder);
     let begun = inspan(folder, &["run", "flow.yaml", "--detach", "--json"]).expect(0);
     let id = begun.json()["sessionId"].as_str().unwrap().to_owned();
@@ -241,7 +230,7 @@ fn a_session_in_the_background_is_answered_and_ends() {
 
 #[test]
 fn a_node_that_cleans_up_and_was_cut_short_is_asked_about_before_the_session_ends() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: cleans }
 nodes:
@@ -249,11 +238,9 @@ nodes:
   - { id: c, type: exec, effects: external, dependsOn: [{ node: a, on: any }], input: { argv: [sh, -c, 'echo c >> did; while [ ! -e go ]; do sleep 0.02; done'] } }
 ",
     );
-    let folder = folder.path();
-    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+    let child = program(folder, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
     until("c began", || folder.join("did").exists());
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(child);
     fs::write(folder.join("go"), "").unwrap();
     inspan(folder, &["resume", "s", "--no-input"]).expect(3);
     let asked = inspan(folder, &["inbox", "--json"]).json();
@@ -270,7 +257,7 @@ nodes:
 
 #[test]
 fn a_frame_of_a_node_that_was_reused_is_shown_where_it_ran() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: reused }
 nodes:
@@ -278,17 +265,17 @@ nodes:
   - { id: last, type: control.fail, dependsOn: [each], input: { message: no } }
 ",
     );
-    let folder = folder.path();
     inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
     inspan(folder, &["resume", "s", "--session-id", "t"]);
-    let shown = inspan(folder, &["show", "t", "each[1]"]).expect(2);
-    assert!(shown.stderr.contains("was reused from `s`"), "{}", shown.stderr);
-    assert!(shown.stderr.contains("`inspan show s 'each[1]'`"), "{}", shown.stderr);
+    inspan(folder, &["show", "t", "each[1]"])
+        .expect(2)
+        .says("was reused from `s`")
+        .says("`inspan show s 'each[1]'`");
 }
 
 #[test]
 fn two_answers_at_once_to_a_session_without_a_process_both_count() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: two }
 nodes:
@@ -296,7 +283,6 @@ nodes:
   - { id: q, type: human.input, input: { prompt: q } }
 ",
     );
-    let folder = folder.path();
     inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]);
     let codes = std::thread::scope(|scope| {
         let replies =
@@ -311,7 +297,7 @@ nodes:
 
 #[test]
 fn a_reply_from_a_shell_without_a_terminal_counts_and_answers_nothing_else() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: dep }
 nodes:
@@ -321,7 +307,6 @@ nodes:
   - { id: tell, type: exec, dependsOn: [q], when: q.choice == 'yes', input: { argv: [sh, -c, echo told >> did] } }
 ",
     );
-    let folder = folder.path();
     let begin = |session: &str| {
         inspan(folder, &["run", "flow.yaml", "--detach", "--session-id", session]).expect(0);
         until("it asks and has left", || {
@@ -352,15 +337,12 @@ nodes:
   - { id: nothing, type: control.fail, input: { message: none is done } }
 edges: [{ from: each, to: nothing, when: each.failed > 0 }]
 ";
-    let folder = flow_folder(flow);
-    let folder = folder.path();
+    let folder = &flow_folder(flow);
     let help = "`each[0]` failed and the flow went on, so that is finished work: `inspan resume s --failed` tries it again too";
-    let failed = inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
-    assert_eq!((failed.code, failed.stderr.contains(help)), (Some(1), true), "{}", failed.stderr);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1).says(help);
     fs::write(folder.join("ok"), "").unwrap();
     let help = help.replace("resume s", "resume t");
-    let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
-    assert_eq!((resumed.code, resumed.stderr.contains(&help)), (Some(1), true), "{}", resumed.stderr);
+    inspan(folder, &["resume", "s", "--session-id", "t"]).expect(1).says(&help);
     inspan(folder, &["resume", "t", "--failed"]).expect(0);
 }
 
@@ -379,8 +361,7 @@ nodes:
   - { id: gate, type: exec, input: { argv: [sh, -c, 'echo gate >> did; test -f ok'] }, policy: { continueOnError: true } }
   - { id: tell, type: exec, dependsOn: [each], input: { argv: [sh, -c, 'echo failed {{ each.failed }} >> did'] } }
 ";
-    let folder = flow_folder(flow);
-    let folder = folder.path();
+    let folder = &flow_folder(flow);
     let mut did = String::new();
     inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
     let mut new = || {
@@ -407,8 +388,7 @@ nodes:
         (&["resume", "t", "--failed"][..], "nothing of session `t` has failed"),
         (&["fork", "s", "--at", "gate", "--at", "3"], "an event number is the only `--at`"),
     ] {
-        let refused = inspan(folder, arguments);
-        assert_eq!((refused.code, refused.stderr.contains(words)), (Some(2), true), "{}", refused.stderr);
+        inspan(folder, arguments).expect(2).says(words);
     }
 }
 
@@ -462,8 +442,7 @@ nodes:
         - { id: pay, type: exec, input: { argv: [sh, -c, echo slow >> did] } }
         - { id: cut, type: exec, dependsOn: [pay], input: { argv: [sh, -c, test -f ok || sleep 60] } }
 ";
-    let folder = flow_folder(flow);
-    let folder = folder.path();
+    let folder = &flow_folder(flow);
     inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
     let did = || {
         let mut lines: Vec<_> =
@@ -492,8 +471,7 @@ fn a_session_that_another_one_continues_is_deleted_with_it_and_never_runs_again(
         )
     };
     let ask = "  - { id: ask, type: human.input, dependsOn: [a], input: { prompt: Pay? } }\n";
-    let folder = flow_folder(&flow(ask, "ask"));
-    let here = folder.path();
+    let here = &flow_folder(&flow(ask, "ask"));
     inspan(here, &["run", "flow.yaml", "--no-wait", "--session-id", "one"]).expect(3);
     fs::write(here.join("flow.yaml"), flow("", "a")).unwrap();
     inspan(here, &["resume", "one", "--edited", "--session-id", "two"]).expect(0);
@@ -520,8 +498,7 @@ fn sessions_that_are_deleted_by_name_are_deleted_in_any_order_or_none_is() {
     let flow = "name: f
 nodes: [{ id: ask, type: human.input, input: { prompt: Pay? } }]
 ";
-    let folder = flow_folder(flow);
-    let here = folder.path();
+    let here = &flow_folder(flow);
     inspan(here, &["run", "flow.yaml", "--no-wait", "--session-id", "one"]).expect(3);
     fs::write(
         here.join("flow.yaml"),
@@ -542,8 +519,7 @@ nodes: [{ id: a, type: control.noop }]
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
-    let folder = folder();
-    let folder = folder.path();
+    let folder = &folder();
     for number in 0..5 {
         let child =
             program(folder, &["run", "flow.yaml", "--session-id", &format!("s{number}")]).spawn().unwrap();
@@ -554,21 +530,19 @@ fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
         };
         while !fs::read_to_string(&status).is_ok_and(listens) {}
         signal(&child, "TERM");
-        let ended = child.wait_with_output().unwrap();
-        assert_eq!(ended.status.code(), Some(7), "{}", String::from_utf8_lossy(&ended.stderr));
+        ended(folder, child).expect(7);
     }
 }
 
 #[test]
 fn a_signal_that_is_sent_twice_at_once_pauses_and_a_later_one_stops() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: twice }
 nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'trap \"\" TERM; echo >> began; while :; do sleep 0.1; done'] } }
 ",
     );
-    let folder = folder.path();
     for (wait, second, code) in [(0, "TERM", 7), (0, "HUP", 7), (300, "TERM", 143)] {
         let _none = fs::remove_file(folder.join("began"));
         let mut child = program(folder, &["run", "flow.yaml", "--no-input"]).spawn().unwrap();
@@ -591,21 +565,20 @@ nodes:
     body: { nodes: [{ id: x, type: exec, input: { argv: [echo, '{{ item }}'] } }] }
   - { id: z, type: exec, dependsOn: [each], input: { argv: [echo, z] } }
 ";
-    let folder = flow_folder(flow);
-    let run = |arguments: &[&str]| inspan(folder.path(), arguments);
+    let folder = &flow_folder(flow);
+    let run = |arguments: &[&str]| inspan(folder, arguments);
     run(&["run", "flow.yaml", "--session-id", "base"]).expect(0);
     for (old, new) in [("base", "fork-1"), ("fork-1", "fork-2")] {
         run(&["fork", old, "--at", "z", "--session-id", new]).expect(0);
     }
-    let made = run(&["test", "--from", "fork-2"]).stderr;
-    assert!(made.contains("`inspan test --from base` makes a case of the session in which it ran"), "{made}");
-    let shown = run(&["show", "fork-2", "each[0]"]).stderr;
-    assert!(shown.contains("`inspan show base 'each[0]'` shows the frame there"), "{shown}");
+    run(&["test", "--from", "fork-2"])
+        .says("`inspan test --from base` makes a case of the session in which it ran");
+    run(&["show", "fork-2", "each[0]"]).says("`inspan show base 'each[0]'` shows the frame there");
 }
 
 #[test]
 fn a_waiting_session_that_fails_and_is_stopped_waits_for_nobody_any_more() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: asks }
 nodes:
@@ -613,7 +586,6 @@ nodes:
   - { id: ask, type: human.input, dependsOn: [{ node: bad, on: any }], input: { prompt: Clean? } }
 ",
     );
-    let folder = folder.path();
     inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).expect(3);
     let stopped = inspan(folder, &["stop", "s"]).expect(0);
     assert!(!stopped.report().contains("waiting"), "{}", stopped.report());

@@ -104,16 +104,16 @@ const RUN: &[&str] =
 
 #[test]
 fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
-    let folder = flow_folder(LEAKING);
+    let folder = &flow_folder(LEAKING);
     let with_secrets = |arguments: &[&str]| -> Ran {
-        let mut command = program(folder.path(), arguments);
+        let mut command = program(folder, arguments);
         command.envs(SECRETS.iter().map(|(name, value, _)| (name, value)));
-        ran(folder.path(), command.env("INSPAN_LOG", "trace"))
+        ran(folder, command.env("INSPAN_LOG", "trace"))
     };
     let mut seen = vec![with_secrets(&[RUN, &["-i", "own=own-secret-1234"]].concat())];
     assert_eq!(seen[0].code, Some(1), "{}", seen[0].stderr);
     assert!(!seen[0].stderr.contains("to be recognised"), "{}", seen[0].stderr);
-    seen.extend(LOOKS.iter().map(|arguments| inspan(folder.path(), arguments)));
+    seen.extend(LOOKS.iter().map(|arguments| inspan(folder, arguments)));
     seen.extend([&["doctor"][..], &["doctor", "--json"]].map(with_secrets));
     seen.push(with_secrets(&[
         "run",
@@ -124,7 +124,7 @@ fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
         "-i",
         "own=own-secret-1234",
     ]));
-    let texts = texts(folder.path(), seen);
+    let texts = texts(folder, seen);
     let own = [("OWN_TOKEN", "", "own-secret-1234"), ("OWN_TOKEN", "", "cret-1234")];
     let mut leaks = Vec::new();
     for (name, _, secret) in SECRETS.iter().chain(&own) {
@@ -156,10 +156,10 @@ nodes:
 #[test]
 fn a_secret_that_an_agent_meets_reaches_no_artefact() {
     let (token, key, own) = ("told-token-4711-xyz", "sk-ant-told-0123456789", "config-token-0815-abc");
-    let folder = flow_folder(TOLD);
-    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
+    let folder = &flow_folder(TOLD);
+    fs::write(folder.join("herd.sh"), MCP_SERVER).unwrap();
     let settings = "[providers.anthropic.options.mcpServers.herd]\ncommand = 'sh'\nargs = ['herd.sh']\nenv = { HERD_TOKEN = '${HERD_PASS}' }\n";
-    fs::write(folder.path().join("inspan.toml"), settings).unwrap();
+    fs::write(folder.join("inspan.toml"), settings).unwrap();
     let words = format!("they are {token} and {key}");
     let calls = Turn {
         blocks: vec![
@@ -174,17 +174,17 @@ fn a_secret_that_an_agent_meets_reaches_no_artefact() {
     refused.http_error.as_mut().unwrap().message = format!("no such {words}");
     let turns = [calls, Turn::text(&words), refused];
     let server = server(turns);
-    let mut command = program(folder.path(), RUN);
+    let mut command = program(folder, RUN);
     command
         .env("ANTHROPIC_BASE_URL", server.base_url())
         .env("ANTHROPIC_API_KEY", key)
         .env("MY_TOKEN", token)
         .env("HERD_PASS", own);
-    let mut seen = vec![ran(folder.path(), command.env("INSPAN_LOG", "trace"))];
+    let mut seen = vec![ran(folder, command.env("INSPAN_LOG", "trace"))];
     assert_eq!((seen[0].code, server.requests().len()), (Some(1), 3), "{}", seen[0].stderr);
-    seen.extend(LOOKS.iter().map(|arguments| inspan(folder.path(), arguments)));
+    seen.extend(LOOKS.iter().map(|arguments| inspan(folder, arguments)));
     // The vendor gets a conversation back word for word.
-    let texts = texts(folder.path(), seen).into_iter();
+    let texts = texts(folder, seen).into_iter();
     let texts: Vec<(String, String)> =
         texts.filter(|(place, _)| !place.contains("/conversations/")).collect();
     let mut leaks = Vec::new();
@@ -199,7 +199,7 @@ fn a_secret_that_an_agent_meets_reaches_no_artefact() {
 
 #[test]
 fn a_setting_that_holds_a_key_is_refused_and_not_shown() {
-    let folder = flow_folder("flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n");
+    let folder = &flow_folder("flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n");
     let key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
     let rows = [
         (format!("[providers.claude]\nmodel = '{key}'\n"), 2, "`model`"),
@@ -211,33 +211,33 @@ fn a_setting_that_holds_a_key_is_refused_and_not_shown() {
         (format!("\n[providers.{key}]\nmodel = 'x'\n"), 2, "a name"),
     ];
     for (settings, line, name) in rows {
-        fs::write(folder.path().join("inspan.toml"), &settings).unwrap();
+        fs::write(folder.join("inspan.toml"), &settings).unwrap();
         for command in [&["run", "flow.yaml"][..], &["config"]] {
-            let ran = inspan(folder.path(), command);
+            let ran = inspan(folder, command);
             assert_eq!(ran.code, Some(4), "{settings}\n{}", ran.stderr);
             let why = format!("inspan.toml:{line}: {name} looks like a secret");
             assert!(ran.stderr.contains(&why) && !(ran.stdout + &ran.stderr).contains(key), "{}", ran.stderr);
         }
     }
-    fs::remove_file(folder.path().join("inspan.toml")).unwrap();
+    fs::remove_file(folder.join("inspan.toml")).unwrap();
     for variable in ["INSPAN_PROVIDER", "INSPAN_BUDGET_USD", "INSPAN_CLAUDE_MODEL"] {
-        let ran = ran(folder.path(), program(folder.path(), &["config"]).env(variable, key));
-        assert!(ran.stderr.contains(&format!("{variable}: it looks like a secret")), "{}", ran.stderr);
+        let ran = ran(folder, program(folder, &["config"]).env(variable, key))
+            .says(&format!("{variable}: it looks like a secret"));
         assert!(ran.code == Some(4) && !(ran.stdout + &ran.stderr).contains(key));
     }
 }
 
 #[test]
 fn what_is_no_secret_is_never_changed() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "flow: { name: harmless }
 nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo \"{\\\"timestamp\\\": 5, \\\"mode\\\": \\\"production\\\"}\"'], parse: json } }
   - { id: b, type: echo, dependsOn: [a], input: { text: '{{ a.value.timestamp }} {{ a.value.mode }}' } }
 ",
     );
-    let mut command = program(folder.path(), &["run", "flow.yaml"]);
-    let ran = ran(folder.path(), command.env("PARTITION_KEY", "timestamp").env("AUTH_MODE", "production"));
+    let mut command = program(folder, &["run", "flow.yaml"]);
+    let ran = ran(folder, command.env("PARTITION_KEY", "timestamp").env("AUTH_MODE", "production"));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "5 production\n"));
 }
 
@@ -245,12 +245,11 @@ nodes:
 fn a_session_of_a_cluster_needs_no_secret_on_the_machine_of_its_caller() {
     let header = "flow: { name: f, secrets: [DEPLOY_TOKEN] }";
     let folder =
-        flow_folder(&format!("{header}\nnodes: [{{ id: a, type: exec, input: {{ argv: ['true'] }} }}]\n"));
-    let run = |engine: &str| inspan(folder.path(), &["run", "flow.yaml", "--engine", engine]);
-    let here = run("local");
-    assert_eq!((here.code, here.stderr.contains("DEPLOY_TOKEN")), (Some(4), true), "{}", here.stderr);
+        &flow_folder(&format!("{header}\nnodes: [{{ id: a, type: exec, input: {{ argv: ['true'] }} }}]\n"));
+    let run = |engine: &str| inspan(folder, &["run", "flow.yaml", "--engine", engine]);
+    run("local").expect(4).says("DEPLOY_TOKEN");
     // Nobody is there.
-    let there = run(&format!("temporal://127.0.0.1:9/default?sessions={}", folder.path().display()));
+    let there = run(&format!("temporal://127.0.0.1:9/default?sessions={}", folder.display()));
     assert!(there.code != Some(0) && !there.stderr.contains("DEPLOY_TOKEN"), "{}", there.stderr);
 }
 
@@ -259,13 +258,13 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     let script = "echo $ANTHROPIC_API_KEY/$ANTHROPIC_BASE_URL/$DEPLOY | tr a-z b-za";
     let node = format!("nodes: [{{ id: a, type: exec, input: {{ argv: [sh, -c, '{script}'] }} }}]\n");
     let run = |header: &str| {
-        let folder = flow_folder(&format!("{header}\n{node}"));
-        let mut command = program(folder.path(), &["run", "flow.yaml"]);
+        let folder = &flow_folder(&format!("{header}\n{node}"));
+        let mut command = program(folder, &["run", "flow.yaml"]);
         command
             .env("ANTHROPIC_API_KEY", "sk-ant-key-0123")
             .env("ANTHROPIC_BASE_URL", "u")
             .env("DEPLOY", "green");
-        ran(folder.path(), &mut command).stdout
+        ran(folder, &mut command).stdout
     };
     assert_eq!(run("flow: { name: f }"), "/v/hsffo\n");
     assert_eq!(run("flow: { name: f, secrets: [ANTHROPIC_API_KEY] }"), "tl-bou-lfz-0123/v/hsffo\n");
@@ -284,18 +283,17 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
             ),
             ("sub.yaml", other.to_owned()),
         ];
-        let folder = folder_with(&files.each_ref().map(|(name, text)| (*name, text.as_str())));
-        let mut command = program(folder.path(), &["run", "flow.yaml"]);
-        let ran = ran(folder.path(), command.env("ANTHROPIC_API_KEY", "sk-ant-key-0123"));
+        let folder = &folder_with(&files.each_ref().map(|(name, text)| (*name, text.as_str())));
+        let mut command = program(folder, &["run", "flow.yaml"]);
+        let ran = ran(folder, command.env("ANTHROPIC_API_KEY", "sk-ant-key-0123"));
         let sees = |output: &str| ran.stdout.contains(&format!("{output}: tl-bou"));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         [sees("own"), sees("sub")]
     };
     assert_eq!([sub(&with, &without), sub(&without, &with)], [[true, false], [false, true]]);
-    let folder = flow_folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
-    let missing = inspan(folder.path(), &["run", "flow.yaml"]).expect(4);
+    let folder = &flow_folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
     let said = "the environment variable NOT_SET, which the `secrets` of the flow name, is not set";
-    assert!(missing.stderr.contains(said), "{}", missing.stderr);
+    inspan(folder, &["run", "flow.yaml"]).expect(4).says(said);
 }
 
 #[test]
@@ -312,12 +310,11 @@ fn a_secret_that_is_not_set_is_reported_with_whose_it_is() {
             "flow: { name: sub, secrets: [NOT_SET] }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n",
         ),
     ];
-    let folder = folder_with(&files);
+    let folder = &folder_with(&files);
     for (file, owner) in [("flow.yaml", "the pack `pk`"), ("outer.yaml", "the flow `sub`")] {
-        let missing = inspan(folder.path(), &["run", file]).expect(4);
         let said =
             format!("the environment variable NOT_SET, which the `secrets` of {owner} name, is not set");
-        assert!(missing.stderr.contains(&said), "{}", missing.stderr);
+        inspan(folder, &["run", file]).expect(4).says(&said);
     }
 }
 
@@ -327,13 +324,13 @@ fn a_page_or_a_report_that_is_passed_on_shows_no_key_that_an_input_or_the_flow_h
     let flow = format!(
         "flow: {{ name: f, input: {{ own: none }} }}\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [echo, '{key}', '{{{{ flow.input.own }}}}'] }} }}\n"
     );
-    let folder = flow_folder(&flow);
+    let folder = &flow_folder(&flow);
     let run = ["run", "flow.yaml", "--session-id", "s", "-i", &format!("own={key}")];
-    inspan(folder.path(), &run).expect(0);
-    inspan(folder.path(), &["export", "s", "--html", "page.html"]).expect(0);
-    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
-    assert_eq!(inspan(folder.path(), &["export", "s", "--html", "-"]).stdout, page);
-    let report = Server::start(folder.path()).client().get("/api/v1/sessions/s/report").text;
+    inspan(folder, &run).expect(0);
+    inspan(folder, &["export", "s", "--html", "page.html"]).expect(0);
+    let page = fs::read_to_string(folder.join("page.html")).unwrap();
+    assert_eq!(inspan(folder, &["export", "s", "--html", "-"]).stdout, page);
+    let report = Server::start(folder).client().get("/api/v1/sessions/s/report").text;
     for text in [page, report] {
         assert!(text.contains("[redacted]") && !text.contains(key), "{text}");
     }
@@ -341,18 +338,18 @@ fn a_page_or_a_report_that_is_passed_on_shows_no_key_that_an_input_or_the_flow_h
 
 #[test]
 fn what_is_written_is_its_owners_alone_whatever_the_umask() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'umask'] } }]\n",
     );
-    fs::write(folder.path().join("old.jsonl"), "").unwrap();
-    fs::set_permissions(folder.path().join("old.jsonl"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::write(folder.join("old.jsonl"), "").unwrap();
+    fs::set_permissions(folder.join("old.jsonl"), fs::Permissions::from_mode(0o666)).unwrap();
     let script = "umask 000; \"$0\" run flow.yaml --session-id s --record tapes/deep --events events.jsonl \
                   && \"$0\" run flow.yaml --events old.jsonl --no-store && \"$0\" run flow.yaml --detach --session-id d \
                   && \"$0\" logs d --follow >/dev/null && \"$0\" store export s -o exported.jsonl \
                   && \"$0\" export s --html exported.html";
-    let ran = ran(folder.path(), &mut shell(folder.path(), script)).expect(0);
+    let ran = ran(folder, &mut shell(folder, script)).expect(0);
     assert!(ran.stdout.starts_with("0000\n"), "a program keeps the umask: {}", ran.stdout);
-    let open: Vec<(String, PathBuf)> = artefacts(folder.path())
+    let open: Vec<(String, PathBuf)> = artefacts(folder)
         .into_iter()
         .filter_map(|path| {
             let mode = match fs::metadata(&path) {
@@ -363,7 +360,7 @@ fn what_is_written_is_its_owners_alone_whatever_the_umask() {
         })
         .collect();
     assert_eq!(open, []);
-    assert!(home(folder.path()).join("background/d.log").is_file());
+    assert!(home(folder).join("background/d.log").is_file());
 }
 
 #[test]
@@ -377,10 +374,10 @@ nodes:
   - { id: say, type: scripted.agent, dependsOn: [test], input: { prompt: 'about {{ test.stdout }}', options: { turns: [[{ text: words }]] } } }
   - { id: commit, type: exec, dependsOn: [say], policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo ran >> did; echo no; exit 1'], stdin: '{{ say.text }}' } }
 ";
-    let folder = flow_folder(flow);
+    let folder = &flow_folder(flow);
     let run = |arguments: &[&str]| {
         inspan(
-            folder.path(),
+            folder,
             &[&["run", "flow.yaml", "--json", "--no-store", "--session-id", "s"], arguments].concat(),
         )
     };
@@ -389,13 +386,14 @@ nodes:
     let replayed = run(&["--replay=tapes"]);
     assert_eq!((recorded.code, replayed.code), (Some(0), Some(0)), "{}", replayed.stderr);
     assert_eq!(outputs(&replayed), outputs(&recorded));
-    assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
+    assert_eq!(fs::read_to_string(folder.join("did")).unwrap(), "ran\nran\n");
 
-    let changed = run(&["--replay=tapes", "-i", "word=mule"]).expect(4);
-    for part in ["this request of `exec`", "echo ox", "echo mule"] {
-        assert!(changed.stderr.contains(part), "{part} is not in\n{}", changed.stderr);
-    }
-    assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
+    run(&["--replay=tapes", "-i", "word=mule"])
+        .expect(4)
+        .says("this request of `exec`")
+        .says("echo ox")
+        .says("echo mule");
+    assert_eq!(fs::read_to_string(folder.join("did")).unwrap(), "ran\nran\n");
 }
 
 #[test]
@@ -406,9 +404,9 @@ nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo ran >> did; echo oxen'] } }
   - { id: b, type: scripted.agent, dependsOn: [a], input: { prompt: 'about {{ a.stdout }}', options: { turns: [[{ text: words }]] } } }
 ";
-    let folder = flow_folder(flow);
-    inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--record", "tapes"]).expect(0);
-    for path in paths_below(&folder.path().join("tapes")) {
+    let folder = &flow_folder(flow);
+    inspan(folder, &["run", "flow.yaml", "--no-store", "--record", "tapes"]).expect(0);
+    for path in paths_below(&folder.join("tapes")) {
         let mut recording: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         if recording["provider"] == "exec" {
             fs::remove_file(&path).unwrap();
@@ -417,21 +415,21 @@ nodes:
             fs::write(&path, recording.to_string()).unwrap();
         }
     }
-    let replayed = inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--replay=tapes"]);
+    let replayed = inspan(folder, &["run", "flow.yaml", "--no-store", "--replay=tapes"]);
     assert_eq!((replayed.code, replayed.stdout.as_str()), (Some(0), "words\n"), "{}", replayed.stderr);
-    assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
+    assert_eq!(fs::read_to_string(folder.join("did")).unwrap(), "ran\nran\n");
 }
 
 #[test]
 fn what_a_failing_program_printed_is_seen_by_people_and_by_the_next_node() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "flow: { name: so }
 nodes:
   - { id: t, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, \"echo 'test foo ... FAILED'; echo 'left == right'; exit 1\"] } }
   - { id: fix, type: echo, dependsOn: [t], input: { text: '{{ t.error.detail.stdout }}' } }
 ",
     );
-    let ran = inspan(folder.path(), &["run", "flow.yaml"]);
+    let ran = inspan(folder, &["run", "flow.yaml"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "test foo ... FAILED\nleft == right\n"));
     assert!(ran.stderr.contains("│ test foo ... FAILED"), "{}", ran.stderr);
     assert!(ran.stderr.contains("`sh` exited with code 1: left == right"), "{}", ran.stderr);
@@ -439,7 +437,7 @@ nodes:
 
 #[test]
 fn an_input_that_holds_a_secret_is_warned_of() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: '{{ flow.input.key }}' } }]\n",
     );
     let stored = "warning: the input `key` contains a secret and is stored with the session unchanged";
@@ -447,7 +445,7 @@ fn an_input_that_holds_a_secret_is_warned_of() {
     for (arguments, expected) in rows {
         let arguments =
             [&["run", "flow.yaml", "-i", "key=planted-42-x", "-i", "other=x"], arguments].concat();
-        let ran = ran(folder.path(), program(folder.path(), &arguments).env("MY_TOKEN", "planted-42-x"));
+        let ran = ran(folder, program(folder, &arguments).env("MY_TOKEN", "planted-42-x"));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[redacted MY_TOKEN]\n"));
         let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
         assert_eq!(warned, expected);
@@ -456,11 +454,11 @@ fn an_input_that_holds_a_secret_is_warned_of() {
 
 #[test]
 fn a_secret_that_cannot_be_recognised_is_warned_of() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "flow: { name: f, secrets: [PIN, CODE] }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'echo $PIN $CODE'] } }]\n",
     );
-    let mut command = program(folder.path(), &["run", "flow.yaml", "--no-store"]);
-    let ran = ran(folder.path(), command.env("PIN", "123").env("CODE", "4711"));
+    let mut command = program(folder, &["run", "flow.yaml", "--no-store"]);
+    let ran = ran(folder, command.env("PIN", "123").env("CODE", "4711"));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "123 [redacted CODE]\n"));
     let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
     let expected = "warning: the secret PIN is too short or too common to be recognised: it is shown and stored wherever it occurs";
@@ -469,7 +467,7 @@ fn a_secret_that_cannot_be_recognised_is_warned_of() {
 
 #[test]
 fn what_a_flow_computes_of_an_input_with_a_secret_has_none() {
-    let folder = flow_folder(
+    let folder = &flow_folder(
         "
 flow: { name: f, input: { key: '' }, outputs: { used: '{{ flow.input.key }}', all: '{{ each }}' } }
 nodes:
@@ -482,9 +480,7 @@ nodes:
         - { id: f, type: exec, dependsOn: [e], input: { argv: [sh, -c, 'test {{ item }} != planted-42-x'] } }
 ",
     );
-    let run = |arguments: &[&str]| {
-        ran(folder.path(), program(folder.path(), arguments).env("MY_TOKEN", "planted-42-x"))
-    };
+    let run = |arguments: &[&str]| ran(folder, program(folder, arguments).env("MY_TOKEN", "planted-42-x"));
     let done = run(&["run", "flow.yaml", "-i", "key=planted-42-x", "--session-id", "s"]);
     // What a frame is given is input, as it was given; here a program got it and failed.
     assert!(done.stderr.contains("`sh` exited with code 1"), "{}", done.stderr);
@@ -508,11 +504,11 @@ nodes:
   - { id: ask, type: human.input, input: { prompt: Which? } }
   - { id: use, type: exec, dependsOn: [ask], input: { argv: [echo, 'got {{ ask.content }}'] } }
 ";
-    let folder = flow_folder(flow);
+    let folder = &flow_folder(flow);
     let token = "told-token-4711-xyz";
     let run = |arguments: &[&str]| {
-        let mut command = program(folder.path(), arguments);
-        ran(folder.path(), command.env("MY_TOKEN", token))
+        let mut command = program(folder, arguments);
+        ran(folder, command.env("MY_TOKEN", token))
     };
     let mut seen = vec![run(&["run", "flow.yaml", "--no-input", "--session-id", "s"])];
     seen.push(run(&["resume", "s", "--no-input", "-m", &format!("use {token} now")]));
@@ -526,8 +522,7 @@ nodes:
     }
     assert!(events.stdout.contains(&format!("got {clean}")), "{}", events.stdout);
     seen.extend([events, run(&["logs", "s"]), run(&["show", "s", "--json"]), run(&["why", "s"])]);
-    let exported = run(&["store", "export", "s"]);
-    assert!(exported.stdout.contains(r#""command":{"command":"reply""#), "{}", exported.stdout);
+    let exported = run(&["store", "export", "s"]).prints(r#""command":{"command":"reply""#);
     seen.push(exported);
     let leaks: Vec<_> =
         seen.iter().filter(|ran| ran.stdout.contains(token) || ran.stderr.contains(token)).collect();
@@ -536,16 +531,16 @@ nodes:
 
 #[test]
 fn doctor_gives_no_agent_the_key_of_a_cluster() {
-    let folder = flow_folder("name: none\nnodes: []\n");
-    let seen = folder.path().join("seen");
+    let folder = &flow_folder("name: none\nnodes: []\n");
+    let seen = folder.join("seen");
     for name in ["claude", "codex", "opencode"] {
         let script = format!("#!/bin/sh\n/usr/bin/env >> '{}'\nexit 1\n", seen.display());
-        write_program(&folder.path().join(name), &script).unwrap();
+        write_program(&folder.join(name), &script).unwrap();
     }
     for arguments in [&["doctor"][..], &["doctor", "--offline"]] {
-        let mut doctor = program(folder.path(), arguments);
-        doctor.env("PATH", folder.path()).env("TEMPORAL_API_KEY", "cluster-key-123");
-        ran(folder.path(), &mut doctor);
+        let mut doctor = program(folder, arguments);
+        doctor.env("PATH", folder).env("TEMPORAL_API_KEY", "cluster-key-123");
+        ran(folder, &mut doctor);
     }
     let seen = fs::read_to_string(&seen).unwrap();
     assert!(seen.contains("HOME=") && !seen.contains("cluster-key-123"), "{seen}");

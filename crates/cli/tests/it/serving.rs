@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes,
-    program::{folder_with, home, inspan},
+    program::{Folder, folder_with, home, inspan},
 };
 use client::{Answer, Client, Server, Socket};
 
@@ -48,7 +48,7 @@ nodes:
         - { id: b, type: echo.agent, dependsOn: [a], input: { prompt: 'say it again' } }
 ";
 
-fn folder() -> tempfile::TempDir {
+fn folder() -> Folder {
     folder_with(&[("ask.yaml", ASK), ("long.yaml", LONG)])
 }
 
@@ -97,8 +97,8 @@ fn wait_for(client: &Client, session: &str, wanted: &str) {
 
 #[test]
 fn a_session_is_started_followed_answered_and_ends_over_http() {
-    let folder = folder();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let server = Server::start(folder);
     let client = server.client();
     let flows = client.get("/api/v1/flows").json();
     let ids: Vec<&str> = flows.as_array().unwrap().iter().map(|flow| flow["id"].as_str().unwrap()).collect();
@@ -144,7 +144,7 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["context"]["task"].clone())
         .collect();
     assert_eq!(nodes, [json!("first"), json!("ask")]);
-    let shown = inspan(folder.path(), &["show", &session, "--json"]).json();
+    let shown = inspan(folder, &["show", &session, "--json"]).json();
     assert_eq!((&shown["state"], &shown["nodes"]["last"]["status"]), (&json!("success"), &json!("complete")));
     let replies = client.get_with(
         &format!("/api/v1/sessions/{session}/events?follow=0&types=session:reply"),
@@ -171,8 +171,8 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
 
 #[test]
 fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
-    let folder = folder();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let server = Server::start(folder);
     let client = server.client();
     let session = start(&client, json!({ "flow": "long" }));
     until(&client, &session, "task:start", 1);
@@ -187,7 +187,7 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     command(&client, &session, json!({ "type": "pause" })).refused(409, "sessionEnded");
     command(&client, &session, json!({ "type": "reply", "content": "yes" })).refused(409, "sessionEnded");
 
-    fs::write(folder.path().join("go"), "").unwrap();
+    fs::write(folder.join("go"), "").unwrap();
     let body = json!({ "at": "wait", "key": "fork-once" });
     let path = format!("/api/v1/sessions/{session}/fork");
     let forks: BTreeSet<String> = (0..2)
@@ -206,8 +206,8 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
 
 #[test]
 fn the_budget_that_is_used_up_is_named_and_raised_over_http() {
-    let folder = folder_with(&[("spends.yaml", SPENDS)]);
-    let server = Server::start(folder.path());
+    let folder = &folder_with(&[("spends.yaml", SPENDS)]);
+    let server = Server::start(folder);
     let client = server.client();
     let session = start(&client, json!({ "flow": "spends" }));
     wait_for(&client, &session, "paused");
@@ -251,9 +251,9 @@ fn command_lines<T: Send>(folder: &std::path::Path, call: impl FnOnce() -> T + S
 #[cfg(target_os = "linux")]
 #[test]
 fn what_an_interface_passes_on_is_in_no_argument() {
-    let folder = folder();
-    let path = folder.path().canonicalize().unwrap();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let path = folder.canonicalize().unwrap();
+    let server = Server::start(folder);
     let client = server.client();
     let secret = "cows-that-are-nobodys-business";
     let (session, lines) =
@@ -274,13 +274,13 @@ fn what_an_interface_passes_on_is_in_no_argument() {
     assert_eq!(resumed.status, 200, "{}", resumed.text);
     assert!(lines.contains(" resume ") && !lines.contains(secret), "{lines}");
     // Nothing of it is left behind, nor of a process that was killed long ago.
-    let old = home(folder.path()).join("background/old.tmp");
+    let old = home(folder).join("background/old.tmp");
     fs::write(&old, "{}").unwrap();
     let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
     fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
     drop(server);
-    let _next = Server::start(folder.path());
-    let left: Vec<_> = fs::read_dir(home(folder.path()).join("background")).unwrap().flatten().collect();
+    let _next = Server::start(folder);
+    let left: Vec<_> = fs::read_dir(home(folder).join("background")).unwrap().flatten().collect();
     assert!(
         left.iter().all(|file| file.path().extension().is_some_and(|ending| ending == "log")),
         "{left:?}"
@@ -289,14 +289,13 @@ fn what_an_interface_passes_on_is_in_no_argument() {
 
 #[test]
 fn a_failure_has_the_code_that_the_api_gives() {
-    let folder = folder();
-    fs::write(folder.path().join("broken.yaml"), "name: broken\nnodes:\n  - { id: a, type: none.such }\n")
-        .unwrap();
+    let folder = &folder();
+    fs::write(folder.join("broken.yaml"), "name: broken\nnodes:\n  - { id: a, type: none.such }\n").unwrap();
     let code = |arguments: &[&str]| {
-        let run = inspan(folder.path(), arguments);
+        let run = inspan(folder, arguments);
         run.json()["error"]["code"].clone()
     };
-    inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
+    inspan(folder, &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
     let got = [
         code(&["show", "nobody", "--json"]),
         code(&["run", "nowhere.yaml", "--json"]),
@@ -322,30 +321,30 @@ fn a_failure_has_the_code_that_the_api_gives() {
 
 #[test]
 fn a_session_that_was_seen_to_its_end_names_the_one_that_continues_it() {
-    let folder = folder();
+    let folder = &folder();
     fs::write(
-        folder.path().join("fails.yaml"),
+        folder.join("fails.yaml"),
         "name: fails\nnodes:\n  - { id: a, type: exec, input: { argv: ['false'] } }\n",
     )
     .unwrap();
-    inspan(folder.path(), &["run", "fails.yaml", "--session-id", "s"]);
-    let server = Server::start(folder.path());
+    inspan(folder, &["run", "fails.yaml", "--session-id", "s"]);
+    let server = Server::start(folder);
     let client = server.client();
     let seen = client.get("/api/v1/sessions/s").json();
     assert_eq!(
         (&seen["session"]["state"], &seen["session"]["continuedBy"]),
         (&json!("failed"), &Value::Null)
     );
-    inspan(folder.path(), &["resume", "s", "--session-id", "next"]);
+    inspan(folder, &["resume", "s", "--session-id", "next"]);
     let seen = client.get("/api/v1/sessions/s").json();
     assert_eq!(seen["session"]["continuedBy"], json!("next"), "{seen}");
 }
 
 #[test]
 fn a_session_with_the_id_of_a_deleted_one_is_shown_as_itself() {
-    let folder = folder();
-    run_quick(folder.path());
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    run_quick(folder);
+    let server = Server::start(folder);
     let client = server.client();
     let seen = |client: &Client| {
         let state = client.get("/api/v1/sessions/s").json();
@@ -353,13 +352,13 @@ fn a_session_with_the_id_of_a_deleted_one_is_shown_as_itself() {
         [&state["session"]["state"], &state["session"]["flow"], &drawn["nodes"][0]["id"]].map(Value::clone)
     };
     assert_eq!(seen(&client), ["success", "quick", "a"].map(Value::from));
-    inspan(folder.path(), &["store", "gc", "s"]);
+    inspan(folder, &["store", "gc", "s"]);
     assert_eq!(client.get("/api/v1/sessions/s").status, 404);
-    inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
+    inspan(folder, &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
     assert_eq!(seen(&client), ["waiting", "ask", "first"].map(Value::from));
     // Now the one that waits, which the server follows.
-    inspan(folder.path(), &["store", "gc", "s"]);
-    run_quick(folder.path());
+    inspan(folder, &["store", "gc", "s"]);
+    run_quick(folder);
     processes::until("the new session is shown", || {
         pause(Duration::from_millis(50));
         seen(&client) == ["success", "quick", "a"].map(Value::from)
@@ -368,9 +367,9 @@ fn a_session_with_the_id_of_a_deleted_one_is_shown_as_itself() {
 
 #[test]
 fn a_proxy_is_asked_to_pass_events_on_at_once() {
-    let folder = folder();
-    inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    inspan(folder, &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
+    let server = Server::start(folder);
     for accept in ["text/event-stream", "application/x-ndjson"] {
         let answer = server.client().get_with("/api/v1/sessions/s/events?follow=0", &[("accept", accept)]);
         assert_eq!((answer.status, answer.header("x-accel-buffering")), (200, Some("no")), "{}", answer.head);
@@ -379,30 +378,30 @@ fn a_proxy_is_asked_to_pass_events_on_at_once() {
 
 #[test]
 fn a_session_in_the_background_that_is_refused_leaves_the_log_of_the_one_with_its_id() {
-    let folder = folder();
+    let folder = &folder();
     let run = ["run", "long.yaml", "--session-id", "s", "--detach"];
-    inspan(folder.path(), &run).expect(0);
-    let log = home(folder.path()).join("background/s.log");
+    inspan(folder, &run).expect(0);
+    let log = home(folder).join("background/s.log");
     fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(b"a warning\n").unwrap();
-    inspan(folder.path(), &run).expect(2);
+    inspan(folder, &run).expect(2);
     let written = fs::read_to_string(log).unwrap();
     assert!(written.contains("a warning\n"), "{written}");
-    fs::write(folder.path().join("go"), "").unwrap();
-    inspan(folder.path(), &["logs", "s", "-f"]).expect(0);
+    fs::write(folder.join("go"), "").unwrap();
+    inspan(folder, &["logs", "s", "-f"]).expect(0);
 }
 
 #[test]
 fn a_session_outlives_the_server_and_the_next_one_shows_it() {
-    let folder = folder();
-    let mut server = Server::start(folder.path());
+    let folder = &folder();
+    let mut server = Server::start(folder);
     let session = start(&server.client(), json!({ "flow": "long" }));
     let before = until(&server.client(), &session, "task:start", 1);
     let address = server.address().to_owned();
     server.kill();
-    let server = Server::start_on(folder.path(), &address);
+    let server = Server::start_on(folder, &address);
     let client = server.client();
     wait_for(&client, &session, "running");
-    fs::write(folder.path().join("go"), "").unwrap();
+    fs::write(folder.join("go"), "").unwrap();
     let after = until(&client, &session, "harness:complete", before.last().unwrap() + 1);
     assert_eq!(after[0], before.last().unwrap() + 1);
     wait_for(&client, &session, "success");
@@ -410,12 +409,12 @@ fn a_session_outlives_the_server_and_the_next_one_shows_it() {
 
 #[test]
 fn a_session_of_a_shell_is_seen_live_on_a_socket() {
-    let folder = folder();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let server = Server::start(folder);
     let mut socket = Socket::open(&server);
     socket.send(&json!({ "sessions": true }));
     assert_eq!(socket.next()["sessions"], json!([]));
-    inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", "shell"]).expect(0);
+    inspan(folder, &["run", "ask.yaml", "--detach", "--session-id", "shell"]).expect(0);
     socket.until(|message| message["inbox"][0]["sessionId"] == "shell");
 
     socket.send(&json!({ "subscribe": "shell", "from": 1, "events": true, "state": true }));
@@ -451,11 +450,11 @@ fn a_session_of_a_shell_is_seen_live_on_a_socket() {
 
 #[test]
 fn a_viewer_that_reads_nothing_slows_nobody() {
-    let folder = folder();
+    let folder = &folder();
     let flow =
         "name: chatty\nnodes:\n  - { id: talk, type: exec, input: { argv: [sh, -c, 'seq 1 20000'] } }\n";
-    fs::write(folder.path().join("chatty.yaml"), flow).unwrap();
-    let server = Server::start(folder.path());
+    fs::write(folder.join("chatty.yaml"), flow).unwrap();
+    let server = Server::start(folder);
     let client = server.client();
     let mut deaf: Vec<Socket> = (0..10)
         .map(|_| {
@@ -474,8 +473,8 @@ fn a_viewer_that_reads_nothing_slows_nobody() {
 
 #[test]
 fn the_guard_refuses_before_a_socket_is_opened() {
-    let folder = folder();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let server = Server::start(folder);
     let upgrade = [
         ("connection", "upgrade"),
         ("upgrade", "websocket"),
@@ -496,35 +495,31 @@ fn the_guard_refuses_before_a_socket_is_opened() {
 fn a_server_ends_by_a_signal_and_the_token_is_the_users_alone() {
     use std::os::unix::fs::MetadataExt;
 
-    let folder = folder();
-    let mut server = Server::start(folder.path());
+    let folder = &folder();
+    let mut server = Server::start(folder);
     let mut stream = server.client().stream("/api/v1/sessions/none/events", &[]);
     assert!(stream.next().is_none());
-    let file = home(folder.path()).join("server-token");
+    let file = home(folder).join("server-token");
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     assert_eq!(server.interrupt(), Some(0));
     // Other users could have read the token: such a file is refused.
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    let refused = inspan(folder.path(), &["serve", "--port", "0"]).expect(4);
-    assert!(refused.stderr.contains("can be read by other users"), "{}", refused.stderr);
+    inspan(folder, &["serve", "--port", "0"]).expect(4).says("can be read by other users");
     // A pipe would be waited for.
     fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-    let refused = inspan(folder.path(), &["serve", "--port", "0"]).expect(4);
-    assert!(refused.stderr.contains("it is no regular file"), "{}", refused.stderr);
+    inspan(folder, &["serve", "--port", "0"]).expect(4).says("it is no regular file");
 }
 
 #[test]
 fn a_server_that_others_can_reach_needs_a_name() {
-    let folder = folder();
-    let refused = inspan(folder.path(), &["serve", "--listen", "0.0.0.0", "--port", "0"]).expect(2);
-    assert!(refused.stderr.contains("--allow-remote HOST"), "{}", refused.stderr);
-    let refused = inspan(folder.path(), &["serve", "--allow-remote", "http://x"]).expect(2);
-    assert!(refused.stderr.contains("is not a host"), "{}", refused.stderr);
+    let folder = &folder();
+    inspan(folder, &["serve", "--listen", "0.0.0.0", "--port", "0"]).expect(2).says("--allow-remote HOST");
+    inspan(folder, &["serve", "--allow-remote", "http://x"]).expect(2).says("is not a host");
     // What it prints is an address that it answers under.
     let named = ["--port", "0", "--allow-remote", "inspan.example.org", "--json"];
     for listen in ["0.0.0.0", "127.0.0.2"] {
-        let server = Server::start_as(folder.path(), &[&["serve", "--listen", listen], &named[..]].concat());
+        let server = Server::start_as(folder, &[&["serve", "--listen", listen], &named[..]].concat());
         let page = server.stranger().get("/");
         assert_eq!(page.status, 200, "{listen}: {}", page.text);
     }
@@ -532,24 +527,24 @@ fn a_server_that_others_can_reach_needs_a_name() {
 
 #[test]
 fn a_run_has_its_page_for_as_long_as_it_lasts() {
-    let folder = folder();
-    let mut run = client::Run::start(folder.path(), &["run", "long.yaml", "--web", "--session-id", "paged"]);
+    let folder = &folder();
+    let mut run = client::Run::start(folder, &["run", "long.yaml", "--web", "--session-id", "paged"]);
     let url = run.page();
     let (address, rest) = url.strip_prefix("http://").unwrap().split_once("/#token=").unwrap();
     let (token, to) = rest.split_once("&to=").unwrap();
     assert_eq!(to, "/s/paged/graph");
     let client = Client::new(address, token);
     wait_for(&client, "paged", "running");
-    fs::write(folder.path().join("go"), "").unwrap();
+    fs::write(folder.join("go"), "").unwrap();
     assert_eq!(run.wait(), Some(0));
     assert!(client.try_get("/healthz").is_err());
 }
 
 #[test]
 fn a_flow_that_cannot_run_is_refused_with_its_problems() {
-    let folder = folder();
-    fs::write(folder.path().join("bad.yaml"), "name: bad\nnodes:\n  - { id: a, type: nothing }\n").unwrap();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    fs::write(folder.join("bad.yaml"), "name: bad\nnodes:\n  - { id: a, type: nothing }\n").unwrap();
+    let server = Server::start(folder);
     let client = server.client();
     let refused = client.post("/api/v1/sessions", &json!({ "flow": "bad" }));
     let problem = refused.json();
@@ -558,7 +553,7 @@ fn a_flow_that_cannot_run_is_refused_with_its_problems() {
     client.post("/api/v1/sessions", &json!({ "flow": "/etc/passwd" })).refused(404, "unknownFlow");
     // What the command line would do about it is no help here.
     let needs = "name: needs\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.topic }}' } }\n";
-    fs::write(folder.path().join("needs.yaml"), needs).unwrap();
+    fs::write(folder.join("needs.yaml"), needs).unwrap();
     let refused = client.post("/api/v1/sessions", &json!({ "flow": "needs" })).json();
     assert_eq!((&refused["code"], &refused["hint"]), (&json!("invalidInput"), &Value::Null), "{refused}");
     let refused = client

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     path::Path,
     process::{Child, Stdio},
     time::Duration,
@@ -13,7 +13,7 @@ use inspan_testkit::pause;
 
 use crate::{
     processes::{left, mark, signal, until},
-    program::{flow_folder, inspan, program},
+    program::{ended, flow_folder, folder_with, inspan, program},
 };
 
 const SCRIPTED: &str = "
@@ -43,19 +43,17 @@ fn events(text: &str) -> Vec<Envelope> {
 #[test]
 fn who_reads_a_log_sees_how_full_a_conversation_is() {
     let context = "{ context: { usedTokens: 50000, windowTokens: 200000 } }, { usage: ";
-    let folder = flow_folder(&SCRIPTED.replace("{ usage: ", context));
-    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
-    let log = inspan(folder.path(), &["logs", "s"]).stdout;
-    assert!(log.contains(" a · 7 tokens · $0.5000 · context 50.0k of 200k (25%)\n"), "{log}");
+    let folder = &flow_folder(&SCRIPTED.replace("{ usage: ", context));
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    inspan(folder, &["logs", "s"]).prints(" a · 7 tokens · $0.5000 · context 50.0k of 200k (25%)\n");
 }
 
 #[test]
 fn a_line_of_an_agents_text_has_the_number_of_its_event() {
-    let folder = flow_folder(SCRIPTED);
-    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
-    let logs = |form: &[&str]| {
-        inspan(folder.path(), &[&["logs", "s", "--type", "agent:text"], form].concat()).stdout
-    };
+    let folder = &flow_folder(SCRIPTED);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    let logs =
+        |form: &[&str]| inspan(folder, &[&["logs", "s", "--type", "agent:text"], form].concat()).stdout;
     let numbers: Vec<u64> = events(&logs(&["--json"])).iter().map(|envelope| envelope.seq).collect();
     let text = logs(&[]);
     let shown = text.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
@@ -65,7 +63,7 @@ fn a_line_of_an_agents_text_has_the_number_of_its_event() {
 
 #[test]
 fn a_file_that_holds_something_else_is_not_replaced() {
-    let folder = flow_folder(SCRIPTED);
+    let folder = &flow_folder(SCRIPTED);
     let files = ["s.jsonl", "s.html", "s-events.jsonl", "talk.json"];
     let calls = |[session, page, events, talk]: [&'static str; 4]| {
         [
@@ -75,10 +73,10 @@ fn a_file_that_holds_something_else_is_not_replaced() {
             vec!["chat", "-p", "echo", "--export", talk],
         ]
     };
-    inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
     // The second time each file is one of the same kind.
     for call in [calls(files), calls(files)].concat() {
-        inspan(folder.path(), &call).expect(0);
+        inspan(folder, &call).expect(0);
     }
     for (call, kind) in calls(["flow.yaml"; 4]).iter().zip([
         "file of events",
@@ -86,20 +84,19 @@ fn a_file_that_holds_something_else_is_not_replaced() {
         "page of a session",
         "conversation",
     ]) {
-        let refused = inspan(folder.path(), call).expect(2).stderr;
         let says = format!("flow.yaml is not replaced: it exists, and is no {kind}");
-        assert!(refused.contains(&says), "{refused}");
-        assert_eq!(fs::read_to_string(folder.path().join("flow.yaml")).unwrap(), SCRIPTED);
+        inspan(folder, call).expect(2).says(&says);
+        assert_eq!(fs::read_to_string(folder.join("flow.yaml")).unwrap(), SCRIPTED);
     }
 }
 
 #[test]
 fn events_on_stdout_are_those_of_the_file() {
-    let folder = flow_folder(SCRIPTED);
-    let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s-1", "--events", "-"]);
-    let filed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"]);
+    let folder = &flow_folder(SCRIPTED);
+    let streamed = inspan(folder, &["run", "flow.yaml", "--session-id", "s-1", "--events", "-"]);
+    let filed = inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"]);
     assert_eq!((streamed.code, filed.code), (Some(0), Some(0)));
-    let text = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let text = fs::read_to_string(folder.join("events.jsonl")).unwrap();
     let [streamed, filed] = [&streamed.stdout, &text].map(|text| {
         let all = events(text);
         let dense: Vec<u64> = all.iter().map(|envelope| envelope.seq).collect();
@@ -135,19 +132,20 @@ fn events_on_stdout_are_those_of_the_file() {
 
 #[test]
 fn a_replay_says_what_was_recorded_and_a_miss_shows_the_difference() {
-    let folder = flow_folder(SCRIPTED);
+    let folder = &flow_folder(SCRIPTED);
     let run = |arguments: &[&str]| {
         let mut all = vec!["run", "flow.yaml", "--session-id", "s", "--no-store"];
         all.extend(arguments);
-        inspan(folder.path(), &all)
+        inspan(folder, &all)
     };
     let recorded = run(&["--record", "recordings"]);
     let replayed = run(&["--replay"]);
     assert_eq!(replayed.report(), recorded.report());
-    let missed = run(&["--replay=recordings", "-i", "topic=mules"]).expect(4);
-    for part in ["CONFIG_INVALID", "about oxen", "about mules"] {
-        assert!(missed.stderr.contains(part), "{part} is not in\n{}", missed.stderr);
-    }
+    run(&["--replay=recordings", "-i", "topic=mules"])
+        .expect(4)
+        .says("CONFIG_INVALID")
+        .says("about oxen")
+        .says("about mules");
 }
 
 #[test]
@@ -163,14 +161,14 @@ edges:
   - { from: ask, to: count, when: \"ask.choice == 'yes'\", maxIterations: 3 }
   - { from: ask, to: end, when: \"ask.choice == 'no'\" }
 ";
-    let folder = flow_folder(flow);
+    let folder = &flow_folder(flow);
     let run = |arguments: &[&str]| {
-        let ran = inspan(folder.path(), arguments);
+        let ran = inspan(folder, arguments);
         (ran.code, ran.stderr)
     };
     let recorded = || {
         let mut files: Vec<_> =
-            fs::read_dir(folder.path().join("tapes")).unwrap().map(|entry| entry.unwrap().path()).collect();
+            fs::read_dir(folder.join("tapes")).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         files.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>()
     };
@@ -203,10 +201,10 @@ edges:
         assert!(refused.1.contains(why) && refused.1.contains("name another folder"), "{}", refused.1);
     }
     // Other files are no recordings.
-    fs::create_dir(folder.path().join("project")).unwrap();
-    fs::write(folder.path().join("project/package.json"), r#"{ "version": "1.0.0" }"#).unwrap();
+    fs::create_dir(folder.join("project")).unwrap();
+    fs::write(folder.join("project/package.json"), r#"{ "version": "1.0.0" }"#).unwrap();
     assert_eq!(run(&["run", "flow.yaml", "--record", "project", "--no-input"]).0, Some(0));
-    fs::write(folder.path().join("file"), "").unwrap();
+    fs::write(folder.join("file"), "").unwrap();
     let refused = run(&["run", "flow.yaml", "--record", "file"]);
     assert!(refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is no folder"));
     let refused = run(&["run", "flow.yaml", "--replay=file"]);
@@ -222,9 +220,9 @@ nodes:
   - { id: ask, type: echo.agent, dependsOn: [tree], input: { prompt: 'rec: {{ tree.stdout }} of {{ flow.sessionId }}, recorded' } }
   - { id: drop, type: exec, dependsOn: [ask], input: { argv: [echo, '{{ tree.stdout }}', '{{ flow.sessionId }}'] } }
 ";
-    let folder = flow_folder(flow);
+    let folder = &flow_folder(flow);
     let run = |session: &str, more: &str| {
-        let ran = inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--session-id", session, more]);
+        let ran = inspan(folder, &["run", "flow.yaml", "--no-store", "--session-id", session, more]);
         (ran.code, ran.report())
     };
     let (code, _) = run("rec", "--record=tapes");
@@ -237,19 +235,18 @@ nodes:
 
 #[test]
 fn a_reader_that_goes_away_is_no_fault() {
-    let folder = flow_folder(SCRIPTED);
+    let folder = &flow_folder(SCRIPTED);
     for arguments in
         [&["run", "flow.yaml", "--events", "-"][..], &["schema"], &["--help"], &["check", "flow.yaml"]]
     {
-        let mut child = program(folder.path(), arguments).spawn().unwrap();
+        let mut child = program(folder, arguments).spawn().unwrap();
         drop(child.stdout.take());
-        let mut stderr = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        let code = child.wait().unwrap().code();
+        let ended = ended(folder, child).expect(0);
         assert_eq!(
-            (code, stderr.contains("panic"), stderr.contains("error")),
-            (Some(0), false, false),
-            "{stderr}"
+            ["panic", "error"].map(|word| ended.stderr.contains(word)),
+            [false; 2],
+            "{}",
+            ended.stderr
         );
     }
 }
@@ -285,8 +282,8 @@ fn a_signal_pauses_what_is_stored_and_stops_what_is_not_with_all_that_it_started
     ];
     for (name, code, number, more) in rows {
         let mark = &mark(number);
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = long(folder.path(), mark, more);
+        let folder = &folder_with(&[]);
+        let mut child = long(folder, mark, more);
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(code), "{name} {more:?}");
         assert_eq!(left(mark, CLEARED), Vec::<String>::new(), "{name} {more:?}");
@@ -296,8 +293,7 @@ fn a_signal_pauses_what_is_stored_and_stops_what_is_not_with_all_that_it_started
 #[test]
 fn a_stop_that_comes_when_the_session_already_ends_says_how_that_ended() {
     let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'exit 1'] } }\n  - { id: c, type: exec, dependsOn: [{ node: a, on: any }], input: { argv: [sh, -c, 'touch cleans; while [ ! -e go ]; do sleep 0.05; done'] } }\n";
-    let folder = flow_folder(flow);
-    let folder = folder.path();
+    let folder = &flow_folder(flow);
     let mut child = program(folder, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
     until("it cleans up", || folder.join("cleans").exists());
     let stop = program(folder, &["stop", "s"]).spawn().unwrap();
@@ -306,20 +302,17 @@ fn a_stop_that_comes_when_the_session_already_ends_says_how_that_ended() {
         log.stdout.contains("session:abort")
     });
     fs::write(folder.join("go"), "").unwrap();
-    let stopped = stop.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
-    assert_eq!(stopped.status.code(), Some(2), "{said}");
-    assert!(said.contains("session `s` ended as failed before it could be stopped"), "{said}");
+    ended(folder, stop).expect(2).says("session `s` ended as failed before it could be stopped");
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
 #[test]
 fn a_second_signal_stops_what_is_stored() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let mark = &mark(4);
-    let mut child = long(folder.path(), mark, &[]);
+    let mut child = long(folder, mark, &[]);
     // From then on one of the programs is deaf, and a pause takes its time.
-    until("one of the programs is deaf", || folder.path().join("ready").exists());
+    until("one of the programs is deaf", || folder.join("ready").exists());
     signal(&child, "INT");
     // Two signals of a kind that wait together are one; the pause takes seconds, and the first is received long before.
     pause(Duration::from_millis(500));

@@ -7,27 +7,24 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::PERMISSION,
-    program::{Ran, inspan, program, ran, write},
+    program::{Ran, folder_with, inspan, program, ran, write},
 };
 
 const USER: &str = ".config/inspan/config.toml";
 
 #[test]
 fn the_nearest_setting_counts() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join(".git")).unwrap();
+    let folder = &folder_with(&[]);
+    fs::create_dir(folder.join(".git")).unwrap();
+    write(folder, &[(USER, "provider = \"echo\"\n[budget]\nusd = 5\n[providers.claude]\nmodel = \"a\"\n")]);
     write(
-        folder.path(),
-        &[(USER, "provider = \"echo\"\n[budget]\nusd = 5\n[providers.claude]\nmodel = \"a\"\n")],
-    );
-    write(
-        folder.path(),
+        folder,
         &[("inspan.toml", "[providers.claude]\nmodel = \"b\"\n\n[providers.claude.options]\nmaxTurns = 3\n")],
     );
-    fs::create_dir(folder.path().join("deep")).unwrap();
-    let mut call = program(&folder.path().join("deep"), &["config", "--json"]);
-    let call = call.env("HOME", folder.path()).env("INSPAN_BUDGET_USD", "7").env_remove("INSPAN_HOME");
-    let config = ran(folder.path(), call);
+    fs::create_dir(folder.join("deep")).unwrap();
+    let mut call = program(&folder.join("deep"), &["config", "--json"]);
+    let call = call.env("HOME", folder).env("INSPAN_BUDGET_USD", "7").env_remove("INSPAN_HOME");
+    let config = ran(folder, call);
     assert_eq!((config.code, config.stderr.as_str()), (Some(0), ""));
     let user = "~/.config/inspan/config.toml";
     assert_eq!(
@@ -46,10 +43,9 @@ fn the_nearest_setting_counts() {
 
 #[test]
 fn without_a_home_only_the_file_of_a_project_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut call = program(folder.path(), &["config"]);
-    let ran =
-        ran(folder.path(), call.env_remove("HOME").env_remove("XDG_CONFIG_HOME").env_remove("INSPAN_HOME"));
+    let folder = &folder_with(&[]);
+    let mut call = program(folder, &["config"]);
+    let ran = ran(folder, call.env_remove("HOME").env_remove("XDG_CONFIG_HOME").env_remove("INSPAN_HOME"));
     assert_eq!((ran.code, &*ran.stderr), (Some(0), "no settings; create inspan.toml in a project\n"));
 }
 
@@ -70,15 +66,15 @@ fn a_wrong_setting_is_named_with_its_line() {
         ("provider = \n", ":1: "),
     ];
     for (text, expected) in rows {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &[(USER, text)]);
-        let ran = inspan(folder.path(), &["config"]);
+        let folder = &folder_with(&[]);
+        write(folder, &[(USER, text)]);
+        let ran = inspan(folder, &["config"]);
         let expected = format!("error: ~/.config/inspan/config.toml{expected}");
         assert_eq!((ran.code, ran.stderr.starts_with(&expected)), (Some(4), true), "{text}: {}", ran.stderr);
     }
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &[("inspan.toml", "store = \"/tmp\"\n")]);
-    let ran = inspan(folder.path(), &["config"]);
+    let folder = &folder_with(&[]);
+    write(folder, &[("inspan.toml", "store = \"/tmp\"\n")]);
+    let ran = inspan(folder, &["config"]);
     let expected = "error: ~/inspan.toml:1: `store` can only be set in the user's settings file";
     assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
 }
@@ -89,38 +85,38 @@ fn outputs(ran: &Ran) -> Value {
 
 #[test]
 fn flows_and_agents_take_their_defaults() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let turn = "[[{ text = \"from the settings\" }]]";
     write(
-        folder.path(),
+        folder,
         &[(
             "flows/inspan.toml",
             &format!("provider = \"scripted\"\n[providers.scripted.options]\nturns = {turn}\n"),
         )],
     );
     write(
-        folder.path(),
+        folder,
         &[(
             "flows/flow.yaml",
             "name: f\nnodes:\n  - { id: a, type: scripted.agent, input: { prompt: x } }\n  - { id: b, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: its own }]] } } }\n",
         )],
     );
-    let flow = inspan(folder.path(), &["run", "flows/flow.yaml", "--json"]);
+    let flow = inspan(folder, &["run", "flows/flow.yaml", "--json"]);
     let texts = ["a", "b"].map(|node| outputs(&flow)[node]["text"].clone());
     assert_eq!(texts, ["from the settings", "its own"]);
     // The options of a project are not for an agent without a flow, those of the user are.
     let in_flows = || {
-        let mut call = program(&folder.path().join("flows"), &["agent", "x"]);
-        ran(folder.path(), call.env("HOME", folder.path()))
+        let mut call = program(&folder.join("flows"), &["agent", "x"]);
+        ran(folder, call.env("HOME", folder))
     };
     let stranger = in_flows();
-    write(folder.path(), &[(USER, &format!("[providers.scripted.options]\nturns = {turn}\n"))]);
+    write(folder, &[(USER, &format!("[providers.scripted.options]\nturns = {turn}\n"))]);
     let own = in_flows().expect(0);
     let texts = [&stranger, &own].map(|ran| ran.stdout.contains("from the settings"));
     assert_eq!(texts, [false, true]);
     // The file of the project that the program is called in is not that of a flow elsewhere.
     write(
-        folder.path(),
+        folder,
         &[
             ("called/.git/HEAD", ""),
             (
@@ -129,47 +125,46 @@ fn flows_and_agents_take_their_defaults() {
             ),
         ],
     );
-    let elsewhere = inspan(&folder.path().join("called"), &["run", "../flows/flow.yaml", "--json"]);
+    let elsewhere = inspan(&folder.join("called"), &["run", "../flows/flow.yaml", "--json"]);
     assert_eq!(outputs(&elsewhere)["a"]["text"], "from the settings");
-    let none = inspan(folder.path(), &["agent", "x"]);
-    assert_eq!((none.code, none.stderr.lines().next()), (Some(2), Some("error: no provider is named")));
+    inspan(folder, &["agent", "x"]).refused("no provider is named");
 }
 
 #[test]
 fn the_store_may_be_named_in_the_settings() {
-    let folder = tempfile::tempdir().unwrap();
-    let kept = folder.path().join("kept");
-    write(folder.path(), &[(USER, &format!("store = {:?}\n", kept.display().to_string()))]);
-    write(folder.path(), &[("flow.yaml", "name: f\nnodes:\n  - { id: a, type: control.noop }\n")]);
-    let ran = ran(folder.path(), program(folder.path(), &["run", "flow.yaml"]).env_remove("INSPAN_HOME"));
+    let folder = &folder_with(&[]);
+    let kept = folder.join("kept");
+    write(folder, &[(USER, &format!("store = {:?}\n", kept.display().to_string()))]);
+    write(folder, &[("flow.yaml", "name: f\nnodes:\n  - { id: a, type: control.noop }\n")]);
+    let ran = ran(folder, program(folder, &["run", "flow.yaml"]).env_remove("INSPAN_HOME"));
     assert_eq!((ran.code, kept.join("sessions.db").is_file()), (Some(0), true), "{}", ran.stderr);
 }
 
 #[test]
 fn a_budget_of_the_settings_holds_for_a_flow_without_one() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let turns =
         "options: { turns: [[{ text: x }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]] }";
     let node = |id: &str, after: &str| {
         format!("  - {{ id: {id}, type: scripted.agent, {after}input: {{ prompt: x, {turns} }} }}\n")
     };
     write(
-        folder.path(),
+        folder,
         &[("flow.yaml", &format!("name: f\nnodes:\n{}{}", node("a", ""), node("b", "dependsOn: [a], ")))],
     );
     let spent = |usd: &str| {
-        let mut call = program(folder.path(), &["run", "flow.yaml", "--json"]);
-        ran(folder.path(), call.env("INSPAN_BUDGET_USD", usd)).code
+        let mut call = program(folder, &["run", "flow.yaml", "--json"]);
+        ran(folder, call.env("INSPAN_BUDGET_USD", usd)).code
     };
     assert_eq!(["0.2", "5"].map(spent), [Some(5), Some(0)]);
 }
 
 #[test]
 fn a_question_for_permission_waits_as_long_as_the_settings_say() {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &[("flow.yaml", PERMISSION), ("inspan.toml", "permissionTimeout = \"50ms\"\n")]);
-    inspan(folder.path(), &["run", "--detach", "--session-id", "s"]).expect(0);
-    let logs = inspan(folder.path(), &["logs", "s", "-f", "--json"]).expect(0).stdout;
+    let folder = &folder_with(&[]);
+    write(folder, &[("flow.yaml", PERMISSION), ("inspan.toml", "permissionTimeout = \"50ms\"\n")]);
+    inspan(folder, &["run", "--detach", "--session-id", "s"]).expect(0);
+    let logs = inspan(folder, &["logs", "s", "-f", "--json"]).expect(0).stdout;
     let asked: Vec<Value> = logs
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -179,21 +174,20 @@ fn a_question_for_permission_waits_as_long_as_the_settings_say() {
     let moment = |at: &Value| at.as_str().unwrap().parse::<Timestamp>().unwrap();
     let wait = moment(&asked["event"]["deadline"]).since(moment(&asked["timestamp"]));
     assert_eq!(wait.as_millis(), 50, "{logs}");
-    let shown = inspan(folder.path(), &["show", "s", "a"]).expect(0).stdout;
-    assert!(shown.contains("permissionDenials"), "{shown}");
+    inspan(folder, &["show", "s", "a"]).expect(0).prints("permissionDenials");
 }
 
 #[test]
 fn the_agent_of_the_user_does_the_work_of_the_flows() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     write(
-        folder.path(),
+        folder,
         &[(
             "flow.yaml",
             "flow:\n  name: who\n  agents: { reviewer: { type: claude.agent, prompt: Say it. } }\nnodes:\n  - { id: ask, agent: reviewer }\n",
         )],
     );
-    write(folder.path(), &[("inspan.toml", "[agents.reviewer]\ntype = \"echo.agent\"\n")]);
-    let ran = inspan(folder.path(), &["run", "flow.yaml", "--json"]);
+    write(folder, &[("inspan.toml", "[agents.reviewer]\ntype = \"echo.agent\"\n")]);
+    let ran = inspan(folder, &["run", "flow.yaml", "--json"]);
     assert_eq!((ran.code, &outputs(&ran)["ask"]["text"]), (Some(0), &json!("Say it.")));
 }

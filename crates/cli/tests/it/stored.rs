@@ -119,7 +119,7 @@ pub(crate) fn log(fixture: &str, id: &str) -> Vec<Arc<Envelope>> {
 }
 
 fn record(fixture: &str, id: &str, created_at: Timestamp) -> SessionRecord {
-    let folder = folder(fixture);
+    let folder = &folder(fixture);
     let schema = "schemas/review.json";
     let drawn = fs::read_to_string(folder.join(schema)).map(|text| (schema.to_owned(), text));
     let flow = FlowSource {

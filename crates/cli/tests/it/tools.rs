@@ -21,14 +21,14 @@ use serde_json::{Map, json};
 use crate::{
     api_agents::{server, written},
     processes::{signal, until},
-    program::{Ran, flow_folder, inspan, program, ran},
+    program::{Folder, Ran, flow_folder, folder_with, inspan, program, ran},
 };
 
 const PLANTED: &str = "planted-herd-token-0123456789";
 
 /// A flow of one agent with the server, whose token comes from the environment.
-fn folder(rule: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+fn folder(rule: &str) -> Folder {
+    let folder = folder_with(&[]);
     let flow = format!(
         "
 flow: {{ name: herd }}
@@ -43,8 +43,8 @@ nodes:
           herd: {{ command: sh, args: [herd.sh], env: {{ HERD_TOKEN: '${{HERD_PASS}}' }} }}
 "
     );
-    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
+    fs::write(folder.join("flow.yaml"), flow).unwrap();
+    fs::write(folder.join("herd.sh"), MCP_SERVER).unwrap();
     folder
 }
 
@@ -78,33 +78,32 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
         ..Turn::default()
     };
     let server = server([both, Turn::text("One.")]);
-    let folder = folder("allowedTools: [mcp__herd]");
+    let folder = &folder("allowedTools: [mcp__herd]");
     let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl"];
-    let ran = run(folder.path(), &server, &arguments).expect(0);
+    let ran = run(folder, &server, &arguments).expect(0);
     let result = ran.json();
     let output = &result["outputs"]["a"];
     assert_eq!((&output["text"], &output["numTurns"]), (&json!("One."), &json!(2)));
     assert_eq!(answers(&server, 1), ["1 oxen", "token [redacted HERD_TOKEN], key none"]);
-    let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    let events = fs::read_to_string(folder.join("events.jsonl")).unwrap();
     let count = |name: &str| events.matches(&format!("\"{name}\"")).count();
     assert_eq!((count("agent:tool:start"), count("agent:tool:complete")), (2, 2));
-    let shown = format!("{}{}{:?}{}", ran.stdout, ran.stderr, server.requests(), written(folder.path()));
+    let shown = format!("{}{}{:?}{}", ran.stdout, ran.stderr, server.requests(), written(folder));
     assert!(shown.contains("One.") && !shown.contains(PLANTED), "{shown}");
-    until("no process of the server is left", || running_servers(folder.path()).is_empty());
+    until("no process of the server is left", || running_servers(folder).is_empty());
 }
 
 #[test]
 fn what_nobody_allows_is_denied_and_reported() {
     let server = server([Turn::tool("mcp__herd__count", json!({})), Turn::text("No.")]);
-    let folder = folder("maxTurns: 5");
-    let ran = run(folder.path(), &server, &["run", "flow.yaml", "--json"]).expect(0);
+    let folder = &folder("maxTurns: 5");
+    let ran = run(folder, &server, &["run", "flow.yaml", "--json"]).expect(0);
     let result = ran.json();
     assert_eq!(result["outputs"]["a"]["permissionDenials"][0]["toolName"], "mcp__herd__count");
     assert!(answers(&server, 1)[0].contains("denied"), "{:?}", answers(&server, 1));
-    let digest = run(folder.path(), &server, &["digest"]).expect(0).stdout;
-    assert!(digest.contains("1 node finished, 1 tool call was denied"), "{digest}");
-    assert!(!folder.path().join("herd.log").exists());
-    until("no process of the server is left", || running_servers(folder.path()).is_empty());
+    run(folder, &server, &["digest"]).expect(0).prints("1 node finished, 1 tool call was denied");
+    assert!(!folder.join("herd.log").exists());
+    until("no process of the server is left", || running_servers(folder).is_empty());
 }
 
 #[test]
@@ -144,31 +143,30 @@ nodes:
 fn a_flow_that_was_killed_or_stopped_within_a_tool_does_not_run_it_again() {
     for (name, message) in [("KILL", "the call was interrupted"), ("INT", "the call was stopped")] {
         let server = server([Turn::tool("mcp__herd__hang", json!({})), Turn::text("Back.")]);
-        let folder = folder("allowedTools: [mcp__herd]");
-        let log = folder.path().join("herd.log");
+        let folder = &folder("allowedTools: [mcp__herd]");
+        let log = folder.join("herd.log");
         let mut child: Child =
-            command(folder.path(), &server, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+            command(folder, &server, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
         until("the tool hangs", || fs::read_to_string(&log).is_ok_and(|log| log.contains("hang")));
-        let pids = folder.path().join("herd.pids");
+        let pids = folder.join("herd.pids");
         until("its child is noted", || fs::read_to_string(&pids).is_ok_and(|pids| pids.lines().count() == 2));
         signal(&child, name);
         child.wait().unwrap();
-        until("no process of the server is left", || running_servers(folder.path()).is_empty());
-        let ran = run(folder.path(), &server, &["resume", "s", "--json"]);
-        assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
+        until("no process of the server is left", || running_servers(folder).is_empty());
+        run(folder, &server, &["resume", "s", "--json"]).expect(0);
         let answered = answers(&server, 1);
         assert!(answered.len() == 1 && answered[0].starts_with(message), "{name}: {answered:?}");
         assert_eq!(fs::read_to_string(&log).unwrap().matches("hang").count(), 1, "{name}");
-        until("no process of the server is left", || running_servers(folder.path()).is_empty());
+        until("no process of the server is left", || running_servers(folder).is_empty());
     }
 }
 
 #[test]
 fn a_server_that_does_not_start_fails_the_flow_by_its_name() {
     let server = server([Turn::text("never")]);
-    let folder = folder("maxTurns: 5");
-    fs::write(folder.path().join("herd.sh"), "echo lost $HERD_TOKEN >&2; exit 4").unwrap();
-    let ran = run(folder.path(), &server, &["run", "flow.yaml"]);
+    let folder = &folder("maxTurns: 5");
+    fs::write(folder.join("herd.sh"), "echo lost $HERD_TOKEN >&2; exit 4").unwrap();
+    let ran = run(folder, &server, &["run", "flow.yaml"]);
     assert_eq!((ran.code, server.requests().len()), (Some(1), 0));
     let message = "the MCP server `herd` ended with exit code 4; it said: lost [redacted HERD_TOKEN]";
     assert!(ran.stderr.contains(message), "{}", ran.stderr);
@@ -188,11 +186,11 @@ nodes:
     let call = || Turn::tool("count", json!({}));
     // The answer does not fit, and fixing it has one turn of three left.
     let server = server([call(), Turn::text("many"), call(), Turn::text("never")]);
-    let folder = tempfile::tempdir().unwrap();
+    let folder = &folder_with(&[]);
     let env = [
         ("ANTHROPIC_API_KEY", "none".to_owned()),
         ("ANTHROPIC_BASE_URL", server.base_url()),
-        ("INSPAN_HOME", folder.path().display().to_string()),
+        ("INSPAN_HOME", folder.display().to_string()),
     ];
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);

@@ -120,17 +120,17 @@ nodes:
 
 #[test]
 fn a_session_is_exported_and_a_second_time_gives_the_same_spans() {
-    let folder = flow_folder(TWO);
-    inspan(folder.path(), &["run", "--session-id", "s-1"]).expect(0);
+    let folder = &flow_folder(TWO);
+    inspan(folder, &["run", "--session-id", "s-1"]).expect(0);
     let collector = Collector::new();
-    let exported = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(0);
+    let exported = inspan(folder, &["export", "s-1", "--otlp", &collector.url()]).expect(0);
     let first = collector.spans();
     let trace = hex(&first[0].trace_id);
     assert_eq!(
         exported.stderr,
         format!("s-1: 4 spans sent to {}/v1/traces, trace {trace}\n", collector.url())
     );
-    let again = inspan(folder.path(), &["export", "--otlp", &collector.url(), "--json"]).expect(0);
+    let again = inspan(folder, &["export", "--otlp", &collector.url(), "--json"]).expect(0);
     assert_eq!(
         again.json(),
         json!({
@@ -155,10 +155,10 @@ fn a_session_is_exported_and_a_second_time_gives_the_same_spans() {
 
 #[test]
 fn a_program_in_an_attempt_gets_the_span_of_its_attempt() {
-    let folder = flow_folder(TWO);
+    let folder = &flow_folder(TWO);
     let collector = Collector::new();
-    let mut command = live(folder.path(), &collector.url(), &["run", "--json"]);
-    let ran = ran(folder.path(), command.env("TRACEPARENT", "00-outer")).expect(0);
+    let mut command = live(folder, &collector.url(), &["run", "--json"]);
+    let ran = ran(folder, command.env("TRACEPARENT", "00-outer")).expect(0);
     let result = ran.json();
     let spans = collector.spans();
     let exec = spans.iter().find(|span| span.name == "exec see").unwrap();
@@ -168,11 +168,10 @@ fn a_program_in_an_attempt_gets_the_span_of_its_attempt() {
 
 #[test]
 fn without_tracing_a_program_keeps_the_variables_of_the_caller() {
-    let folder = flow_folder(TWO);
+    let folder = &flow_folder(TWO);
     let collector = Collector::new();
-    let mut command = live(folder.path(), &collector.url(), &["run", "--json"]);
-    let ran =
-        ran(folder.path(), command.env("TRACEPARENT", "00-outer").env("OTEL_SDK_DISABLED", "true")).expect(0);
+    let mut command = live(folder, &collector.url(), &["run", "--json"]);
+    let ran = ran(folder, command.env("TRACEPARENT", "00-outer").env("OTEL_SDK_DISABLED", "true")).expect(0);
     let result = ran.json();
     assert_eq!(result["outputs"]["see"]["stdout"], json!("00-outer\n"));
     assert_eq!(collector.spans(), []);
@@ -180,7 +179,7 @@ fn without_tracing_a_program_keeps_the_variables_of_the_caller() {
 
 #[test]
 fn a_live_trace_is_the_one_that_is_exported_later() {
-    let folder = flow_folder("
+    let folder = &flow_folder("
 name: fails
 nodes:
   - id: each
@@ -191,12 +190,11 @@ nodes:
 ");
     let (watched, later) = (Collector::new(), Collector::new());
     ran(
-        folder.path(),
-        live(folder.path(), &watched.url(), &["run", "--session-id", "s-1"])
-            .env("OTEL_SERVICE_NAME", "nightly"),
+        folder,
+        live(folder, &watched.url(), &["run", "--session-id", "s-1"]).env("OTEL_SERVICE_NAME", "nightly"),
     )
     .expect(1);
-    inspan(folder.path(), &["export", "s-1", "--otlp", &later.url()]);
+    inspan(folder, &["export", "s-1", "--otlp", &later.url()]);
     assert_eq!(watched.trace(), later.trace());
     assert_eq!(watched.spans().len(), watched.trace().len(), "each span is sent once");
     let resource = watched.requests()[0].resource_spans[0].resource.clone().unwrap();
@@ -231,21 +229,21 @@ impl Drop for Killed {
 
 #[test]
 fn a_session_that_is_killed_and_resumed_is_one_trace() {
-    let folder = flow_folder("
+    let folder = &flow_folder("
 name: killed
 nodes:
   - { id: first, type: echo, input: { text: hello } }
   - { id: long, type: exec, dependsOn: [first], input: { argv: [sh, -c, 'test -e began || { touch began; sleep 60; }'] } }
 ");
     let (watched, later) = (Collector::new(), Collector::new());
-    let mut command = live(folder.path(), &watched.url(), &["run", "--session-id", "s-1"]);
+    let mut command = live(folder, &watched.url(), &["run", "--session-id", "s-1"]);
     let mut process = Killed(command.spawn().unwrap());
-    eventually(Duration::from_secs(30), "the second node runs", || Ok(folder.path().join("began").exists()))
+    eventually(Duration::from_secs(30), "the second node runs", || Ok(folder.join("began").exists()))
         .unwrap();
     process.0.kill().unwrap();
     process.0.wait().unwrap();
-    ran(folder.path(), &mut live(folder.path(), &watched.url(), &["resume", "s-1"])).expect(0);
-    inspan(folder.path(), &["export", "s-1", "--otlp", &later.url()]).expect(0);
+    ran(folder, &mut live(folder, &watched.url(), &["resume", "s-1"])).expect(0);
+    inspan(folder, &["export", "s-1", "--otlp", &later.url()]).expect(0);
     assert_eq!(watched.trace(), later.trace(), "nothing is missing, and what came twice was the same");
     assert_eq!(
         tree(&later.trace()),
@@ -255,33 +253,29 @@ nodes:
 
 #[test]
 fn a_collector_that_is_down_changes_nothing_and_is_reported_once() {
-    let folder = flow_folder(TWO);
-    let ran =
-        ran(folder.path(), &mut live(folder.path(), "http://127.0.0.1:1", &["run", "--session-id", "s-1"]));
-    assert_eq!(ran.code, Some(0), "{}", ran.report());
+    let folder = &flow_folder(TWO);
+    let ran = ran(folder, &mut live(folder, "http://127.0.0.1:1", &["run", "--session-id", "s-1"])).expect(0);
     let warnings = ran.stderr.matches("traces are not sent").count();
     assert_eq!(warnings, 1, "{}", ran.report());
     assert!(ran.stderr.contains("`inspan export s-1 --otlp URL` sends them later"), "{}", ran.report());
     let collector = Collector::new();
-    inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(0);
+    inspan(folder, &["export", "s-1", "--otlp", &collector.url()]).expect(0);
     assert_eq!(collector.spans().len(), 4);
 }
 
 #[test]
 fn a_collector_that_never_takes_the_spans_is_reported() {
-    let folder = flow_folder(TWO);
+    let folder = &flow_folder(TWO);
     let busy = Collector::answering(&ResponseTemplate::new(503).insert_header("Retry-After", "100000"));
-    let ran =
-        ran(folder.path(), &mut live(folder.path(), &busy.url(), &["run", "--session-id", "s-1"])).expect(0);
     let why = format!(
         "warning: traces are not sent: the collector at {}/v1/traces answered with status 503
   help: `inspan export s-1 --otlp URL` sends them later
 ",
         busy.url()
     );
-    assert!(ran.stderr.contains(&why), "{}", ran.report());
+    ran(folder, &mut live(folder, &busy.url(), &["run", "--session-id", "s-1"])).expect(0).says(&why);
     let slow = Collector::answering(&ResponseTemplate::new(200).set_delay(Duration::from_secs(3)));
-    let exported = inspan(folder.path(), &["export", "s-1", "--otlp", &slow.url()]).expect(0);
+    let exported = inspan(folder, &["export", "s-1", "--otlp", &slow.url()]).expect(0);
     let waits = format!(
         "still waiting for the collector at {}/v1/traces
 ",
@@ -292,34 +286,33 @@ fn a_collector_that_never_takes_the_spans_is_reported() {
 
 #[test]
 fn settings_that_cannot_be_used_are_named() {
-    let folder = flow_folder(TWO);
-    let mut command = live(folder.path(), "http://127.0.0.1:1", &["run"]);
-    let ran = ran(folder.path(), command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")).expect(0);
+    let folder = &flow_folder(TWO);
+    let mut command = live(folder, "http://127.0.0.1:1", &["run"]);
     let why = "warning: traces are not sent: OTEL_EXPORTER_OTLP_PROTOCOL: `grpc` is not supported; traces are sent as \
                `http/protobuf`\n";
-    assert!(ran.stderr.contains(why), "{}", ran.report());
-    let refused = inspan(folder.path(), &["export", "--otlp", "localhost:4318"]).expect(2);
-    assert!(refused.stderr.contains("--otlp: is no address such as `http://127.0.0.1:4318`"));
+    ran(folder, command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")).expect(0).says(why);
+    inspan(folder, &["export", "--otlp", "localhost:4318"])
+        .expect(2)
+        .says("--otlp: is no address such as `http://127.0.0.1:4318`");
 }
 
 #[test]
 fn an_export_that_the_collector_refuses_fails() {
-    let folder = flow_folder(TWO);
-    inspan(folder.path(), &["run", "--session-id", "s-1"]).expect(0);
+    let folder = &flow_folder(TWO);
+    inspan(folder, &["run", "--session-id", "s-1"]).expect(0);
     let collector = Collector::answering(&ResponseTemplate::new(401).set_body_string("no key"));
-    let refused = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(1);
     let why = format!("the collector at {}/v1/traces answered with status 401: no key", collector.url());
-    assert!(refused.stderr.contains(&why), "{}", refused.report());
+    inspan(folder, &["export", "s-1", "--otlp", &collector.url()]).expect(1).says(&why);
 }
 
 #[test]
 fn a_fork_links_to_its_parent() {
-    let folder = flow_folder(TWO);
-    inspan(folder.path(), &["run", "--session-id", "s-1"]).expect(0);
+    let folder = &flow_folder(TWO);
+    inspan(folder, &["run", "--session-id", "s-1"]).expect(0);
     let collector = Collector::new();
     let fork = &["fork", "s-1", "--at", "see", "--session-id", "s-2"];
-    ran(folder.path(), &mut live(folder.path(), &collector.url(), fork)).expect(0);
-    inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]).expect(0);
+    ran(folder, &mut live(folder, &collector.url(), fork)).expect(0);
+    inspan(folder, &["export", "s-1", "--otlp", &collector.url()]).expect(0);
     let root = |session: &str| {
         let root = |span: &Span| {
             span.parent_span_id.is_empty() && text(&span.attributes, "inspan.session.id") == Some(session)
@@ -334,5 +327,5 @@ fn a_fork_links_to_its_parent() {
         .map(|link| (link.trace_id.clone(), link.span_id.clone(), text(&link.attributes, "inspan.link")))
         .collect();
     assert_eq!(links, [(first.trace_id, first.span_id, Some("fork"))]);
-    assert!(home(folder.path()).exists());
+    assert!(home(folder).exists());
 }

@@ -5,7 +5,7 @@ use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 use inspan_testkit::write_program;
 use serde_json::{Value, json};
 
-use crate::program::{flow_folder, program, ran};
+use crate::program::{flow_folder, folder_with, program, ran};
 
 /// Who starts a program, and the option that names it.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -41,15 +41,15 @@ fn flow(folder: &Path, cwd: &str) -> String {
 
 #[test]
 fn a_folder_is_applied_once_by_every_node_that_starts_a_program() {
-    let folder = tempfile::tempdir().unwrap();
-    let work = folder.path().join("repo");
+    let folder = &folder_with(&[]);
+    let work = folder.join("repo");
     fs::create_dir(&work).unwrap();
     let work = work.canonicalize().unwrap().display().to_string();
     for cwd in ["repo", "./repo", "../NAME/repo", &work] {
-        let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
-        let flow = flow(folder.path(), &cwd.replace("NAME", &name));
-        fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-        let said = said(folder.path(), &[]);
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let flow = flow(folder, &cwd.replace("NAME", &name));
+        fs::write(folder.join("flow.yaml"), flow).unwrap();
+        let said = said(folder, &[]);
         assert_eq!(said, PROGRAMS_AND_EXEC.map(|name| (name, work.clone())), "`cwd: {cwd}`");
     }
 }
@@ -77,12 +77,12 @@ fn said(folder: &Path, variables: &[(&str, &str)]) -> [(&'static str, String); 8
 
 #[test]
 fn no_program_is_told_of_the_repository_whose_hook_runs_the_flow() {
-    let folder = tempfile::tempdir().unwrap();
-    let work = folder.path().canonicalize().unwrap().join("repo");
+    let folder = &folder_with(&[]);
+    let work = folder.canonicalize().unwrap().join("repo");
     fs::create_dir(&work).unwrap();
-    let mut flow: Value = serde_json::from_str(&flow(folder.path(), "repo")).unwrap();
+    let mut flow: Value = serde_json::from_str(&flow(folder, "repo")).unwrap();
     flow["nodes"][PROGRAMS.len()]["input"]["env"] = json!({ "GIT_DIR": "own" });
-    fs::write(folder.path().join("flow.yaml"), flow.to_string()).unwrap();
+    fs::write(folder.join("flow.yaml"), flow.to_string()).unwrap();
     // As git gives them to a hook. The others are what the user has set.
     let variables = [
         ("GIT_DIR", "/x/.git"),
@@ -95,15 +95,14 @@ fn no_program_is_told_of_the_repository_whose_hook_runs_the_flow() {
         let own = if name == "exec" { "\nGIT_DIR=own" } else { "" };
         (name, format!("{}\nGIT_AUTHOR_NAME=ox\nGIT_CONFIG_COUNT=0{own}", work.display()))
     });
-    assert_eq!(said(folder.path(), &variables), expected);
+    assert_eq!(said(folder, &variables), expected);
 }
 
 #[test]
 fn a_relative_home_or_store_is_one_of_the_folder_that_the_program_began_in() {
     let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { cwd: /tmp, argv: [sh, -c, 'echo hi > $INSPAN_ARTIFACTS/x; echo $INSPAN_ARTIFACTS'] } }\n";
-    let folder = flow_folder(flow);
-    let call =
-        |arguments: &[&str]| ran(folder.path(), program(folder.path(), arguments).env("INSPAN_HOME", "own"));
+    let folder = &flow_folder(flow);
+    let call = |arguments: &[&str]| ran(folder, program(folder, arguments).env("INSPAN_HOME", "own"));
     let run = call(&["run", "flow.yaml", "--json", "--session-id", "s"]).expect(0);
     assert_eq!(run.json()["outputs"]["a"]["stdout"], json!("~/own/sessions.artifacts/s\n"));
     assert_eq!(call(&["show", "s", "--json"]).json()["state"], json!("success"));
@@ -132,15 +131,15 @@ fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
 #[test]
 fn names_that_are_no_text_are_used_or_refused_as_such() {
     let flow = "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: hi } }]\n";
-    let folder = flow_folder(flow);
+    let folder = &flow_folder(flow);
     let odd = OsStr::from_bytes(b"odd\xff");
-    ran(folder.path(), program(folder.path(), &["run", "flow.yaml", "--store"]).arg(odd)).expect(0);
-    let within = folder.path().join(odd).with_extension("d");
+    ran(folder, program(folder, &["run", "flow.yaml", "--store"]).arg(odd)).expect(0);
+    let within = folder.join(odd).with_extension("d");
     fs::create_dir(&within).unwrap();
     fs::write(within.join("flow.yaml"), flow).unwrap();
     let within_run = |arguments: &[&str]| {
-        let mut run = program(folder.path(), &["run"]);
-        ran(folder.path(), run.current_dir(&within).args(arguments))
+        let mut run = program(folder, &["run"]);
+        ran(folder, run.current_dir(&within).args(arguments))
     };
     let says = "error: the name of the folder ~/odd\u{fffd}.d is not UTF-8: its sessions cannot be stored; nothing was \
                 started\n  help: rename the folder, or use `--no-store`\n";

@@ -35,22 +35,16 @@ fn shown_until(client: &mut RpcClient, wanted: &str) -> Vec<String> {
     seen
 }
 
-fn load(client: &mut RpcClient, folder: &Path, session: &str) -> Vec<String> {
-    let params = json!({ "sessionId": session, "cwd": folder, "mcpServers": [] });
-    short(&updates(&client.call("session/load", &params).1))
-}
-
 fn ids_of(listed: &Value, key: &str) -> Vec<Value> {
     listed.as_array().unwrap().iter().map(|known| known[key].clone()).collect()
 }
 
 #[test]
 fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
-    let folder = folder_with(&[("ship.yaml", SHIP)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("ship.yaml", SHIP)]);
     let (mut client, id, _) = editor(folder, &forms());
     let call = prompt(&mut client, &id, "/ship");
-    until("the session runs", || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\""));
+    until_one_runs(folder);
     client.notify("session/cancel", &json!({ "sessionId": id }));
     client.answer(call);
     fs::write(folder.join("ship.yaml"), SHIP.replace("Ship it?", "Ship it now?")).unwrap();
@@ -74,7 +68,7 @@ fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
     // Nothing was started for the answer, and the two are one conversation.
     let sessions = inspan(folder, &["ps", "--all", "--json"]).json();
     assert_eq!(ids_of(&sessions, "state"), [json!("success"), json!("continued")]);
-    let (listed, _) = client.call("session/list", &json!({ "cwd": folder }));
+    let (listed, _) = client.call("session/list", &json!({ "cwd": &**folder }));
     assert_eq!(ids_of(&listed["sessions"], "sessionId"), [json!(id)]);
     let loaded = load(&mut client, folder, &id);
     assert!(
@@ -85,8 +79,7 @@ fn a_message_reaches_the_session_that_continues_the_one_of_the_conversation() {
 
 #[test]
 fn after_a_message_that_is_refused_a_conversation_is_still_watched() {
-    let folder = folder_with(&[("ship.yaml", SHIP)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("ship.yaml", SHIP)]);
     inspan(folder, &["run", "ship.yaml", "--detach", "--session-id", "shell"]).expect(0);
     let mut client = greeted(folder, &forms());
     load(&mut client, folder, "shell");
@@ -103,8 +96,7 @@ fn after_a_message_that_is_refused_a_conversation_is_still_watched() {
 
 #[test]
 fn a_text_that_begins_as_a_command_is_an_answer_unless_it_is_one() {
-    let folder = folder_with(&[("path.yaml", PATH), ("talk.yaml", TALK)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("path.yaml", PATH), ("talk.yaml", TALK)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     // A conversation that is open and empty can be loaded, and is still open.
     assert_eq!(load(&mut client, folder, &id), Vec::<String>::new());
@@ -123,8 +115,7 @@ fn a_text_that_begins_as_a_command_is_an_answer_unless_it_is_one() {
 
 #[test]
 fn a_budget_that_is_used_up_is_named_with_the_command_that_raises_it() {
-    let folder = folder_with(&[("spends.yaml", SPENDS)]);
-    let folder = folder.path();
+    let folder = &folder_with(&[("spends.yaml", SPENDS)]);
     let (mut client, id, _) = editor(folder, &json!({}));
     let raise = format!("`inspan resume {id}-1 --budget tokens=N`");
     let paused = format!(

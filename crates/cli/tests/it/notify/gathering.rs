@@ -7,6 +7,7 @@ use super::{
     receiver::{Answer, Received, Receiver},
     run, webhook, worth,
 };
+use crate::processes::{kill, until};
 
 /// Items that fail one after the other, for some seconds.
 const ITEMS: &str = "
@@ -34,8 +35,8 @@ fn told(seen: &[Received]) -> u64 {
 #[test]
 fn items_that_fail_one_after_the_other_are_two_messages() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
-    run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let folder = &folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder, &["run", "--no-input", "--session-id", "s"]);
     let seen = receiver.seen();
     let titles = titles(&seen);
     assert_eq!((titles.len(), told(&seen)), (2, 12), "{titles:?}");
@@ -45,14 +46,13 @@ fn items_that_fail_one_after_the_other_are_two_messages() {
 #[test]
 fn what_a_killed_run_had_gathered_is_told_once_by_the_one_that_resumes_it() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
-    let mut child = call(folder.path(), &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
+    let folder = &folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
+    let child = call(folder, &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
     receiver.wait_for(1);
-    crate::processes::until("some have failed", || worth(folder.path(), "s").len() >= 4);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    until("some have failed", || worth(folder, "s").len() >= 4);
+    kill(child);
     let before = titles(&receiver.seen());
-    run(folder.path(), &["resume", "s", "--no-input"]);
+    run(folder, &["resume", "s", "--no-input"]);
     let seen = receiver.seen();
     assert_eq!((before.len(), seen.len(), told(&seen)), (1, 2, 12), "{before:?} {:?}", titles(&seen));
 }
@@ -70,8 +70,8 @@ nodes:
       nodes:
         - { id: ask, type: human.input, input: { prompt: 'Ship {{ item }}?' } }
 ";
-    let folder = folder(flow, &webhook(&receiver, ALL));
-    run(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
+    let folder = &folder(flow, &webhook(&receiver, ALL));
+    run(folder, &["run", "--no-input", "--session-id", "s"]).expect(3);
     let seen = receiver.wait_until(|seen| by_event(seen).len() >= 12);
     assert_eq!((by_event(&seen).len(), told(&seen)), (12, 12));
 }

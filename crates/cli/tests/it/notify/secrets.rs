@@ -16,11 +16,10 @@ nodes:
   - { id: a, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo \"$MY_TOKEN $DEPLOY $OPS_KEY\" >&2; exit 3'] } }
   - { id: q, type: human.input, input: { prompt: 'is {{ flow.input.word }} right?' } }
 ";
-    let folder = folder(flow, &webhook(&receiver, ALL));
-    let mut command =
-        call(folder.path(), &["run", "--no-input", "-i", "word=my-token-123456", "--session-id", "s"]);
+    let folder = &folder(flow, &webhook(&receiver, ALL));
+    let mut command = call(folder, &["run", "--no-input", "-i", "word=my-token-123456", "--session-id", "s"]);
     command.env("MY_TOKEN", "my-token-123456").env("DEPLOY", "blue-42-blue");
-    ran(folder.path(), &mut command).expect(3);
+    ran(folder, &mut command).expect(3);
     let sent: String =
         receiver.seen().iter().map(|request| format!("{:?}{}", request.headers, request.body)).collect();
     assert_eq!(by_event(&receiver.seen()).len(), 2, "{sent}");
@@ -38,7 +37,7 @@ nodes:
   - { id: q, type: human.input, input: { prompt: go?, choices: [yes, no] } }
   - { id: a, type: exec, dependsOn: [q], input: { argv: [sh, -c, 'echo $OPS_URL $OPS; echo $PHONE $TOK >&2; exit 3'] } }
 ";
-    let folder = folder(flow, settings);
+    let folder = &folder(flow, settings);
     let values = [
         ("OPS_URL", "http://127.0.0.1:1/hook-of-mine"),
         ("OPS", "sign-88-sign"),
@@ -46,13 +45,13 @@ nodes:
         ("TOK", "tk_99_mine"),
     ];
     let with_values = |arguments: &[&str]| {
-        let mut command = program(folder.path(), arguments);
-        ran(folder.path(), command.envs(values))
+        let mut command = program(folder, arguments);
+        ran(folder, command.envs(values))
     };
     let asked = with_values(&["run", "--no-input", "--session-id", "s"]).expect(3);
     let ended = with_values(&["reply", "s", "--choice", "yes"]);
-    let log = inspan(folder.path(), &["logs", "s", "--json"]).stdout;
-    let page = inspan(folder.path(), &["export", "s", "--html", "-"]).stdout;
+    let log = inspan(folder, &["logs", "s", "--json"]).stdout;
+    let page = inspan(folder, &["export", "s", "--html", "-"]).stdout;
     for text in [asked.stdout + &asked.stderr, ended.stdout + &ended.stderr, log.clone(), page] {
         let shown = values.map(|(_, value)| text.contains(value));
         assert_eq!(shown, [false; 4], "{text}");
@@ -66,8 +65,8 @@ fn what_a_channel_uses_is_a_secret_for_agents_and_in_made_cases() {
     let settings = "[channels.phone]\ntype = \"ntfy\"\ntopicEnv = \"PHONE\"\n";
     let flow =
         "name: says\nnodes: [{ id: say, type: echo.agent, input: { prompt: 'to {{ flow.input.word }}' } }]\n";
-    let folder = folder(flow, settings);
-    let typed = folder.path().join("typed");
+    let folder = &folder(flow, settings);
+    let typed = folder.join("typed");
     std::fs::write(&typed, "to topic-of-mine\n").unwrap();
     let rows: [&[&str]; 5] = [
         &["agent", "-", "-p", "echo"],
@@ -77,13 +76,12 @@ fn what_a_channel_uses_is_a_secret_for_agents_and_in_made_cases() {
         &["test", "--from", "s"],
     ];
     for arguments in rows {
-        let mut command = program(folder.path(), arguments);
+        let mut command = program(folder, arguments);
         command.env("PHONE", "topic-of-mine").stdin(std::fs::File::open(&typed).unwrap());
-        let ended = ran(folder.path(), &mut command);
-        assert_eq!(ended.code, Some(0), "{arguments:?} {}", ended.stderr);
+        let ended = ran(folder, &mut command).expect(0);
         let said = ended.stdout + &ended.stderr;
         assert!(!said.contains("topic-of-mine"), "{arguments:?} {said}");
     }
-    let case = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
+    let case = std::fs::read_to_string(folder.join("flow.test.yaml")).unwrap();
     assert!(case.contains("word: \"[redacted PHONE]\""), "{case}");
 }

@@ -10,6 +10,7 @@ use super::{
     run, webhook,
 };
 use crate::{
+    processes::{kill, until},
     program::{inspan, program},
     serving::client::Server,
 };
@@ -24,8 +25,8 @@ nodes:
 #[test]
 fn a_run_with_a_page_names_it() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(GATE, &webhook(&receiver, r#"["question"]"#));
-    let asked = run(folder.path(), &["run", "--no-input", "--web", "--session-id", "s"]).expect(3);
+    let folder = &folder(GATE, &webhook(&receiver, r#"["question"]"#));
+    let asked = run(folder, &["run", "--no-input", "--web", "--session-id", "s"]).expect(3);
     let page = asked.stderr.lines().find_map(|line| line.strip_prefix("page: ")).unwrap();
     let (origin, _) = page.split_once("/#token=").unwrap();
     assert_eq!(receiver.wait_for(1)[0].json()["url"], json!(format!("{origin}/#/s/s/graph")));
@@ -34,19 +35,16 @@ fn a_run_with_a_page_names_it() {
 #[test]
 fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
     let receiver = Receiver::start(|_, _| Answer::good());
-    let folder = folder(LIVES, &webhook(&receiver, r#"["question", "failure"]"#));
+    let folder = &folder(LIVES, &webhook(&receiver, r#"["question", "failure"]"#));
     // The run itself does not have the key of the channel: all that is sent is sent by the server.
     let without_key = |arguments: &[&str], sign: &str| {
-        let mut child = program(folder.path(), arguments).spawn().unwrap();
-        crate::processes::until(sign, || {
-            inspan(folder.path(), &["logs", "s", "--json", "--type", sign]).stdout.contains(sign)
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let child = program(folder, arguments).spawn().unwrap();
+        until(sign, || inspan(folder, &["logs", "s", "--json", "--type", sign]).stdout.contains(sign));
+        kill(child);
     };
     let listen = ["--listen", "0.0.0.0", "--port", "0", "--allow-remote", "inspan.example.org"];
     let arguments = [&["serve", "--json"], &listen[..]].concat();
-    let serve = || Server::of(folder.path(), call(folder.path(), &arguments));
+    let serve = || Server::of(folder, call(folder, &arguments));
     let titles = |seen: &[Received]| -> Vec<String> {
         let messages = seen.iter().map(Received::json);
         let notices = messages.flat_map(|message| message["notices"].as_array().cloned().unwrap());
@@ -54,10 +52,10 @@ fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
     };
     let [asks, gone] = ["`gate` asks a question", "the process that ran the session is gone"];
     // The channel is known from here on.
-    run(folder.path(), &["notify", "deliver", "--once"]);
+    run(folder, &["notify", "deliver", "--once"]);
     let mut server = serve();
-    crate::processes::until("the server knows the channel", || {
-        run(folder.path(), &["run", "--no-input", "--session-id", "known", "--only", "gate"]).code == Some(3)
+    until("the server knows the channel", || {
+        run(folder, &["run", "--no-input", "--session-id", "known", "--only", "gate"]).code == Some(3)
     });
     receiver.wait_until(|seen| !seen.is_empty());
     let known = receiver.seen().len();
@@ -79,11 +77,11 @@ fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
 #[test]
 fn a_server_sends_through_a_channel_as_it_is_configured_now() {
     let [before, after] = [(); 2].map(|()| Receiver::start(|_, _| Answer::good()));
-    let folder = folder(GATE, &webhook(&before, ALL));
-    run(folder.path(), &["notify", "deliver", "--once"]);
-    let mut server = Server::of(folder.path(), call(folder.path(), &["serve", "--port", "0", "--json"]));
+    let folder = &folder(GATE, &webhook(&before, ALL));
+    run(folder, &["notify", "deliver", "--once"]);
+    let mut server = Server::of(folder, call(folder, &["serve", "--port", "0", "--json"]));
     // Without the key of the channel the run itself sends nothing.
-    let asks = |session: &str| inspan(folder.path(), &["run", "--no-input", "--session-id", session]).code;
+    let asks = |session: &str| inspan(folder, &["run", "--no-input", "--session-id", session]).code;
     let sessions = |receiver: &Receiver| -> Vec<Value> {
         receiver
             .wait_until(|seen| !seen.is_empty())
@@ -93,7 +91,7 @@ fn a_server_sends_through_a_channel_as_it_is_configured_now() {
     };
     assert_eq!(asks("one"), Some(3));
     assert_eq!(sessions(&before), ["one"]);
-    fs::write(folder.path().join("inspan.toml"), webhook(&after, ALL)).unwrap();
+    fs::write(folder.join("inspan.toml"), webhook(&after, ALL)).unwrap();
     assert_eq!(asks("two"), Some(3));
     assert_eq!(sessions(&after), ["two"]);
     assert_eq!(sessions(&before), ["one"]);

@@ -18,7 +18,10 @@ use super::{
     call, folder,
     receiver::{Answer, PATIENCE, Received, Receiver},
 };
-use crate::{processes::until, program::inspan};
+use crate::{
+    processes::until,
+    program::{ended, inspan, ran, write},
+};
 
 /// Slack.
 struct Slack {
@@ -156,6 +159,12 @@ fn start(folder: &Path) -> Child {
     command.spawn().unwrap()
 }
 
+/// A session that asks and leaves.
+fn asked(folder: &Path, flow: &str, session: &str) {
+    let mut command = with_tokens(call(folder, &["run", flow, "--no-input", "--session-id", session]));
+    ran(folder, &mut command).expect(3);
+}
+
 fn with_tokens(mut command: Command) -> Command {
     command.env("BOT", "xoxb-bot-token-12345").env("APP", "xapp-app-token-12345");
     command
@@ -176,8 +185,8 @@ fn finish(folder: &Path, mut child: Child) {
 #[test]
 fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     let slack = Slack::start();
-    let folder = folder(&asks("{ prompt: 'Ship <it>?', choices: [yes, no] }"), &slack.settings());
-    let child = start(folder.path());
+    let folder = &folder(&asks("{ prompt: 'Ship <it>?', choices: [yes, no] }"), &slack.settings());
+    let child = start(folder);
     let mut connection = slack.connection();
     let [asked] = slack.calls("chat.postMessage", 1).try_into().unwrap_or_else(|calls| panic!("{calls:?}"));
     assert_eq!((&asked["channel"], &asked["text"]), (&json!("C1"), &json!("asks: `gate` asks a question")));
@@ -189,7 +198,7 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     assert_eq!(connection.next(), json!({ "envelope_id": "e1" }));
     let whispers = slack.calls("chat.postEphemeral", 1);
     assert_eq!(whispers[0]["user"], "U2");
-    assert_eq!(events(folder.path(), "session:reply"), Vec::<Value>::new());
+    assert_eq!(events(folder, "session:reply"), Vec::<Value>::new());
 
     // The connection breaks before the acknowledgement is read: Slack sends the envelope again.
     connection.send(&click("e2", "U1", &yes));
@@ -220,13 +229,13 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     // A connection that Slack wants to end is replaced.
     connection.send(&json!({ "type": "disconnect", "reason": "refresh_requested" }));
     let _connection = slack.connection();
-    finish(folder.path(), child);
-    let replies = events(folder.path(), "session:reply");
+    finish(folder, child);
+    let replies = events(folder, "session:reply");
     assert_eq!(
         replies,
         [json!({ "type": "session:reply", "promptId": "gate.1", "content": "yes", "choice": "yes" })]
     );
-    assert_eq!(events(folder.path(), "session:rejected"), Vec::<Value>::new());
+    assert_eq!(events(folder, "session:rejected"), Vec::<Value>::new());
     let authorized: Vec<&str> = ["apps.connections.open", "chat.postMessage"]
         .iter()
         .map(|method| {
@@ -248,22 +257,22 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
 #[test]
 fn connections_that_end_before_anything_came_are_opened_later_each_time() {
     let slack = Slack::start();
-    let folder = folder(&asks("{ prompt: 'Which name?' }"), &slack.settings());
-    let child = start(folder.path());
+    let folder = &folder(&asks("{ prompt: 'Which name?' }"), &slack.settings());
+    let child = start(folder);
     drop(slack.connection());
     let began = Instant::now();
     drop(slack.connection());
     let _connection = slack.connection();
     assert!(began.elapsed() > Duration::from_millis(2_500), "{:?}", began.elapsed());
-    inspan(folder.path(), &["reply", "s", "gate.1", "Bessie", "--no-resume"]);
-    finish(folder.path(), child);
+    inspan(folder, &["reply", "s", "gate.1", "Bessie", "--no-resume"]);
+    finish(folder, child);
 }
 
 #[test]
 fn a_text_is_written_in_a_dialog() {
     let slack = Slack::start();
-    let folder = folder(&asks("{ prompt: 'Which name?' }"), &slack.settings());
-    let child = start(folder.path());
+    let folder = &folder(&asks("{ prompt: 'Which name?' }"), &slack.settings());
+    let child = start(folder);
     let mut connection = slack.connection();
     let asked = &slack.calls("chat.postMessage", 1)[0];
     let [write] = buttons(asked).try_into().unwrap_or_else(|buttons| panic!("{buttons:?}"));
@@ -277,8 +286,8 @@ fn a_text_is_written_in_a_dialog() {
     let acks = [connection.next(), connection.next()];
     assert_eq!(acks, [json!({ "envelope_id": "e2" }), json!({ "envelope_id": "e3" })]);
     assert_eq!(slack.calls("chat.postMessage", 2)[1]["text"], "<@U1>: Bessie &amp; co, [redacted BOT]");
-    finish(folder.path(), child);
-    let replies = events(folder.path(), "session:reply");
+    finish(folder, child);
+    let replies = events(folder, "session:reply");
     assert_eq!(
         replies,
         [json!({ "type": "session:reply", "promptId": "gate.1", "content": "Bessie & co, [redacted BOT]" })]
@@ -288,25 +297,23 @@ fn a_text_is_written_in_a_dialog() {
 #[test]
 fn a_click_for_a_session_that_no_process_runs_resumes_it_from_another_run() {
     let slack = Slack::start();
-    let folder = folder(IDLE, &slack.settings());
-    fs::write(folder.path().join("other.yaml"), asks("{ prompt: Wait? }")).unwrap();
-    let mut idle = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
-    assert_eq!(idle.output().unwrap().status.code(), Some(3));
+    let folder = &folder(IDLE, &slack.settings());
+    fs::write(folder.join("other.yaml"), asks("{ prompt: Wait? }")).unwrap();
+    asked(folder, "flow.yaml", "s");
     let [yes, _] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
     // The run that left has closed its connections.
     while slack.socket.accept().is_ok() {}
-    let mut other =
-        with_tokens(call(folder.path(), &["run", "other.yaml", "--no-input", "--session-id", "o"]));
+    let mut other = with_tokens(call(folder, &["run", "other.yaml", "--no-input", "--session-id", "o"]));
     let child = other.spawn().unwrap();
     let mut connection = slack.connection();
     connection.send(&click("e1", "U1", &yes));
     assert_eq!(connection.next(), json!({ "envelope_id": "e1" }));
     until("the idle session is resumed and ends", || {
-        events(folder.path(), "harness:complete").iter().any(|end| end["outcome"] == "success")
+        events(folder, "harness:complete").iter().any(|end| end["outcome"] == "success")
     });
-    assert_eq!(events(folder.path(), "session:reply").len(), 1);
+    assert_eq!(events(folder, "session:reply").len(), 1);
     // The other session leaves once only its own question is open.
-    fs::write(folder.path().join("finish"), "").unwrap();
+    fs::write(folder.join("finish"), "").unwrap();
     assert_eq!({ child }.wait().unwrap().code(), Some(3));
 }
 
@@ -357,7 +364,7 @@ nodes:
 #[test]
 fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
     let slack = Slack::start();
-    let folder = folder(IDLE, "");
+    let folder = &folder(IDLE, "");
     let release = slack.channel("release", "U_LEAD", "idle") + &slack.channel("night", "U_NIGHT", "night-*");
     let files = [
         ("prod/flow.yaml", IDLE),
@@ -365,11 +372,9 @@ fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
         ("dev/flow.yaml", IDLE),
         ("dev/inspan.toml", &slack.channel("dev", "U_DEV", "*")),
     ];
-    crate::program::write(folder.path(), &files);
+    write(folder, &files);
     for (flow, session) in [("dev/flow.yaml", "d"), ("prod/flow.yaml", "s")] {
-        let mut asks =
-            with_tokens(call(folder.path(), &["run", flow, "--no-input", "--session-id", session]));
-        assert_eq!(asks.output().unwrap().status.code(), Some(3));
+        asked(folder, flow, session);
     }
     let [of_dev, of_prod] = <[Value; 2]>::try_from(slack.calls("chat.postMessage", 2)).unwrap();
     let (dev, prod) = (&buttons(&of_dev)[0], &buttons(&of_prod)[0]);
@@ -377,7 +382,7 @@ fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
     forged["value"] = json!(prod["value"].as_str().unwrap().replace("release", "dev"));
     let opened = slack.calls("apps.connections.open", 0).len();
     // One process, one app: all clicks come through one connection.
-    let mut clicks = Clicks::begin(&slack, folder.path());
+    let mut clicks = Clicks::begin(&slack, folder);
     let nobody = "You are not among those who may answer: `allow` of this channel does not name you.";
     let rows = [
         ("U_DEV", prod, nobody),
@@ -395,7 +400,7 @@ fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
         // The same words may have been said to another.
         assert!(said == expected || (said.is_empty() && expected == nobody), "{user} {button}: {said}");
     }
-    assert_eq!(events(folder.path(), "session:reply").len(), 1);
+    assert_eq!(events(folder, "session:reply").len(), 1);
 }
 
 #[test]
@@ -407,11 +412,10 @@ fn answers_that_come_at_once_all_count_and_are_said_to() {
         )
     });
     let flow = format!("name: idle\nnodes:\n{}", gates.concat());
-    let folder = folder(&flow, &slack.settings());
-    let mut asks = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
-    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let folder = &folder(&flow, &slack.settings());
+    asked(folder, "flow.yaml", "s");
     let buttons: Vec<Value> = slack.calls("chat.postMessage", 1).iter().flat_map(buttons).collect();
-    let mut clicks = Clicks::begin(&slack, folder.path());
+    let mut clicks = Clicks::begin(&slack, folder);
     for (at, button) in buttons.iter().filter(|button| button["text"]["text"] == "yes").enumerate() {
         clicks.connection.send(&click(&format!("e{at}"), "U1", button));
     }
@@ -421,23 +425,22 @@ fn answers_that_come_at_once_all_count_and_are_said_to() {
     };
     until("all are said to", || said().len() >= 3);
     assert_eq!(said(), ["<@U1>: yes"; 3]);
-    assert_eq!(events(folder.path(), "session:reply").len(), 3);
+    assert_eq!(events(folder, "session:reply").len(), 3);
 }
 
 #[test]
 fn an_answer_whose_listener_was_killed_is_taken_once_another_listens() {
     let slack = Slack::start();
-    let folder = folder(IDLE, &slack.settings());
-    let mut asks = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
-    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let folder = &folder(IDLE, &slack.settings());
+    asked(folder, "flow.yaml", "s");
     let [yes, _] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
-    let mut killed = Clicks::begin(&slack, folder.path());
+    let mut killed = Clicks::begin(&slack, folder);
     killed.connection.send(&click("e1", "U1", &yes));
     assert_eq!(killed.connection.next(), json!({ "envelope_id": "e1" }));
     drop(killed);
-    let _listens = Clicks::begin(&slack, folder.path());
-    until("the session ends", || !events(folder.path(), "harness:complete").is_empty());
-    assert_eq!(events(folder.path(), "session:reply").len(), 1);
+    let _listens = Clicks::begin(&slack, folder);
+    until("the session ends", || !events(folder, "harness:complete").is_empty());
+    assert_eq!(events(folder, "session:reply").len(), 1);
 }
 
 #[test]
@@ -449,16 +452,15 @@ secrets: [GREETING]
 nodes:
   - { id: gate, type: human.input, input: { prompt: 'Which name?' } }
 ";
-    let folder = folder(flow, &slack.settings());
+    let folder = &folder(flow, &slack.settings());
     let with_secret = |mut command: Command| {
         command.env("GREETING", "plain-secret-value");
         with_tokens(command)
     };
-    let mut asks = with_secret(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
-    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    ran(folder, &mut with_secret(call(folder, &["run", "--no-input", "--session-id", "s"]))).expect(3);
     let [write] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
     while slack.socket.accept().is_ok() {}
-    let child = with_secret(call(folder.path(), &["notify", "deliver"])).spawn().unwrap();
+    let child = with_secret(call(folder, &["notify", "deliver"])).spawn().unwrap();
     let mut clicks = Clicks { child, connection: slack.connection() };
     clicks.connection.send(&click("e1", "U1", &write));
     let view = slack.calls("views.open", 1)[0]["view"].clone();
@@ -471,18 +473,17 @@ nodes:
 #[test]
 fn a_channel_that_takes_no_answers_says_so_once() {
     let slack = Slack::with(Some(json!({ "ok": false, "error": "invalid_auth" })));
-    let folder = folder(&asks("{ prompt: 'Ship it?', choices: [yes, no] }"), &slack.settings());
-    let child = start(folder.path());
+    let folder = &folder(&asks("{ prompt: 'Ship it?', choices: [yes, no] }"), &slack.settings());
+    let child = start(folder);
     let why = "it takes no answers: Slack refused apps.connections.open: invalid_auth";
     until("doctor shows it", || {
-        let mut doctor = with_tokens(call(folder.path(), &["doctor", "--offline", "--json"]));
-        crate::program::ran(folder.path(), &mut doctor).json()["channels"][0]["failed"] == why
+        let mut doctor = with_tokens(call(folder, &["doctor", "--offline", "--json"]));
+        ran(folder, &mut doctor).json()["channels"][0]["failed"] == why
     });
     slack.calls("apps.connections.open", 2);
-    inspan(folder.path(), &["reply", "s", "gate.1", "--choice", "yes", "--no-resume"]);
-    fs::write(folder.path().join("finish"), "").unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    inspan(folder, &["reply", "s", "gate.1", "--choice", "yes", "--no-resume"]);
+    fs::write(folder.join("finish"), "").unwrap();
+    let said = ended(folder, child).stderr;
     assert_eq!(
         said.matches(&format!("the channel `team` failed, and is tried again: {why}")).count(),
         1,
@@ -494,16 +495,15 @@ fn a_channel_that_takes_no_answers_says_so_once() {
 fn a_click_after_the_time_is_up_resumes_nothing() {
     let slack = Slack::start();
     let gate = IDLE.replace("input: { prompt", "input: { timeout: 1s, prompt");
-    let folder = folder(&gate, &slack.settings());
-    let mut asks = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
-    assert_eq!(asks.output().unwrap().status.code(), Some(3));
+    let folder = &folder(&gate, &slack.settings());
+    asked(folder, "flow.yaml", "s");
     let asked = Instant::now();
     let [_, no] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
-    let mut clicks = Clicks::begin(&slack, folder.path());
+    let mut clicks = Clicks::begin(&slack, folder);
     until("the time is up", || asked.elapsed() > Duration::from_secs(1));
     let said = clicks.said(&slack, "U1", &no);
     let why = "Not answered: the time to answer question `gate.1` is up since ";
     assert!(said.starts_with(why), "{said}");
     let names = "session:reply,flow:resumed,harness:complete";
-    assert_eq!(events(folder.path(), names), Vec::<Value>::new());
+    assert_eq!(events(folder, names), Vec::<Value>::new());
 }

@@ -127,10 +127,11 @@ fn a_mail_says_what_waits_and_has_one_id_however_often_it_is_sent() {
     let log = Dialogue::default();
     let port = server(Security::Plain, Arc::clone(&log));
     let settings = channel("127.0.0.1", port, "none");
-    let folder = folder(GATE, &settings);
-    let asked = with_password(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
-    assert!(asked.stderr.contains("the channel `mail` failed"), "{}", asked.stderr);
-    with_password(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+    let folder = &folder(GATE, &settings);
+    with_password(folder, &["run", "--no-input", "--session-id", "s"])
+        .expect(3)
+        .says("the channel `mail` failed");
+    with_password(folder, &["notify", "deliver", "--once"]).expect(0);
     let said = log.lock().unwrap().clone();
     let of = |start: &str| -> Vec<&String> { said.iter().filter(|line| line.starts_with(start)).collect() };
     assert_eq!(
@@ -145,7 +146,7 @@ fn a_mail_says_what_waits_and_has_one_id_however_often_it_is_sent() {
     assert!(text.contains("Ship it?\n    inspan reply s gate.1 --choice yes\n"), "{text}");
     // The password is in the login and nowhere else.
     assert_eq!(json!(text.matches("mail-password-1").count()), json!(0));
-    let stored = fs::read(folder.path().join(".home/sessions.db-notifications")).unwrap();
+    let stored = fs::read(folder.join(".home/sessions.db-notifications")).unwrap();
     assert!(!String::from_utf8_lossy(&stored).contains("mail-password-1"));
 }
 
@@ -155,25 +156,25 @@ fn a_refused_recipient_keeps_the_mail_from_no_other() {
     let port = server(Security::Plain, Arc::clone(&log));
     let settings = channel("127.0.0.1", port, "none");
     let settings = settings.replace("\"me@example.com\"", "\"me@example.com\", \"gone@example.com\"");
-    let folder = folder(GATE, &settings);
-    with_password(folder.path(), &["run", "--no-input", "--session-id", "s"]).expect(3);
-    let sent = with_password(folder.path(), &["notify", "deliver", "--once", "--json"]).expect(1);
+    let folder = &folder(GATE, &settings);
+    with_password(folder, &["run", "--no-input", "--session-id", "s"]).expect(3);
+    let sent = with_password(folder, &["notify", "deliver", "--once", "--json"]).expect(1);
     let expected = json!({ "isDelivered": false, "undelivered": [], "refused": ["mail"] });
     assert_eq!(sent.json(), expected);
     let why = "`gone@example.com` gets no mail: the mail server answered 550 no such user";
     let warning =
         format!("warning: the channel `mail` sent a notification of session `s` only in part: {why}\n");
     assert!(sent.stderr.ends_with(&warning), "{}", sent.stderr);
-    let doctor = with_password(folder.path(), &["doctor", "--offline", "--json"]).json();
+    let doctor = with_password(folder, &["doctor", "--offline", "--json"]).json();
     let row = &doctor["channels"][0];
     let facts = [&row["givenUp"], &row["givenUpError"], &row["pending"], &row["failed"]];
     assert_eq!(facts, [&json!(1), &json!(why), &json!(0), &json!(null)]);
     // The others have it, so it is not sent again.
-    with_password(folder.path(), &["notify", "deliver", "--once"]).expect(0);
+    with_password(folder, &["notify", "deliver", "--once"]).expect(0);
     let said = log.lock().unwrap().clone();
     let of = |start: &str| said.iter().filter(|line| line.starts_with(start)).count();
     assert_eq!((of("Subject: "), of("RCPT TO:<you@example.com>")), (1, 1));
-    let tested = with_password(folder.path(), &["notify", "test", "mail"]);
+    let tested = with_password(folder, &["notify", "test", "mail"]);
     let expected = format!("error: channel `mail`: sent only in part: {why}\n");
     assert_eq!((tested.code, tested.stderr), (Some(1), expected));
 }
@@ -223,15 +224,15 @@ fn send_test(
 ) {
     let log = Dialogue::default();
     let port = server(security.clone(), Arc::clone(&log));
-    let folder = folder(GATE, &channel(host, port, word));
-    let mut test = call(folder.path(), &["notify", "test", "mail"]);
+    let folder = &folder(GATE, &channel(host, port, word));
+    let mut test = call(folder, &["notify", "test", "mail"]);
     test.env("MAIL_PASSWORD", "mail-password-1");
     if let Some(authority) = authority {
-        let trusted = folder.path().join("authority.pem");
+        let trusted = folder.join("authority.pem");
         fs::write(&trusted, authority).unwrap();
         test.env("SSL_CERT_FILE", &trusted);
     }
-    let sent = ran(folder.path(), &mut test);
+    let sent = ran(folder, &mut test);
     let said = log.lock().unwrap().join("\n");
     match expected {
         Ok(()) => {

@@ -12,8 +12,8 @@ use crate::program::{home, inspan};
 
 #[test]
 fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
-    let folder = folder();
-    let mut server = Server::start(folder.path());
+    let folder = &folder();
+    let mut server = Server::start(folder);
     let body = json!({ "flow": "ask", "key": "start-once" });
     let session = start(&server.client(), body.clone());
     until(&server.client(), &session, "session:prompt", 1);
@@ -21,7 +21,7 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
     let reply = json!({ "command": { "type": "reply", "content": "one" }, "key": "reply-once" });
     let first = server.client().post(&path, &reply).expect(200);
     server.kill();
-    let server = Server::start(folder.path());
+    let server = Server::start(folder);
     let client = server.client();
     wait_for(&client, &session, "success");
     assert_eq!(start(&client, body), session);
@@ -31,29 +31,28 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
     client
         .post("/api/v1/sessions", &json!({ "flow": "ask", "input": { "topic": "x" }, "key": "start-once" }))
         .refused(409, "keyReused");
-    assert_eq!(fs::read_to_string(folder.path().join("first.txt")).unwrap(), "ran\n");
+    assert_eq!(fs::read_to_string(folder.join("first.txt")).unwrap(), "ran\n");
 }
 
 #[test]
 fn a_server_that_starts_resumes_what_another_one_had_stored_an_answer_for() {
-    let folder = folder();
+    let folder = &folder();
     for id in ["stored", "later"] {
-        inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", id]).expect(0);
+        inspan(folder, &["run", "ask.yaml", "--detach", "--session-id", id]).expect(0);
     }
-    let server = Server::start(folder.path());
+    let server = Server::start(folder);
     for id in ["stored", "later"] {
         wait_for(&server.client(), id, "waiting");
     }
     drop(server);
     // What a server does before it resumes the session, where it is killed; and what a person leaves for later.
-    let store =
-        SqliteStore::open(home(folder.path()).join("sessions.db"), &SqliteOptions::default()).unwrap();
+    let store = SqliteStore::open(home(folder).join("sessions.db"), &SqliteOptions::default()).unwrap();
     let reply = Command::Reply { prompt: "ask.1".into(), content: "one".to_owned(), choice: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(store.post_once(&"stored".into(), Some("k"), &reply, SystemClock.now())).unwrap();
     drop(store);
-    inspan(folder.path(), &["reply", "later", "one", "--no-resume"]).expect(0);
-    let server = Server::start(folder.path());
+    inspan(folder, &["reply", "later", "one", "--no-resume"]).expect(0);
+    let server = Server::start(folder);
     wait_for(&server.client(), "stored", "success");
     assert_eq!(state(&server.client(), "later"), json!("waiting"));
 }
@@ -69,8 +68,8 @@ fn at_once(server: &Server, path: &str, body: &Value, field: &str) -> BTreeSet<(
 
 #[test]
 fn requests_with_one_key_that_come_at_once_are_one() {
-    let folder = folder();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let server = Server::start(folder);
     let body = json!({ "flow": "ask", "key": "start" });
     let started = at_once(&server, "/api/v1/sessions", &body, "sessionId");
     let [(201, session)] = &*started.into_iter().collect::<Vec<_>>() else { panic!("not one session") };
@@ -87,9 +86,9 @@ fn requests_with_one_key_that_come_at_once_are_one() {
 
 #[test]
 fn a_request_that_comes_through_two_servers_at_once_is_one() {
-    let folder = folder();
-    run_quick(folder.path());
-    let servers = [(); 2].map(|()| Server::start(folder.path()));
+    let folder = &folder();
+    run_quick(folder);
+    let servers = [(); 2].map(|()| Server::start(folder));
     for command in [json!({ "type": "retry", "node": "a" }), json!({ "type": "resume" })] {
         let body = json!({ "command": command, "key": command["type"] });
         let answers: BTreeSet<_> = std::thread::scope(|scope| {
@@ -106,8 +105,8 @@ fn a_request_that_comes_through_two_servers_at_once_is_one() {
 
 #[test]
 fn a_key_is_for_one_request() {
-    let folder = folder();
-    let server = Server::start(folder.path());
+    let folder = &folder();
+    let server = Server::start(folder);
     let client = server.client();
     let start = json!({ "flow": "ask", "key": "k", "options": { "maxConcurrency": 1 } });
     let started = client.post("/api/v1/sessions", &start).expect(201);
@@ -137,11 +136,11 @@ fn a_key_is_for_one_request() {
 
 #[test]
 fn the_id_of_a_session_names_no_file() {
-    let folder = folder();
-    let server = Server::start(folder.path());
-    let victim = folder.path().join("victim.input.json");
+    let folder = &folder();
+    let server = Server::start(folder);
+    let victim = folder.join("victim.input.json");
     fs::write(&victim, "mine").unwrap();
-    let path = folder.path().join("victim");
+    let path = folder.join("victim");
     for id in [path.to_str().unwrap(), "../../victim", "a/../../../victim", "-x", ""] {
         let body = json!({ "flow": "ask", "options": { "sessionId": id } });
         let refused = server.client().post("/api/v1/sessions", &body);

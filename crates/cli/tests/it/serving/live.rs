@@ -110,8 +110,8 @@ fn shared(shown: &Map<String, Value>, node: &Value) -> Value {
 
 #[test]
 fn what_a_viewer_has_after_all_patches_is_what_the_api_and_show_say() {
-    let folder = folder_with(&[("watched.yaml", FLOW)]);
-    let server = Server::start(folder.path());
+    let folder = &folder_with(&[("watched.yaml", FLOW)]);
+    let server = Server::start(folder);
     let client = server.client();
     let session = start(&client, json!({ "flow": "watched" }));
     let mut socket = Socket::open(&server);
@@ -122,7 +122,7 @@ fn what_a_viewer_has_after_all_patches_is_what_the_api_and_show_say() {
     assert_eq!(now["session"]["state"], "success", "{now}");
     assert!(now["nodes"].as_object().unwrap().contains_key("each[1]/work"), "{now}");
 
-    let shown = inspan(folder.path(), &["show", &session, "--json"]);
+    let shown = inspan(folder, &["show", &session, "--json"]);
     let shown = shown.json();
     for id in ["begin", "each", "again", "ok", "end", "each[1]/work", "each[1]/after"] {
         let known = shown["nodes"][id].as_object().unwrap();
@@ -145,8 +145,8 @@ fn what_a_viewer_has_after_all_patches_is_what_the_api_and_show_say() {
 
 #[test]
 fn every_view_of_a_session_is_answered_at_any_event() {
-    let folder = folder_with(&[("watched.yaml", FLOW)]);
-    let server = Server::start(folder.path());
+    let folder = &folder_with(&[("watched.yaml", FLOW)]);
+    let server = Server::start(folder);
     let client = server.client();
     let session = start(&client, json!({ "flow": "watched" }));
     watch(&mut Socket::open(&server), &client, &session);
