@@ -9,9 +9,8 @@ use inspan_sessions::{SessionError, SessionErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::args::REASON;
-use crate::exit::Exit;
-use inspan_view::{Colour, Commands, Line, Tone};
+use crate::{args::REASON, exit::Exit};
+use inspan_view::{Colour, Commands, Line, Tone, entry::without_nulls};
 
 /// A command's failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,19 +155,13 @@ impl Failure {
 
     /// The form for programs.
     pub(crate) fn json(&self) -> Value {
-        let mut error = json!({ "code": self.code.word(), "message": self.message });
-        if let Some(hint) = &self.hint {
-            error["hint"] = json!(hint);
-        }
-        if let Some(option) = &self.option {
-            error["option"] = json!(option);
-        }
-        let mut failure =
-            json!({ "outcome": self.exit.word(), "exitCode": self.exit.code(), "error": error });
-        if let Some(session) = &self.session {
-            failure["sessionId"] = json!(session);
-        }
-        failure
+        let (hint, option) = (&self.hint, &self.option);
+        let error =
+            json!({ "code": self.code.word(), "message": self.message, "hint": hint, "option": option });
+        let (outcome, code) = (self.exit.word(), self.exit.code());
+        without_nulls(json!({
+            "outcome": outcome, "exitCode": code, "error": without_nulls(error), "sessionId": self.session,
+        }))
     }
 }
 

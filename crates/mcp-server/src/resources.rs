@@ -104,14 +104,10 @@ pub(crate) async fn status(sessions: &Sessions, session: &SessionId) -> Result<V
         .rows
         .iter()
         .map(|row| {
-            let mut node = json!({
+            entry::without_nulls(json!({
                 "id": row.label, "type": row.node_type, "status": row.status, "attempts": row.attempts,
                 "durationMs": row.duration_ms, "error": row.error.as_ref().map(|error| &error.message),
-            });
-            if let Some(fields) = node.as_object_mut() {
-                fields.retain(|_, value| !value.is_null());
-            }
-            node
+            }))
         })
         .collect();
     let output = sessions.output(session).await?;
@@ -126,8 +122,5 @@ pub(crate) async fn status(sessions: &Sessions, session: &SessionId) -> Result<V
     for key in ["pausedBy", "limitToRaise", "waits"] {
         status[key] = listed[key].take();
     }
-    if let Some(fields) = status.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    Ok(status)
+    Ok(entry::without_nulls(status))
 }

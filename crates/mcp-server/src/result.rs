@@ -2,7 +2,7 @@
 
 use inspan_protocol::Prompt;
 use inspan_sessions::{SessionError, SessionOutput, question_text};
-use inspan_view::DisplayStatus;
+use inspan_view::{DisplayStatus, entry::without_nulls};
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde_json::{Value, json};
 
@@ -22,13 +22,22 @@ pub(crate) fn output_uri(session: &str) -> String {
 pub(crate) fn result(output: &SessionOutput) -> CallToolResult {
     let id = output.session.as_str();
     let message = message(output);
-    let mut data = json!({ "sessionId": id, "flow": output.flow, "status": output.status.word() });
+    let questions: Vec<_> = output.questions.iter().map(question).collect();
+    let mut data = without_nulls(json!({
+        "sessionId": id,
+        "flow": output.flow,
+        "status": output.status.word(),
+        "message": (!output.is_success()).then_some(&message),
+        "error": output.error.as_ref().map(|error| &error.message),
+        "costUsd": output.cost_usd.filter(|cost| *cost > 0.0),
+        "continuedBy": output.continued_by,
+        "questions": Some(questions).filter(|questions| !questions.is_empty()),
+    }));
     let mut content = vec![];
     let has_ended = matches!(output.status, DisplayStatus::Ended(_));
     let text = words(&output.outputs);
     if !output.is_success() {
-        content.push(ContentBlock::text(message.clone()));
-        data["message"] = json!(message);
+        content.push(ContentBlock::text(message));
     }
     if has_ended && output.outputs.to_string().len() <= INLINE {
         data["outputs"] = output.outputs.clone();
@@ -46,18 +55,6 @@ pub(crate) fn result(output: &SessionOutput) -> CallToolResult {
         data["outputsBegin"] = json!(beginning);
         data["outputsUri"] = json!(uri);
     }
-    if let Some(error) = &output.error {
-        data["error"] = json!(error.message);
-    }
-    if let Some(cost) = output.cost_usd.filter(|cost| *cost > 0.0) {
-        data["costUsd"] = json!(cost);
-    }
-    if let Some(by) = &output.continued_by {
-        data["continuedBy"] = json!(by);
-    }
-    if !output.questions.is_empty() {
-        data["questions"] = output.questions.iter().map(question).collect();
-    }
     let failed = has_ended && !output.is_success();
     let mut result = if failed { CallToolResult::error(content) } else { CallToolResult::success(content) };
     result.structured_content = Some(data);
@@ -72,7 +69,7 @@ pub(crate) fn refusal(error: &SessionError) -> CallToolResult {
 
 /// A question as data.
 pub(crate) fn question(prompt: &Prompt) -> Value {
-    let mut question = json!({
+    without_nulls(json!({
         "id": prompt.prompt_id,
         "node": prompt.task,
         "kind": prompt.kind,
@@ -80,11 +77,7 @@ pub(crate) fn question(prompt: &Prompt) -> Value {
         "choices": prompt.choices,
         "form": prompt.schema,
         "deadline": prompt.deadline,
-    });
-    if let Some(fields) = question.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    question
+    }))
 }
 
 /// The state of a session and what can be done, in words.

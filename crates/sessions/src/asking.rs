@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use inspan_protocol::{FieldKind, FormField, Prompt, PromptKind, Reply};
-use inspan_view::Permission;
+use inspan_view::{Permission, entry::without_nulls};
 use serde_json::{Map, Value, json};
 
 use crate::SessionCommand;
@@ -179,10 +179,7 @@ fn property(field: &FormField) -> Value {
         (FieldKind::OneOf(_), Some(default)) => Value::from(plain(default)),
         (_, default) => json!(default),
     };
-    if let Some(fields) = property.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    property
+    without_nulls(property)
 }
 
 /// A bound of integers without a fraction, since clients read it as an integer.

@@ -213,7 +213,15 @@ pub fn age(entry: &SessionEntry, now: Timestamp) -> String {
 /// The object for programs.
 pub fn json(entry: &SessionEntry) -> Value {
     let digest = &entry.digest;
-    let mut value = json!({
+    // While the session runs, what was used up may end only a part of it.
+    let rests = digest.paused_by.is_some() || digest.outcome.is_some();
+    let lives = match entry.liveness {
+        Liveness::Alive => "alive",
+        Liveness::Elsewhere => "elsewhere",
+        Liveness::Gone => "gone",
+    };
+    let owner = entry.owner.as_ref();
+    without_nulls(json!({
         "sessionId": entry.session,
         "flow": entry.flow,
         "state": DisplayStatus::of(entry).word(),
@@ -222,45 +230,28 @@ pub fn json(entry: &SessionEntry) -> Value {
         "questions": open_questions(entry).count(),
         "unansweredCommands": entry.unanswered,
         "lastSeq": digest.last_seq,
-    });
-    let mut put = |key: &str, known: Option<Value>| {
-        if let Some(known) = known {
-            value[key] = known;
-        }
-    };
-    put("startedAt", digest.started_at.map(|at| json!(at)));
-    put("updatedAt", digest.updated_at.map(|at| json!(at)));
-    put("durationMs", digest.took_ms().map(|ms| json!(ms)));
-    put("costUsd", entry.known_cost().map(|usd| json!(usd)));
-    put("knownUsd", entry.known_part().map(|usd| json!(usd)));
-    put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
-    put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
-    put("isReplay", entry.is_replay.then_some(json!(true)));
-    put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
-    // While the session runs, what was used up may end only a part of it.
-    let rests = digest.paused_by.is_some() || digest.outcome.is_some();
-    put("limitToRaise", digest.limit_to_raise.as_ref().filter(|_| rests).map(|limit| json!(limit)));
-    let waits = digest.waits.filter(|_| !DisplayStatus::of(entry).has_ended());
-    put("waits", waits.map(|waits| json!(waits)));
-    put(
-        "waitingForWorker",
-        Some(&entry.waiting_for_worker).filter(|nodes| !nodes.is_empty()).map(|nodes| json!(nodes)),
-    );
-    put(
-        "waitingForMachine",
-        Some(&entry.waiting_for_machine).filter(|nodes| !nodes.is_empty()).map(|nodes| json!(nodes)),
-    );
-    put(
-        "owner",
-        entry.owner.as_ref().map(|owner| {
-            let lives = match entry.liveness {
-                Liveness::Alive => "alive",
-                Liveness::Elsewhere => "elsewhere",
-                Liveness::Gone => "gone",
-            };
-            json!({ "pid": owner.pid, "host": owner.host, "is": lives })
-        }),
-    );
+        "startedAt": digest.started_at,
+        "updatedAt": digest.updated_at,
+        "durationMs": digest.took_ms(),
+        "costUsd": entry.known_cost(),
+        "knownUsd": entry.known_part(),
+        "damage": entry.damage,
+        "continuedBy": entry.continued_by,
+        "isReplay": entry.is_replay.then_some(true),
+        "pausedBy": digest.paused_by,
+        "limitToRaise": digest.limit_to_raise.as_ref().filter(|_| rests),
+        "waits": digest.waits.filter(|_| !DisplayStatus::of(entry).has_ended()),
+        "waitingForWorker": Some(&entry.waiting_for_worker).filter(|nodes| !nodes.is_empty()),
+        "waitingForMachine": Some(&entry.waiting_for_machine).filter(|nodes| !nodes.is_empty()),
+        "owner": owner.map(|owner| json!({ "pid": owner.pid, "host": owner.host, "is": lives })),
+    }))
+}
+
+/// An object without the fields that are null: what is not known, or does not apply, is left out.
+pub fn without_nulls(mut value: Value) -> Value {
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, field| !field.is_null());
+    }
     value
 }
 

@@ -205,29 +205,28 @@ impl PageFold {
     /// All that is about the session as a whole.
     fn head(&self, session: &PageSession, entry: &SessionEntry) -> Map<String, Value> {
         let (facts, record) = (self.view.run().state(), &session.record);
-        let mut head = Map::new();
-        let mut put = |key: &str, known: Option<Value>| {
-            if let Some(known) = known {
-                head.insert(key.to_owned(), known);
-            }
-        };
-        put("at", entry.digest.updated_at.map(|at| json!(at)));
-        put("session", Some(entry::json(entry)));
-        put("file", Some(json!(record.flow.file)));
-        put("input", Some(json!(record.input)));
-        put("output", self.outputs().map(|outputs| json!(outputs)));
-        put("artifacts", session.artifacts.as_ref().map(|folder| json!(folder)));
-        put("durationMs", self.duration_ms(entry).map(Value::from));
-        put("parent", record.parent.as_ref().map(|parent| json!(parent)));
-        put("error", facts.failure().map(|error| json!(error)));
-        let ending = self.view.ending.as_ref().filter(|_| facts.outcome().is_none());
-        put("ending", ending.map(|ending| json!(ending)));
-        put("totals", Some(self.totals(entry)));
         let asked = entry::open_questions(entry).filter(|_| !DisplayStatus::of(entry).has_ended());
-        put("prompts", Some(asked.map(|prompt| question(entry, prompt, &session.commands, false)).collect()));
+        let asked = asked.map(|prompt| question(entry, prompt, &session.commands, false));
         let next = session.commands.next(entry).into_iter();
-        put("next", Some(next.map(|(command, what)| json!({ "command": command, "what": what })).collect()));
-        head
+        let next = next.map(|(command, what)| json!({ "command": command, "what": what }));
+        let known = [
+            ("at", json!(entry.digest.updated_at)),
+            ("session", entry::json(entry)),
+            ("file", json!(record.flow.file)),
+            ("input", json!(record.input)),
+            ("artifacts", json!(session.artifacts)),
+            ("durationMs", json!(self.duration_ms(entry))),
+            ("parent", json!(record.parent)),
+            ("error", json!(facts.failure())),
+            ("ending", json!(self.view.ending.as_ref().filter(|_| facts.outcome().is_none()))),
+            ("totals", self.totals(entry)),
+            ("prompts", asked.collect()),
+            ("next", next.collect()),
+        ];
+        // An output may be null.
+        let output = self.outputs().map(|output| ("output", output.clone()));
+        let known = known.into_iter().filter(|(_, value)| !value.is_null()).chain(output);
+        known.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     fn totals(&self, entry: &SessionEntry) -> Value {

@@ -16,6 +16,7 @@ use crate::{
     settings::Settings,
     terminal::{self, Interactivity},
 };
+use inspan_view::entry::without_nulls;
 use talk::{Between, TerminalConversation};
 
 mod attachment;
@@ -199,13 +200,7 @@ pub(super) fn exit(end: &Result<AgentResult, ChatError>, by: Option<Exit>) -> Ex
 pub(super) fn report(end: &Result<AgentResult, ChatError>, exit: Exit, invocation: &Invocation) -> Value {
     let mut report = match end {
         Ok(result) => json!(result),
-        Err(failed) => {
-            let mut report = json!({ "error": failed.error });
-            if let Some(done) = &failed.partial {
-                report["partial"] = json!(done);
-            }
-            report
-        }
+        Err(failed) => without_nulls(json!({ "error": failed.error, "partial": failed.partial })),
     };
     report["outcome"] = json!(exit.word());
     report["exitCode"] = json!(exit.code());

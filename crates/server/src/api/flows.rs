@@ -57,15 +57,14 @@ pub(crate) async fn flow(app: &App, id: &str) -> Result<RegisteredFlow, SessionE
 }
 
 fn summary(flow: &RegisteredFlow) -> Value {
-    let mut value =
-        json!({ "id": flow.id, "name": flow.name, "file": flow.file, "runs": flow.graph.is_some() });
-    if let Some(description) = &flow.description {
-        value["description"] = json!(description);
-    }
-    if !flow.diagnostics.is_empty() {
-        value["problems"] = json!(flow.diagnostics);
-    }
-    value
+    entry::without_nulls(json!({
+        "id": flow.id,
+        "name": flow.name,
+        "file": flow.file,
+        "runs": flow.graph.is_some(),
+        "description": flow.description,
+        "problems": Some(&flow.diagnostics).filter(|problems| !problems.is_empty()),
+    }))
 }
 
 async fn one(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
@@ -82,18 +81,13 @@ async fn one(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Valu
 async fn history(app: &App, graph: &Graph) -> Result<Value, Problem> {
     let mut rows = Vec::new();
     for (stored, _) in app.sessions.of_flow(graph, Counted::All, HISTORY).await? {
-        let mut row = json!({
+        rows.push(entry::without_nulls(json!({
             "sessionId": stored.session,
             "state": DisplayStatus::of(&stored).word(),
             "createdAt": stored.created_at,
-        });
-        let listed = entry::json(&stored);
-        for key in ["costUsd", "durationMs"] {
-            if let Some(value) = listed.get(key) {
-                row[key] = value.clone();
-            }
-        }
-        rows.push(row);
+            "costUsd": stored.known_cost(),
+            "durationMs": stored.digest.took_ms(),
+        })));
     }
     Ok(rows.into())
 }
