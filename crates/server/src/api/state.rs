@@ -8,8 +8,8 @@ use std::{
 
 use axum::{
     Json,
-    extract::State,
-    http::{HeaderMap, header},
+    extract::{FromRequestParts, State},
+    http::{HeaderMap, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use inspan_protocol::{NodePath, NodeStatus, SessionId};
@@ -115,6 +115,17 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 /// The session of a path, with its fold.
+struct Watched(Arc<Watch>);
+
+impl FromRequestParts<App> for Watched {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let ExistingSession(id) = ExistingSession::from_request_parts(parts, app).await?;
+        Ok(Self(watched(app, &id).await?))
+    }
+}
+
 async fn watched(app: &App, id: &SessionId) -> Result<Arc<Watch>, Problem> {
     Ok(app.watches.get(&app.sessions, &app.commands, id).await?)
 }
@@ -146,12 +157,7 @@ struct Moment {
     open: Option<String>,
 }
 
-async fn state(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
-    Query(moment): Query<Moment>,
-) -> Result<Json<PageState>, Problem> {
-    let watch = watched(&app, &id).await?;
+async fn state(Watched(watch): Watched, Query(moment): Query<Moment>) -> Result<Json<PageState>, Problem> {
     Ok(Json(watch.state(moment.at, &open_frames(moment.open.as_deref())).await?))
 }
 
@@ -169,12 +175,7 @@ struct Two {
     open: Option<String>,
 }
 
-async fn patch(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
-    Query(two): Query<Two>,
-) -> Result<Json<PagePatch>, Problem> {
-    let watch = watched(&app, &id).await?;
+async fn patch(Watched(watch): Watched, Query(two): Query<Two>) -> Result<Json<PagePatch>, Problem> {
     let open = open_frames(two.open.as_deref());
     Ok(Json(watch.patch(two.from, two.at, &open).await?))
 }
@@ -200,11 +201,9 @@ struct FrameQuery {
 }
 
 async fn frames(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
+    Watched(watch): Watched,
     Query(query): Query<FrameQuery>,
 ) -> Result<Json<FramePage>, Problem> {
-    let watch = watched(&app, &id).await?;
     let node = NodePath::new(&query.node);
     let limit = query.limit.unwrap_or(LIMIT).clamp(1, MOST);
     let select = FrameSelect { status: query.status, from: query.from, limit };
@@ -246,11 +245,10 @@ async fn graph(
 }
 
 async fn sums(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
+    Watched(watch): Watched,
     Query(At { at }): Query<At>,
 ) -> Result<Json<BTreeMap<String, Results>>, Problem> {
-    Ok(Json(watched(&app, &id).await?.drawing(at).await?.in_frames()))
+    Ok(Json(watch.drawing(at).await?.in_frames()))
 }
 
 /// Which rows of a timeline are wanted.
@@ -266,11 +264,9 @@ struct TimelineQuery {
 }
 
 async fn timeline(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
+    Watched(watch): Watched,
     Query(query): Query<TimelineQuery>,
 ) -> Result<Json<Timeline>, Problem> {
-    let watch = watched(&app, &id).await?;
     let limit = query.limit.unwrap_or(ROWS).clamp(1, MOST_ROWS);
     Ok(Json(watch.timeline(query.at, &query.within, limit).await?))
 }
@@ -302,11 +298,9 @@ struct StreamQuery {
 }
 
 async fn stream(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
+    Watched(watch): Watched,
     Query(query): Query<StreamQuery>,
 ) -> Result<Json<StreamPage>, Problem> {
-    let watch = watched(&app, &id).await?;
     let node = NodePath::new(&query.node);
     if !watch.has_node(&node) {
         return Err(unknown_node(&query.node));
@@ -322,20 +316,15 @@ async fn stream(
     Ok(Json(watch.stream(query.at, &node, select).await?))
 }
 
-async fn cost(
-    State(app): State<App>,
-    ExistingSession(id): ExistingSession,
-    Query(At { at }): Query<At>,
-) -> Result<Json<Cost>, Problem> {
-    Ok(Json(watched(&app, &id).await?.cost(at).await?))
+async fn cost(Watched(watch): Watched, Query(At { at }): Query<At>) -> Result<Json<Cost>, Problem> {
+    Ok(Json(watch.cost(at).await?))
 }
 
 async fn report(
     State(app): State<App>,
-    ExistingSession(id): ExistingSession,
+    Watched(watch): Watched,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let watch = watched(&app, &id).await?;
     let report = watch.report(&watch.redactor(&app.environment)).await?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accept.contains(MARKDOWN) && !accept.contains(HTML) {
