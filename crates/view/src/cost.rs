@@ -255,11 +255,11 @@ fn is_nothing(usd: &f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use inspan_protocol::{EventContext, Timestamp};
+    use inspan_protocol::Timestamp;
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{flow_log, lines};
+    use crate::testing::{envelope, flow_log, lines};
 
     #[test]
     fn recorded_sessions_have_their_cost_by_node_and_model() {
@@ -278,10 +278,7 @@ mod tests {
     fn by_model(events: &[Value], is_cut: bool) -> Vec<(Option<String>, Option<f64>)> {
         let mut fold = CostFold::default();
         for event in events {
-            let context =
-                EventContext { task: Some(NodePath::new("a")), ..EventContext::session("s".into()) };
-            let event = serde_json::from_value(event.clone()).unwrap();
-            fold.apply(&Envelope::new(context, 1, Timestamp::default(), event));
+            fold.apply(&envelope(1, Timestamp::default(), "a", event));
         }
         let graph = Graph::default();
         let cost = fold.cost(&graph, &Facts::new(&graph), None, is_cut);

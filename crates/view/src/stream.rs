@@ -396,7 +396,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{flow_log, lines, stored_log};
+    use crate::testing::{envelope, flow_log, lines, stored_log};
 
     fn fold(node: &str, log: &[Envelope]) -> StreamFold {
         let mut fold = StreamFold::new(&NodePath::new(node));
@@ -427,14 +427,8 @@ mod tests {
         let to_all = (String::new(), json!({ "type": "session:message", "content": "hi" }));
         let events =
             [begins("over", "on"), begins("once", "off"), begins("talk", "on"), ends("over"), to_all];
-        let log = (1..).zip(events).map(|(seq, (node, event))| {
-            let task = Some(node).filter(|node| !node.is_empty());
-            serde_json::from_value(json!({
-                "v": 1, "id": "00000000-0000-7000-8000-000000000000", "seq": seq,
-                "timestamp": "2026-01-07T12:00:00.000Z", "context": { "sessionId": "s", "task": task }, "event": event,
-            }))
-            .unwrap()
-        });
+        let log = (1..).zip(events);
+        let log = log.map(|(seq, (node, event))| envelope(seq, Timestamp::default(), &node, &event));
         let log: Vec<Envelope> = log.collect();
         let has_it = |node| {
             all(&fold(node, &log)).items.iter().any(|item| matches!(item.body, ItemBody::Message { .. }))

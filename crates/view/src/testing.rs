@@ -6,7 +6,7 @@ use inspan_flow_core::{
     DescribeNode, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, SessionFacts, SessionRecord,
     builtin_catalog, compile,
 };
-use inspan_protocol::{Envelope, ProviderCapabilities, SessionId, Timestamp};
+use inspan_protocol::{Envelope, EventContext, NodePath, ProviderCapabilities, SessionId, Timestamp};
 use inspan_store::{Liveness, SessionEntry};
 use inspan_testkit::{fixture_dir, read_jsonl};
 use serde::Serialize;
@@ -118,6 +118,16 @@ fn compiled(folder: &Path) -> Graph {
     let mut catalog = builtin_catalog(inspan_providers::builtin());
     catalog.register(ScriptedAgent);
     compile(&loaded, &catalog).unwrap_or_else(|found| panic!("{}: {found}", folder.display())).graph
+}
+
+/// The envelope of an event; `task` is the node's path, and empty where it is not of a node.
+pub(crate) fn envelope(seq: u64, at: Timestamp, task: &str, event: &Value) -> Envelope {
+    let session = EventContext::session("s".into());
+    let context = match task {
+        "" => session,
+        task => session.with_task(NodePath::new(task)),
+    };
+    Envelope::new(context, seq, at, serde_json::from_value(event.clone()).unwrap())
 }
 
 /// A value with one line for each entry of its lists and mappings, so that a difference is seen.

@@ -451,11 +451,12 @@ fn is_zero(count: &usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use inspan_protocol::Envelope;
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{flow_log, lines, stored_log};
+    use crate::testing::{envelope, flow_log, lines, stored_log};
 
     fn fold(log: &[Envelope]) -> TimelineFold {
         let mut fold = TimelineFold::default();
@@ -463,21 +464,15 @@ mod tests {
         fold
     }
 
+    /// The moment of a second after noon.
+    fn at(second: u64) -> Timestamp {
+        Timestamp::from_millis(1_767_787_200_000) + Duration::from_secs(second)
+    }
+
     /// A log of events at seconds after noon.
     fn log(events: &[(u64, &str, Value)]) -> Vec<Envelope> {
-        let envelope = |(seq, (second, task, event)): (usize, &(u64, &str, Value))| {
-            let mut context = json!({ "sessionId": "s" });
-            if !task.is_empty() {
-                context["task"] = json!(task);
-            }
-            serde_json::from_value(json!({
-                "v": 1, "id": "00000000-0000-7000-8000-000000000000", "seq": seq + 1,
-                "timestamp": format!("2026-01-07T12:{:02}:{:02}.000Z", second / 60, second % 60),
-                "context": context, "event": event,
-            }))
-            .unwrap()
-        };
-        events.iter().enumerate().map(envelope).collect()
+        let numbered = (1..).zip(events);
+        numbered.map(|(seq, (second, task, event))| envelope(seq, at(*second), task, event)).collect()
     }
 
     fn start(id: &str, path: &str) -> Value {
@@ -534,7 +529,6 @@ mod tests {
             (62, "a", complete("a")),
         ]);
         let timeline = fold(&log).timeline("", 100);
-        let at = |second: i64| Timestamp::from_millis(log[0].timestamp.as_millis() + second * 1_000);
         let bar = &timeline.rows[0].bars[0];
         assert_eq!((bar.to, bar.turns.last().unwrap().to), (Some(at(4)), Some(at(4))));
         assert_eq!(timeline.gaps, [Gap { from: at(4), to: at(60), kind: WaitKind::Stopped }]);
