@@ -235,16 +235,12 @@ struct WorkerTask {
 }
 
 /// Why a channel has no worker.
+#[derive(Debug, thiserror::Error)]
 enum WorkerError {
-    /// It cannot be used.
+    #[error("it cannot be used: {0}")]
     Channel(String),
-    Ledger(LedgerError),
-}
-
-impl From<LedgerError> for WorkerError {
-    fn from(error: LedgerError) -> Self {
-        Self::Ledger(error)
-    }
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
 }
 
 impl Scanner {

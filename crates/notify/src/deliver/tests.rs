@@ -63,9 +63,10 @@ impl Clock for SetClock {
     }
 }
 
-/// Deliveries to a channel whose program is a script.
-async fn delivery(store: Arc<MemoryStore>, script: &str, folder: &Path) -> Delivery {
+/// Deliveries to a channel whose program does this first, and then adds what it is sent to the file `sent` of a folder.
+async fn delivery(store: Arc<MemoryStore>, folder: &Path, first: &str) -> Delivery {
     let on = ["question", "failure", "limit"];
+    let script = format!("cd '{}' && {{ {first}; cat >> sent; }}", folder.display());
     let settings = json!({ "type": "command", "argv": ["sh", "-c", script], "on": on });
     let settings = ChannelSettings::read(settings.as_object().cloned().unwrap()).unwrap();
     let (name, origin) = ("slow".to_owned(), "inspan.toml".to_owned());
@@ -88,11 +89,10 @@ async fn delivery(store: Arc<MemoryStore>, script: &str, folder: &Path) -> Deliv
 async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let sent = folder.path().join("sent");
-    let script = format!("[ -e '{0}' ] || sleep 4; cat >> '{0}'", sent.display());
     let store = MemoryStore::new();
     ask(&store, "a").await;
     ask(&store, "b").await;
-    let delivery = delivery(store.into(), &script, folder.path()).await;
+    let delivery = delivery(store.into(), folder.path(), "[ -e sent ] || sleep 4").await;
     let count = || fs::read_to_string(&sent).unwrap_or_default().matches("Go?").count();
     let left = deliver_once(delivery.clone(), Instant::now() + Duration::from_secs(3)).await;
     let named = Undelivered { channels: vec!["slow".to_owned()], ..Undelivered::default() };
@@ -118,7 +118,7 @@ async fn a_question_is_announced_as_it_can_be_answered() {
     store.create(&next, &Owner::of_process(), Timestamp::from_millis(1)).await.unwrap();
     let reply = Command::Reply { prompt: "p".into(), content: "so".to_owned(), choice: None };
     store.post(&"answered".into(), &reply, Timestamp::from_millis(1)).await.unwrap();
-    let delivery = delivery(store.into(), &format!("cat >> '{}'", sent.display()), folder.path()).await;
+    let delivery = delivery(store.into(), folder.path(), "true").await;
     deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
     let said = fs::read_to_string(&sent).unwrap();
     let has = ["inspan resume late", "its time was up at", "expires at", "inspan reply"];
@@ -135,7 +135,7 @@ async fn others_do_not_wait_for_a_delivery_that_fails_again_and_again() {
     for id in ["a", "b"] {
         ask(&store, id).await;
     }
-    let mut delivery = delivery(store.into(), &format!("cat >> '{}'", sent.display()), folder.path()).await;
+    let mut delivery = delivery(store.into(), folder.path(), "true").await;
     delivery.warn = Arc::new(|_| {});
     let key =
         CursorKey { channel: "slow".to_owned(), session: "a".into(), created_at: Timestamp::from_millis(1) };
@@ -184,8 +184,7 @@ async fn failures_that_follow_the_first_are_gathered_until_their_time_a_question
     let sent = folder.path().join("sent");
     let store = Arc::new(MemoryStore::new());
     let lease = begin(&store, "s").await;
-    let script = format!("cat >> '{}'", sent.display());
-    let mut delivery = delivery(Arc::clone(&store), &script, folder.path()).await;
+    let mut delivery = delivery(Arc::clone(&store), folder.path(), "true").await;
     let clock = Arc::new(SetClock::default());
     delivery.clock = Arc::clone(&clock) as Arc<dyn Clock>;
     let fails = async |seq, at| {
@@ -230,8 +229,7 @@ async fn a_limit_is_told_once_for_a_session_and_each_question_is_listed() {
     let sent = folder.path().join("sent");
     let store = Arc::new(MemoryStore::new());
     let lease = begin(&store, "s").await;
-    let script = format!("cat >> '{}'", sent.display());
-    let delivery = delivery(Arc::clone(&store), &script, folder.path()).await;
+    let delivery = delivery(Arc::clone(&store), folder.path(), "true").await;
     let now = SystemClock.now();
     let meets = async |seq, lifted| {
         let until = now + Duration::from_secs(lifted);

@@ -107,21 +107,12 @@ enum DeliveryOutcome {
 }
 
 /// Why a session could not be worked on.
+#[derive(Debug, thiserror::Error)]
 enum WorkerFault {
-    Ledger(LedgerError),
-    Store(StoreError),
-}
-
-impl From<LedgerError> for WorkerFault {
-    fn from(error: LedgerError) -> Self {
-        Self::Ledger(error)
-    }
-}
-
-impl From<StoreError> for WorkerFault {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl Worker {
