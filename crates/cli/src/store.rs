@@ -78,6 +78,15 @@ fn options(invocation: &Invocation) -> SqliteOptions {
     crash::options(&invocation.env)
 }
 
+/// Reads the sessions: opens the store, and runs what reads it to its end.
+pub(crate) fn read<T>(
+    invocation: &Invocation,
+    work: impl AsyncFnOnce(Arc<dyn RunStore>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let store = open_reader(invocation)?;
+    block_on(work(store))
+}
+
 /// Runs a read of the store to its end.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -14,8 +14,8 @@ use inspan_view::{Line, Tone, format, look, safe::clean, table};
 const WIDEST: usize = 40;
 
 pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let comparison = store::block_on(async {
-        let sessions = store::sessions(store::open_reader(invocation)?);
+    let comparison = store::read(invocation, async |store| {
+        let sessions = store::sessions(store);
         let one = store::find(&**sessions.store(), &args.session).await?;
         let other = store::find(&**sessions.store(), &args.other).await?;
         Ok(sessions.compare(&one.session, &other.session).await?)

@@ -36,8 +36,7 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
     };
     let settings = ExportSettings::to("--otlp", url, &invocation.env)
         .map_err(|error| Failure::usage(error.to_string()))?;
-    store::block_on(async {
-        let store = store::open_reader(invocation)?;
+    store::read(invocation, async |store| {
         let id = store::find(&*store, &args.session).await?.session;
         let record = store.record(&id).await?;
         let mut trace = Trace::new(id.clone(), trace_settings(record.parent.as_ref(), &invocation.env));

@@ -16,12 +16,9 @@ use inspan_sessions::Question;
 use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let entries = store::block_on(async {
-        let store = store::open_reader(invocation)?;
-        match &args.session {
-            Some(session) => Ok(vec![store::find(store.as_ref(), session).await?]),
-            None => Ok(store.entries("", usize::MAX).await?),
-        }
+    let entries = store::read(invocation, async |store| match &args.session {
+        Some(session) => Ok(vec![store::find(store.as_ref(), session).await?]),
+        None => Ok(store.entries("", usize::MAX).await?),
     })?;
     for entry in &entries {
         if let Some(damage) = &entry.damage {

@@ -32,8 +32,7 @@ static WHOLE: LazyLock<Vec<&str>> =
 pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let filter = event_filter(&args.filter)
         .map_err(|error| SessionError { message: format!("`--type`: {}", error.message), ..error })?;
-    store::block_on(async {
-        let store = store::open_reader(invocation)?;
+    store::read(invocation, async |store| {
         let entry = store::find(store.as_ref(), &args.session).await?;
         let record = store.record(&entry.session).await?;
         let first = record.first_seq();

@@ -65,10 +65,8 @@ pub(super) fn digest(args: &DigestArgs, invocation: &Invocation) -> Result<Exit,
     let until = SystemClock.now();
     let since = before(until, args.since);
     let commands = invocation.commands();
-    let digest = store::block_on(async {
-        let store = store::open_reader(invocation)?;
-        Ok(Digest::of(&*store, since, until, &commands).await?)
-    })?;
+    let digest =
+        store::read(invocation, async |store| Ok(Digest::of(&*store, since, until, &commands).await?))?;
     if let Some(name) = &args.send {
         // It is about all sessions, so a project's file does not say where it goes.
         let settings = Settings::of_user(invocation)?;

@@ -17,8 +17,7 @@ const WIDEST: usize = 60;
 
 pub(super) fn run(args: &PsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let limit = args.limit.unwrap_or(usize::MAX);
-    let entries = store::block_on(async {
-        let store = store::open_reader(invocation)?;
+    let entries = store::read(invocation, async |store| {
         if args.all {
             return Ok(store.entries("", limit).await?);
         }

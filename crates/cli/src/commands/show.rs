@@ -63,8 +63,7 @@ impl View {
         session: &str,
         invocation: &Invocation,
     ) -> Result<(Self, Vec<Arc<Envelope>>), Failure> {
-        store::block_on(async {
-            let store = store::open_reader(invocation)?;
+        store::read(invocation, async |store| {
             let found = store::find(store.as_ref(), session).await?;
             let record = store.record(&found.session).await?;
             let graph = store::graph_of(&record)?;
@@ -112,27 +111,17 @@ impl View {
         let mut value = entry::json(&self.entry);
         value["file"] = json!(self.record.flow.file);
         value["input"] = json!(self.record.input);
-        if let Some(folder) = &self.artifacts {
-            value["artifacts"] = json!(folder);
-        }
-        if let Some(ms) = self.took(SystemClock.now()) {
-            value["durationMs"] = json!(ms);
-        }
-        if let Some(parent) = &self.record.parent {
-            value["parent"] = json!(parent);
-        }
-        if let Some(error) = self.state().failure() {
-            value["error"] = json!(error);
-        }
-        if let Some(ending) = self.ending() {
-            value["ending"] = json!(ending);
-        }
+        value["artifacts"] = json!(self.artifacts);
+        value["durationMs"] = json!(self.took(SystemClock.now()));
+        value["parent"] = json!(self.record.parent);
+        value["error"] = json!(self.state().failure());
+        value["ending"] = json!(self.ending());
         let mut nodes = Map::new();
         self.add_nodes(&self.console.rows, "", &mut nodes);
         value["nodes"] = Value::Object(nodes);
         value["prompts"] = self.questions().iter().map(|question| question.json(&self.commands)).collect();
         value["next"] = self.commands.next(&self.entry).into_iter().map(|(command, _)| command).collect();
-        value
+        entry::without_nulls(value)
     }
 
     fn questions(&self) -> Vec<Question> {

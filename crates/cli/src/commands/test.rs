@@ -12,15 +12,14 @@ use inspan_protocol::{Envelope, Event, NodePath, Redactor};
 use serde_json::{Value, json};
 
 use super::{all_nodes, all_providers, flow, notify::marked};
-use crate::args::TestArgs;
-use crate::args::TestFormat;
-use crate::exit::Exit;
-use crate::failure::{Failure, with_end};
-use crate::invocation::Invocation;
-use crate::invocation::OutputForm;
-use crate::settings::Settings;
-use crate::store;
-use crate::terminal;
+use crate::{
+    args::{TestArgs, TestFormat},
+    exit::Exit,
+    failure::{Failure, with_end},
+    invocation::{Invocation, OutputForm},
+    settings::Settings,
+    store, terminal,
+};
 use inspan_view::{Line, Tone, look};
 
 /// Names of what is not covered that are shown.
@@ -213,8 +212,7 @@ fn reused_whole<'e>(graph: &Graph, events: &'e [Arc<Envelope>]) -> Option<(&'e N
 /// Makes a case of a session, adds it to its test file, and runs it once.
 fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let nodes = all_nodes();
-    let (id, case) = store::block_on(async {
-        let store = store::open_reader(invocation)?;
+    let (id, case) = store::read(invocation, async |store| {
         let entry = store::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let events = store.read(&entry.session, record.first_seq(), Select::All).await?;

@@ -12,8 +12,8 @@ use crate::terminal;
 use inspan_view::{DisplayStatus, Line, Tone, entry, format, safe::clean};
 
 pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (entry, explanation) = store::block_on(async {
-        let sessions = store::sessions(store::open_reader(invocation)?);
+    let (entry, explanation) = store::read(invocation, async |store| {
+        let sessions = store::sessions(store);
         let entry = store::find(&**sessions.store(), &args.session).await?;
         let explanation = sessions.why(&entry.session, args.node.as_deref(), None).await?;
         Ok((entry, explanation))

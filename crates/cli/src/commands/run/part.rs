@@ -61,10 +61,7 @@ impl RunPart {
         }
         let mut search = Search { args, graph, nodes, given, answered: BTreeSet::new() };
         loop {
-            let found = store::block_on(async {
-                let store = store::open_reader(invocation)?;
-                search.find(&*store).await
-            })?;
+            let found = store::read(invocation, async |store| search.find(&*store).await)?;
             let session = match found {
                 Found::Part(part) => return Ok(*part),
                 Found::Answers(session) => session,

@@ -28,10 +28,7 @@ pub(super) fn of_run(
     not_run: &NotRun,
     invocation: &Invocation,
 ) -> Result<Forecast, Failure> {
-    let history = store::block_on(async {
-        let store = store::open_reader(invocation)?;
-        Ok(history(&*store, graph, None).await?)
-    })?;
+    let history = store::read(invocation, async |store| Ok(history(&*store, graph, None).await?))?;
     Ok(forecast(graph, input, &history, not_run))
 }
 

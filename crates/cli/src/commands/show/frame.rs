@@ -6,12 +6,15 @@ use inspan_protocol::{Envelope, Event, NodePath};
 use serde_json::{Map, Value, json};
 
 use super::View;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::invocation::Invocation;
-use crate::invocation::OutputForm;
-use crate::store;
-use inspan_view::{DisplayStatus, FrameRow, Line, Tone, format, look, safe, shown_frame};
+use crate::{
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, OutputForm},
+    store,
+};
+use inspan_view::{
+    DisplayStatus, FrameRow, Line, Tone, entry::without_nulls, format, look, safe, shown_frame,
+};
 
 /// What the log has of a frame beside its nodes.
 #[derive(Default)]
@@ -38,10 +41,8 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
             }
             None => match reused_from(&log, owner.as_ref()) {
                 Some(from) => {
-                    let ran = store::block_on(async {
-                        let store = store::open_reader(invocation)?;
-                        Ok(store::ran_in(store.as_ref(), from).await)
-                    })?;
+                    let ran =
+                        store::read(invocation, async |store| Ok(store::ran_in(store.as_ref(), from).await))?;
                     let parent = from.split('/').next().unwrap_or_default();
                     let message = format!(
                         "session `{session}` has no frame `{asked}`: the output of its node was reused from `{parent}`"
@@ -104,18 +105,18 @@ fn values(path: &NodePath, log: &[Arc<Envelope>]) -> Values {
 fn json(view: &View, path: &NodePath, frame: &FrameRow, values: Values) -> Value {
     let mut nodes = Map::new();
     view.add_nodes(&frame.rows, &format!("{path}/"), &mut nodes);
-    let mut value = json!({
-        "sessionId": view.entry.session, "frame": path, "status": shown_frame(frame, DisplayStatus::of(&view.entry)), "nodes": nodes,
-    });
-    let fields = [
-        ("item", values.item),
-        ("outputs", values.outputs),
-        ("durationMs", frame.duration_ms.map(Value::from)),
-        ("error", frame.error.as_ref().map(|error| json!(error))),
-    ];
-    for (key, field) in fields {
-        if let Some(field) = field {
-            value[key] = field;
+    let mut value = without_nulls(json!({
+        "sessionId": view.entry.session,
+        "frame": path,
+        "status": shown_frame(frame, DisplayStatus::of(&view.entry)),
+        "nodes": nodes,
+        "durationMs": frame.duration_ms,
+        "error": frame.error,
+    }));
+    // An item may be null.
+    for (key, known) in [("item", values.item), ("outputs", values.outputs)] {
+        if let Some(known) = known {
+            value[key] = known;
         }
     }
     value
