@@ -16,7 +16,7 @@ pub(crate) mod tests;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use inspan_engine::{Channel, Clock, Hub, SystemClock};
+use inspan_engine::{Channel, Hub};
 use inspan_flow::Graph;
 use inspan_protocol::{BoxError, Command, Envelope, Prompt};
 
@@ -28,7 +28,7 @@ pub(crate) use form::fields;
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use plain::{ArgumentsDisplay, Detail, PlainLog, head};
 pub(crate) use question::block as question;
-pub(crate) use screen::{Device, restore};
+pub(crate) use screen::restore;
 
 /// Shows a session on standard error as `inspan run` does: a live picture on a terminal, lines elsewhere. A question is
 /// asked at the terminal if a person is there; else its default is taken, or it waits for an answer from elsewhere.
@@ -56,16 +56,9 @@ struct Replies(OnceLock<Hub>);
 impl ConsoleChannel {
     /// The console for a session of this flow.
     pub fn new(graph: &Arc<Graph>) -> Self {
-        let setting = Setting {
-            terminal: invocation::terminal_of_process(),
-            device: Device::stderr(),
-            stdin: Box::new(|| Box::new(std::io::stdin().lock())),
-            now: || SystemClock.now(),
-            unread: inspan_sessions::UNREAD,
-        };
-        let state = SessionView::new(graph);
+        let setting = Setting::of_process(invocation::terminal_of_process());
         Self {
-            painter: Arc::new(Painter::new(state, setting)),
+            painter: Arc::new(Painter::new(SessionView::new(graph), setting)),
             answers: Arc::default(),
             is_over: Mutex::default(),
         }

@@ -9,24 +9,18 @@ use std::{
     time::Duration,
 };
 
+use inspan_engine::{Clock, SystemClock};
 use inspan_protocol::{Envelope, Event, Timestamp};
 
-use super::asker::AnswerSinks;
-use super::asker::Asker;
-use super::asker::Stdin;
-use super::plain::Detail;
-use super::plain::PlainLog;
-use super::question::{QuestionBlock, wrapped};
-use super::screen::Device;
-use super::screen::KeyInput;
-use super::screen::Screen;
-use super::screen::restore;
-use super::summary::summary;
-use super::tree::Canvas;
-use super::tree::tree;
-use crate::terminal::Interactivity;
-use crate::terminal::ProgressStyle;
-use crate::terminal::Terminal;
+use super::{
+    asker::{AnswerSinks, Asker, Stdin},
+    plain::{Detail, PlainLog},
+    question::{QuestionBlock, wrapped},
+    screen::{Device, KeyInput, Screen, restore},
+    summary::summary,
+    tree::{Canvas, tree},
+};
+use crate::terminal::{Interactivity, ProgressStyle, Terminal};
 use inspan_view::{Line, SessionView, Tone, look, safe::harmless, tail};
 
 /// The time between two drawings.
@@ -45,6 +39,19 @@ pub(crate) struct Setting {
     pub(crate) now: fn() -> Timestamp,
     /// How long a question must have been shown before a line is its answer.
     pub(crate) unread: Duration,
+}
+
+impl Setting {
+    /// Shown on standard error of this process, to a person who answers on its standard input.
+    pub(crate) fn of_process(terminal: Terminal) -> Self {
+        Self {
+            terminal,
+            device: Device::stderr(),
+            stdin: Box::new(|| Box::new(std::io::stdin().lock())),
+            now: || SystemClock.now(),
+            unread: inspan_sessions::UNREAD,
+        }
+    }
 }
 
 /// The console of one session.

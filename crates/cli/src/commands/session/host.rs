@@ -12,12 +12,11 @@ use inspan_protocol::{BoxError, Command, Envelope, Event, EventContext, LogLevel
 use serde_json::Map;
 
 use super::{CommandSink, report::SessionReport};
-use crate::console::AnswerSinks;
-use crate::console::Device;
-use crate::console::Painter;
-use crate::console::Setting;
-use crate::exit::Exit;
-use crate::invocation::Invocation;
+use crate::{
+    console::{AnswerSinks, Painter, Setting},
+    exit::Exit,
+    invocation::Invocation,
+};
 use inspan_view::{Commands, SessionView};
 
 /// The console of a session and what it needs of it.
@@ -55,13 +54,7 @@ impl SessionConsole {
         unattended: Unattended,
         history: &[Arc<Envelope>],
     ) -> Self {
-        let setting = Setting {
-            terminal: invocation.terminal,
-            device: Device::stderr(),
-            stdin: Box::new(|| Box::new(std::io::stdin().lock())),
-            now: || SystemClock.now(),
-            unread: inspan_sessions::UNREAD,
-        };
+        let setting = Setting::of_process(invocation.terminal);
         let mut state = SessionView::new(graph);
         history.iter().for_each(|envelope| state.apply(envelope));
         state.end_history();
