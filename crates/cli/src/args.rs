@@ -132,20 +132,14 @@ pub(crate) struct Cli {
 }
 
 /// Words that people try for a command that has another name, and what to use.
-const OTHER_WORDS: [(&str, &str); 13] = [
-    ("rm", "`inspan store gc` deletes old finished sessions"),
-    ("remove", "`inspan store gc` deletes old finished sessions"),
-    ("delete", "`inspan store gc` deletes old finished sessions"),
-    ("clean", "`inspan store gc` deletes old finished sessions"),
-    ("gc", "`inspan store gc` deletes old finished sessions"),
-    ("kill", "`inspan stop` stops a session permanently, `inspan pause` pauses it"),
-    ("cancel", "`inspan stop` stops a session permanently, `inspan pause` pauses it"),
-    ("start", "`inspan run` runs a flow"),
-    ("exec", "`inspan run` runs a flow"),
-    ("new", "`inspan init` creates a flow"),
-    ("continue", "`inspan resume` continues a session"),
-    ("questions", "`inspan inbox` lists questions that are waiting for an answer"),
-    ("tail", "`inspan logs -f` follows the events of a session"),
+const OTHER_WORDS: [(&[&str], &str); 7] = [
+    (&["rm", "remove", "delete", "clean", "gc"], "`inspan store gc` deletes old finished sessions"),
+    (&["kill", "cancel"], "`inspan stop` stops a session permanently, `inspan pause` pauses it"),
+    (&["start", "exec"], "`inspan run` runs a flow"),
+    (&["new"], "`inspan init` creates a flow"),
+    (&["continue"], "`inspan resume` continues a session"),
+    (&["questions"], "`inspan inbox` lists questions that are waiting for an answer"),
+    (&["tail"], "`inspan logs -f` follows the events of a session"),
 ];
 
 /// Where [`meant`] leaves why a value is refused: clap tells nobody else.
@@ -172,7 +166,7 @@ pub(crate) fn meant(mut error: clap::Error) -> clap::Error {
         return error;
     }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
-    if let Some((_, help)) = OTHER_WORDS.iter().find(|(other, _)| other == word) {
+    if let Some((_, help)) = OTHER_WORDS.iter().find(|(words, _)| words.contains(&word.as_str())) {
         error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*help).into()]));
     }

@@ -158,10 +158,7 @@ impl FromStr for NodeProvider {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (node, provider) = match text.split_once('=') {
-            Some((node, provider)) => (Some(node_place(node)?), provider),
-            None => (None, text),
-        };
+        let (node, provider) = of_node(text)?;
         let provider = provider.strip_suffix(".agent").unwrap_or(provider);
         if provider.is_empty() {
             return Err(format!("`{text}` names no provider; write TYPE or NODE=TYPE"));
@@ -174,14 +171,19 @@ impl FromStr for NodeModel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (node, model) = match text.split_once('=') {
-            Some((node, model)) => (Some(node_place(node)?), model),
-            None => (None, text),
-        };
+        let (node, model) = of_node(text)?;
         if model.is_empty() {
             return Err(format!("`{text}` names no model; write MODEL or NODE=MODEL"));
         }
         Ok(Self { node, model: model.to_owned() })
+    }
+}
+
+/// `NODE=TEXT`, or a text for all nodes.
+fn of_node(text: &str) -> Result<(Option<NodePath>, &str), String> {
+    match text.split_once('=') {
+        Some((node, text)) => Ok((Some(node_place(node)?), text)),
+        None => Ok((None, text)),
     }
 }
 
