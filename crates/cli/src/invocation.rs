@@ -7,16 +7,14 @@ use inspan_protocol::{Environment, Redactor};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::Global;
-use crate::engine::Engine;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::failure::{Shown, with_end};
-use crate::store;
-use crate::terminal;
-use crate::terminal::Streams;
-use crate::terminal::Terminal;
-use crate::terminal::TerminalReader;
+use crate::{
+    args::Global,
+    engine::Engine,
+    exit::Exit,
+    failure::{Failure, Shown, with_end},
+    store,
+    terminal::{self, Streams, Terminal, TerminalReader},
+};
 use inspan_view::{Commands, Line, format};
 
 /// The form of what goes to stdout.

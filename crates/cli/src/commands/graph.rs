@@ -4,16 +4,14 @@ use std::path::Path;
 
 use inspan_engine::{Clock, SystemClock};
 
-use super::all_nodes;
-use super::flow;
-use super::show::View;
-use crate::args::GraphArgs;
-use crate::args::GraphFormat;
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::invocation::Invocation;
-use crate::invocation::OutputForm;
-use crate::terminal;
+use super::{all_nodes, flow, show::View};
+use crate::{
+    args::{GraphArgs, GraphFormat},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, OutputForm},
+    terminal,
+};
 use inspan_view::{DisplayStatus, Drawing, SessionResults, Spending, dot, mermaid, shown, svg, text};
 
 pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Failure> {

@@ -13,13 +13,12 @@ use std::{
 use inspan_protocol::{Command, Prompt, PromptId, Reply};
 use tokio::time::Instant;
 
-use super::editor::Editor;
-use super::editor::KeyEffect;
-use super::form::FormInput;
-use super::painter::PainterShared;
-use super::question::QuestionBlock;
-use super::question::block;
-use super::question::settled;
+use super::{
+    editor::{Editor, KeyEffect},
+    form::FormInput,
+    painter::PainterShared,
+    question::{QuestionBlock, block, settled},
+};
 use inspan_view::{Line, Tone, safe::clean};
 
 /// Typed lines that may wait; further ones are not taken.

@@ -3,10 +3,7 @@
 use inspan_protocol::{FieldKind, Form, FormField, Prompt, Reply, Timestamp};
 use serde_json::{Map, Value};
 
-use super::question::QuestionBlock;
-use super::question::expiry;
-use super::question::indented;
-use super::question::titled;
+use super::question::{QuestionBlock, expiry, indented, titled};
 use inspan_view::{Line, Tone, safe::clean};
 
 /// A form that is being filled in.

@@ -8,9 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
-use super::question::indented;
-use super::question::permission;
-use super::question::title;
+use super::question::{indented, permission, title};
 use inspan_view::{Line, SessionView, Tone, call, denied, format, label, look, safe::clean, safe::harmless};
 
 /// The longest line of an agent's text that is held back for its line break, in bytes.

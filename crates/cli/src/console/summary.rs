@@ -5,8 +5,7 @@ use std::collections::HashSet;
 
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, NodeStatus, Outcome};
 
-use super::tree::Canvas;
-use super::tree::tree;
+use super::tree::{Canvas, tree};
 use inspan_view::{Line, NodeRow, SessionView, Tone, inside, label, look, safe::harmless};
 
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.

@@ -5,12 +5,10 @@ use inspan_protocol::{ContextUse, Envelope, Event};
 use serde_json::Value;
 
 use super::EventOutput;
-use crate::console::ArgumentsDisplay;
-use crate::console::Detail;
-use crate::console::PlainLog;
-use crate::console::head;
-use crate::terminal;
-use crate::terminal::TerminalReader;
+use crate::{
+    console::{ArgumentsDisplay, Detail, PlainLog, head},
+    terminal::{self, TerminalReader},
+};
 use inspan_view::{Colour, Line, SessionView, Tone, format, look, safe::clean};
 
 /// The longest line of an event that is shown as it is, in columns.

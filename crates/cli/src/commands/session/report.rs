@@ -5,8 +5,7 @@ use inspan_flow::{FlowRunResult, FramesKind, Graph, Node, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, Prompt, SessionId, SessionStatus};
 use serde_json::{Value, json};
 
-use crate::exit::Exit;
-use crate::terminal;
+use crate::{exit::Exit, terminal};
 use inspan_view::Commands;
 
 /// How many questions are named that wait; one who answers needs an example or two.

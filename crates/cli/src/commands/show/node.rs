@@ -68,8 +68,7 @@ const NAMES: &[&str] = &[
 ];
 
 pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (entry, id, mut attempts) = store::block_on(async {
-        let store = store::open_reader(invocation)?;
+    let (entry, id, mut attempts) = store::read(invocation, async |store| {
         let entry = store::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let graph = store::graph_of(&record)?;
@@ -278,17 +277,17 @@ fn lines(attempt: &Attempt) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::{EventContext, Timestamp};
+
     use super::*;
 
     /// The status of each attempt of a node after these events.
     fn statuses(asked: &str, events: &[(&str, Value)]) -> Vec<&'static str> {
         let mut attempts = Attempts::new(NodePath::new(asked));
         for (seq, (task, event)) in (1..).zip(events) {
-            let context = json!({ "sessionId": "s", "task": task });
-            let id = "00000000-0000-8000-8000-000000000001";
-            let envelope = json!({ "v": 1, "id": id, "seq": seq, "timestamp": "2026-01-01T12:00:00.000Z", "context": context, "event": event });
-            let envelope = serde_json::from_value(envelope).unwrap();
-            attempts.apply(&envelope);
+            let context = EventContext::session("s".into()).with_task(NodePath::new(task));
+            let event = serde_json::from_value(event.clone()).unwrap();
+            attempts.apply(&Envelope::new(context, seq, Timestamp::default(), event));
         }
         attempts.all.iter().map(|attempt| attempt.status).collect()
     }
