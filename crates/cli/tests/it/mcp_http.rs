@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::mcp_server::{GREET, client_info};
+use crate::mcp_server::{GREET, client_info, meta};
 use crate::processes::until;
 use crate::program::{Folder, folder_with, inspan};
 use crate::serving::client::{Answer, Client, EventStream, Server};
@@ -138,16 +138,10 @@ fn a_form_is_shown_on_the_stream_of_its_call() {
 fn a_client_of_the_newest_version_needs_no_session() {
     let folder = &folder();
     let server = serve(folder);
-    let version = "2026-07-28";
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
-        "io.modelcontextprotocol/clientCapabilities": { "elicitation": { "form": {} } },
-    });
     let headers = [
         JSON,
         ACCEPT,
-        ("mcp-protocol-version", version),
+        ("mcp-protocol-version", "2026-07-28"),
         ("mcp-method", "tools/call"),
         ("mcp-name", "greet"),
     ];
@@ -156,7 +150,8 @@ fn a_client_of_the_newest_version_needs_no_session() {
             server.client().ask(POST, &headers, &request(1, "tools/call", params).to_string()).unwrap();
         messages(&answer).pop().unwrap_or_else(|| panic!("{}", answer.text))["result"].clone()
     };
-    let mut params = json!({ "name": "greet", "arguments": {}, "_meta": meta });
+    let mut params =
+        json!({ "name": "greet", "arguments": {}, "_meta": meta(&json!({ "elicitation": { "form": {} } })) });
     let asked = call(&params);
     assert_eq!(asked["inputRequests"]["how.1"]["method"], json!("elicitation/create"), "{asked}");
     params["requestState"] = asked["requestState"].clone();

@@ -443,7 +443,7 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
 }
 
 /// What a client of the version without sessions sends with each request.
-fn meta(capabilities: &Value) -> Value {
+pub(crate) fn meta(capabilities: &Value) -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },

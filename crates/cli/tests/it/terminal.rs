@@ -92,17 +92,6 @@ fn json_is_one_object_that_is_true() {
 }
 
 #[test]
-fn a_session_that_failed_has_its_exit_code_and_the_code_of_its_error() {
-    let folder = &flow_folder(
-        "flow: { name: f }\nnodes:\n  - { id: a, type: control.fail, input: { message: no } }\n",
-    );
-    let ended = inspan(folder, &["run", "--json"]);
-    let object = ended.json();
-    let shown = (&object["outcome"], &object["exitCode"], &object["error"]["code"], ended.code);
-    assert_eq!(shown, (&json!("failed"), &json!(1), &json!("NODE_FAILED"), Some(1)));
-}
-
-#[test]
 fn an_ignored_hangup_stays_ignored() {
     let waits = "flow: { name: w }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo up > up; while [ ! -e go ]; do sleep 0.02; done; echo done'] } }\n";
     let folder = &flow_folder(waits);

@@ -2,14 +2,8 @@
 //! killed, and which variables a program in an attempt gets. The collector decodes what it gets as
 //! OTLP defines it.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    process::{Child, Command},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
 
-use inspan_testkit::eventually;
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
     common::v1::{KeyValue, any_value::Value},
@@ -19,7 +13,10 @@ use prost::Message;
 use serde_json::json;
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 
-use crate::program::{flow_folder, home, inspan, program, ran};
+use crate::{
+    processes::{kill, until},
+    program::{flow_folder, home, inspan, program, ran},
+};
 
 /// A collector for one test.
 struct Collector {
@@ -216,17 +213,6 @@ nodes:
     assert_eq!(failed, expected.map(|(name, error)| (name.to_owned(), error.to_owned())));
 }
 
-/// A process that is killed when the test ends before it.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // It has ended already unless the test failed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_session_that_is_killed_and_resumed_is_one_trace() {
     let folder = &flow_folder("
@@ -236,12 +222,9 @@ nodes:
   - { id: long, type: exec, dependsOn: [first], input: { argv: [sh, -c, 'test -e began || { touch began; sleep 60; }'] } }
 ");
     let (watched, later) = (Collector::new(), Collector::new());
-    let mut command = live(folder, &watched.url(), &["run", "--session-id", "s-1"]);
-    let mut process = Killed(command.spawn().unwrap());
-    eventually(Duration::from_secs(30), "the second node runs", || Ok(folder.join("began").exists()))
-        .unwrap();
-    process.0.kill().unwrap();
-    process.0.wait().unwrap();
+    let child = live(folder, &watched.url(), &["run", "--session-id", "s-1"]).spawn().unwrap();
+    until("the second node runs", || folder.join("began").exists());
+    kill(child);
     ran(folder, &mut live(folder, &watched.url(), &["resume", "s-1"])).expect(0);
     inspan(folder, &["export", "s-1", "--otlp", &later.url()]).expect(0);
     assert_eq!(watched.trace(), later.trace(), "nothing is missing, and what came twice was the same");
