@@ -456,11 +456,11 @@ fn a_failure_whose_handlers_did_not_run_fails_the_flow_and_says_why() {
              - {{ id: fix, type: echo{when}, input: {{ text: mended }} }}\nedges: [{{ from: bad, to: {to} }}]\n"
         );
         let folder = folder_with(&[("flow.yaml", &flow)]);
-        inspan(folder.path(), &["run"]).expect(1);
-        let why = inspan(folder.path(), &["why", "@last"]).stdout;
+        inspan(&folder, &["run"]).expect(1);
+        let why = inspan(&folder, &["why", "@last"]).stdout;
         let expected = format!("{what}, and nothing else handles the failure before it; that ends the flow");
         assert!(why.contains(&expected), "{why}");
-        inspan(folder.path(), &["run", "-i", "tell=true"]).expect(0);
+        inspan(&folder, &["run", "-i", "tell=true"]).expect(0);
     }
 }
 

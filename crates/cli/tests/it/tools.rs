@@ -124,9 +124,8 @@ nodes:
 "
     );
     let folder = flow_folder(&flow);
-    let here = folder.path();
     let told = |arguments: &[&str]| {
-        let said = inspan(here, arguments);
+        let said = inspan(&folder, arguments);
         (said.stdout + &said.stderr).matches("denied").count()
     };
     // The line of each agent, and those of the summary.
@@ -135,7 +134,7 @@ nodes:
     for node in ["answers", "breaks", "fails"] {
         assert_eq!(told(&["why", "s", node]), 1, "{node}");
     }
-    let digest = inspan(here, &["digest"]).stdout;
+    let digest = inspan(&folder, &["digest"]).stdout;
     assert!(digest.contains("3 tool calls were denied"), "{digest}");
 }
 

@@ -116,14 +116,14 @@ fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
     let folder = flow_folder(flow);
     // A worktree that was removed while a shell is in it.
     let gone = "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" run ../flow.yaml --no-store";
-    let mut shell = program(folder.path(), &[]);
+    let mut shell = program(&folder, &[]);
     let inspan = shell.get_program().to_owned();
     let mut call = std::process::Command::new("sh");
-    call.args(["-c".as_ref(), gone.as_ref(), inspan.as_os_str()]).current_dir(folder.path());
-    let said = ran(folder.path(), &mut call).expect(2);
+    call.args(["-c".as_ref(), gone.as_ref(), inspan.as_os_str()]).current_dir(&folder);
+    let said = ran(&folder, &mut call).expect(2);
     assert!(said.stderr.contains("does not exist any more"), "{}", said.stderr);
     // A node of a session.
-    let said = ran(folder.path(), shell.args(["run", "--detach"]).env("INSPAN_SESSION", "s")).expect(2);
+    let said = ran(&folder, shell.args(["run", "--detach"]).env("INSPAN_SESSION", "s")).expect(2);
     assert!(said.stderr.contains("not possible within session `s`"), "{}", said.stderr);
 }
 
