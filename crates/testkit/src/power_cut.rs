@@ -87,9 +87,6 @@ pub fn can_trace() -> bool {
 }
 
 /// The calls of a trace, for the store with this path.
-///
-/// # Errors
-/// If the trace cannot be read, or a sync failed.
 pub fn disk_calls(trace: &Path, store: &Path) -> anyhow::Result<Vec<DiskCall>> {
     let mut reader =
         TraceReader { store, offsets: BTreeMap::new(), syncing: BTreeMap::new(), calls: Vec::new() };
@@ -262,9 +259,6 @@ impl StoreDisk {
     }
 
     /// Writes the files of the store as they are after a cut and the next boot. `below` gives a number below another.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub fn lay_out(
         &self,
         store: &Path,

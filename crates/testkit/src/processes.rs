@@ -54,9 +54,6 @@ pub fn cargo(folder: &Path) -> Command {
 
 /// Writes an executable script. A separate process writes it: a file that is open for writing cannot be executed, and a
 /// process that another thread starts meanwhile would keep ours open.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write_program(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = Command::new("/bin/sh")
         .args(["-c", "printf %s \"$1\" > \"$0\""])
@@ -101,7 +98,6 @@ fn surely_marked(mark: &str) -> BTreeMap<i32, String> {
 }
 
 /// Process ids of the living processes with this command line, marked or not.
-#[must_use]
 pub fn called(line: &str) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -109,7 +105,6 @@ pub fn called(line: &str) -> Vec<i32> {
 }
 
 /// Whether a process runs. One that has ended and was not reaped does not.
-#[must_use]
 pub fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
@@ -119,7 +114,6 @@ pub fn is_running(pid: u32) -> bool {
 ///
 /// # Panics
 /// None was.
-#[must_use]
 pub fn running_servers(folder: &Path) -> Vec<u32> {
     let pids = std::fs::read_to_string(folder.join("herd.pids")).unwrap_or_default();
     assert!(!pids.is_empty(), "no server was started in {}", folder.display());
@@ -127,9 +121,6 @@ pub fn running_servers(folder: &Path) -> Vec<u32> {
 }
 
 /// Where cargo puts the examples: beside the folder of the test that runs.
-///
-/// # Errors
-/// The path of this program is not known.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     let test = std::env::current_exe()?;
     let folder = test.parent().and_then(Path::parent).context("a test is in a folder of cargo's")?;

@@ -72,9 +72,6 @@ pub struct Finished {
 impl Sandbox {
     /// A new sandbox with these agent CLIs on its path, in which everything must have ended within the limit. `programs`
     /// are those that providers describe. `inspan` is the program under test; its path may be empty if it is not run.
-    ///
-    /// # Errors
-    /// A folder cannot be made, or an agent CLI cannot be installed.
     pub fn new(
         inspan: &Path,
         name: &str,
@@ -118,9 +115,6 @@ impl Sandbox {
     }
 
     /// Starts a model server that answers by this scenario; every later run finds its model there.
-    ///
-    /// # Errors
-    /// The scenario or the server is refused.
     pub fn serve(&mut self, scenario: Scenario) -> anyhow::Result<ModelServer> {
         let server = ModelServer::start(scenario)?;
         let endpoints = server.endpoints();
@@ -139,59 +133,46 @@ impl Sandbox {
     }
 
     /// The environment of every run.
-    #[must_use]
     pub fn env(&self) -> &BTreeMap<String, String> {
         &self.env
     }
 
     /// When everything must have ended.
-    #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
 
     /// The working directory of every run.
-    #[must_use]
     pub fn work(&self) -> PathBuf {
         self.folder.path().join("work")
     }
 
     /// The folder for all that a user sees or stores; [`Sandbox::check`] searches it for the planted keys.
-    #[must_use]
     pub fn artefacts(&self) -> PathBuf {
         self.folder.path().join("artefacts")
     }
 
     /// The folder of the session store.
-    #[must_use]
     pub fn home(&self) -> PathBuf {
         self.artefacts().join("sessions")
     }
 
     /// A path in the working directory.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.work().join(name)
     }
 
     /// Writes a file in the working directory.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         std::fs::write(self.path(name), text).with_context(|| format!("failed to write {name}"))
     }
 
     /// As [`write_program`], in the working directory.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn script(&self, name: &str, text: &str) -> anyhow::Result<()> {
         write_program(&self.path(name), text)
     }
 
     /// `inspan` with these arguments, in this sandbox.
-    #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = interruptible(&self.inspan);
         command.args(arguments);
@@ -205,9 +186,6 @@ impl Sandbox {
     }
 
     /// Starts a command whose output goes to files.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(&self, mut command: Command) -> anyhow::Result<RunningProcess> {
         let number = self.runs.get();
         self.runs.set(number + 1);
@@ -224,17 +202,11 @@ impl Sandbox {
     }
 
     /// Runs `inspan` to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end in time.
     pub fn run(&self, arguments: &[&str]) -> anyhow::Result<Finished> {
         self.start(self.command(arguments))?.finish().with_context(|| arguments.join(" "))
     }
 
     /// Starts an `inspan` command that drives a session, with `--json` and `--events`.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start_session(&self, arguments: &[&str]) -> anyhow::Result<RunningProcess> {
         let mut command = self.command(arguments);
         command.args(["--json", "--events"]).arg(self.events_file(self.runs.get()));
@@ -242,43 +214,28 @@ impl Sandbox {
     }
 
     /// Writes a flow as JSON, which is YAML too, and returns its path.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn flow(&self, flow: &Value) -> anyhow::Result<PathBuf> {
         self.write("flow.yaml", &serde_json::to_string_pretty(flow)?)?;
         Ok(self.path("flow.yaml"))
     }
 
     /// Starts `inspan run` with this flow.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start_flow(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<RunningProcess> {
         let flow = self.flow(flow)?.display().to_string();
         self.start_session(&[&["run", &flow], arguments].concat())
     }
 
     /// Runs a flow to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end in time.
     pub fn run_flow(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<Finished> {
         self.start_flow(flow, arguments)?.finish()
     }
 
     /// Runs `inspan resume` to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end in time.
     pub fn resume(&self, session: &str, arguments: &[&str]) -> anyhow::Result<Finished> {
         self.start_session(&[&["resume", session], arguments].concat())?.finish()
     }
 
     /// Runs an agent CLI to its end without `inspan`, with this text on its stdin.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end in time.
     pub fn run_agent(&self, agent: Agent, arguments: &[&str], input: &str) -> anyhow::Result<Finished> {
         let stdin = self.folder.path().join("input");
         std::fs::write(&stdin, input)?;
@@ -289,23 +246,16 @@ impl Sandbox {
     }
 
     /// Process ids and command lines of the processes of this sandbox that are running.
-    #[must_use]
     pub fn processes(&self) -> BTreeMap<i32, String> {
         marked(&self.mark)
     }
 
     /// Fails if a process of this sandbox is still running after a second, and kills it.
-    ///
-    /// # Errors
-    /// A process was left behind.
     pub fn none_left(&self) -> anyhow::Result<()> {
         none_left(&self.mark)
     }
 
     /// Fails if a process was left behind, or an artefact contains a planted key.
-    ///
-    /// # Errors
-    /// Which process, or which file and key.
     pub fn check(&self) -> anyhow::Result<()> {
         self.none_left().and(check_no_key(&self.artefacts()))
     }
@@ -324,34 +274,22 @@ impl Drop for Sandbox {
 
 impl RunningProcess {
     /// Sends the signal of Ctrl-C.
-    ///
-    /// # Errors
-    /// The process has been reaped.
     pub fn interrupt(&self) -> anyhow::Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("the child has no process id")?;
         kill_process(pid, Signal::INT).context("failed to interrupt the program")
     }
 
     /// Kills the process, and nothing else, without a warning.
-    ///
-    /// # Errors
-    /// The process has been reaped.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().context("failed to kill the program")
     }
 
     /// Whether the process has ended.
-    ///
-    /// # Errors
-    /// The system does not report it.
     pub fn has_ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
     /// Waits for the end of the process; all processes of the sandbox are killed if its time is up first.
-    ///
-    /// # Errors
-    /// The process did not end in time, or its output cannot be read.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
@@ -384,26 +322,17 @@ impl RunningProcess {
 
 impl Finished {
     /// The one value that `--json` prints.
-    ///
-    /// # Errors
-    /// Stdout is something else.
     pub fn json(&self) -> anyhow::Result<Value> {
         serde_json::from_str(&self.stdout).with_context(|| format!("stdout is not one JSON value: {self}"))
     }
 
     /// Fails unless it ended with this code.
-    ///
-    /// # Errors
-    /// The code, and what the program wrote.
     pub fn expect_code(&self, code: i32) -> anyhow::Result<&Self> {
         ensure!(self.code == code, "the exit code is {}, not {code}: {self}", self.code);
         Ok(self)
     }
 
     /// As [`Finished::expect_code`], and returns the value.
-    ///
-    /// # Errors
-    /// The code, and what the program wrote.
     pub fn expect(self, code: i32) -> anyhow::Result<Self> {
         self.expect_code(code)?;
         Ok(self)

@@ -10,7 +10,6 @@ pub struct Split<'a> {
 }
 
 /// The bytes whole, byte by byte, and in one random cutting per seed.
-#[must_use]
 pub fn split_everywhere(bytes: &[u8], seeds: impl IntoIterator<Item = u64>) -> Vec<Split<'_>> {
     let whole = Split { name: "whole".to_owned(), chunks: bytes.chunks(bytes.len().max(1)).collect() };
     let single = Split { name: "one byte".to_owned(), chunks: one_byte_chunks(bytes).collect() };
@@ -27,7 +26,6 @@ pub fn one_byte_chunks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The bytes in chunks of random length, the same for the same seed on every machine. Most are a few bytes
 /// long, a few up to 512, so that most lines are cut and some come whole.
-#[must_use]
 pub fn random_chunks(bytes: &[u8], seed: u64) -> Vec<&[u8]> {
     let mut random = Xorshift::new(seed);
     let mut rest = bytes;

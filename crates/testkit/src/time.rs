@@ -11,19 +11,16 @@ pub struct Deadline(Instant);
 
 impl Deadline {
     /// The moment that is so long from now.
-    #[must_use]
     pub fn after(wait: Duration) -> Self {
         Self(Instant::now() + wait)
     }
 
     /// Whether the moment has passed.
-    #[must_use]
     pub fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
 
     /// The time until then; zero once it has passed.
-    #[must_use]
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
@@ -35,13 +32,11 @@ pub struct Stopwatch(Instant);
 
 impl Stopwatch {
     /// Starts now.
-    #[must_use]
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
     /// The time since the start.
-    #[must_use]
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
@@ -53,9 +48,6 @@ pub fn pause(wait: Duration) {
 }
 
 /// Polls every few milliseconds until the condition holds.
-///
-/// # Errors
-/// The condition fails, or does not hold within the limit.
 pub fn eventually(
     limit: Duration,
     what: &str,
