@@ -104,7 +104,7 @@ fn capabilities() -> String {
 fn deviations() -> String {
     let mut table = String::from("| Provider | Is expected to be one that | But |\n|---|---|---|");
     for target in inspan_conformance_targets::all() {
-        for exception in target.exceptions() {
+        for exception in target.exceptions {
             let but = match exception.kind {
                 ExceptionKind::NotApplicable => format!("{} (not checked)", exception.reason),
                 ExceptionKind::Deviates(_) => exception.reason.to_owned(),

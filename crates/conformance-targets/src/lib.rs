@@ -1,36 +1,25 @@
 //! The conformance targets: every provider as the suite runs it.
 
-use std::sync::Arc;
-
 use inspan_conformance::ConformanceTarget;
 
 mod acp;
 mod programs;
 mod services;
-mod target;
-
-use services::{ANTHROPIC, EchoTarget, OPENAI, ScriptedTarget};
 
 /// Those that need no program.
-pub fn services() -> Vec<Arc<dyn ConformanceTarget>> {
-    vec![Arc::new(ANTHROPIC), Arc::new(OPENAI), Arc::new(EchoTarget), Arc::new(ScriptedTarget)]
-}
-
-/// Those whose program has to be installed.
-pub fn programs() -> Vec<Arc<dyn ConformanceTarget>> {
-    let targets = programs::TARGETS.into_iter().chain(acp::TARGETS);
-    targets.map(|target| Arc::new(target) as Arc<dyn ConformanceTarget>).collect()
+pub fn services() -> Vec<ConformanceTarget> {
+    services::TARGETS.to_vec()
 }
 
 /// All of them.
-pub fn all() -> Vec<Arc<dyn ConformanceTarget>> {
-    services().into_iter().chain(programs()).collect()
+pub fn all() -> Vec<ConformanceTarget> {
+    services().into_iter().chain(programs::TARGETS).chain(acp::TARGETS).collect()
 }
 
 /// The targets of a name: one target's own, or all of a provider that is run in several ways.
-pub fn find(name: &str) -> Vec<Arc<dyn ConformanceTarget>> {
-    let fits = |target: &Arc<dyn ConformanceTarget>| {
-        target.name() == name || target.provider().descriptor().provider_type == name
+pub fn find(name: &str) -> Vec<ConformanceTarget> {
+    let fits = |target: &ConformanceTarget| {
+        target.name() == name || (target.provider)().descriptor().provider_type == name
     };
     all().into_iter().filter(fits).collect()
 }

@@ -1,22 +1,19 @@
 //! The agent CLIs `claude`, `codex` and `opencode` in the suite.
 
-use inspan_conformance::{Deviation, Exception, ModelCall, PLANTED, TargetContext};
-use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
+use std::path::Path;
+use std::sync::Arc;
+
+use inspan_conformance::{ConformanceTarget, Deviation, Exception, ModelCall, PLANTED, TargetContext};
+use inspan_protocol::{DynProvider, ErrorCode, IntoProvider, StopReason};
 use inspan_providers::{ClaudeProvider, CodexProvider, OpenCodeProvider};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::target::{ProviderTarget, deviates, object, own_folder, text, variables, write};
-
-pub(crate) const TARGETS: [ProviderTarget; 3] = [
-    ProviderTarget {
-        provider: || ClaudeProvider::new().into_provider(),
-        environment: claude_variables,
+pub(crate) const TARGETS: [ConformanceTarget; 3] = [
+    ConformanceTarget {
         exceptions: CLAUDE,
-        ..ProviderTarget::PROGRAM
+        ..program(|| ClaudeProvider::new().into_provider(), claude_variables)
     },
-    ProviderTarget {
-        provider: || CodexProvider::new().into_provider(),
-        environment: |_| variables([("OPENAI_API_KEY", PLANTED.to_owned())]),
+    ConformanceTarget {
         // The adapter has to set the retries.
         change_settings: |config| {
             let lines = config.as_str().unwrap_or_default().lines();
@@ -30,27 +27,39 @@ pub(crate) const TARGETS: [ProviderTarget; 3] = [
             Some(ModelCall { options, ..ModelCall::shell(tool) })
         },
         exceptions: CODEX,
-        ..ProviderTarget::PROGRAM
+        ..program(
+            || CodexProvider::new().into_provider(),
+            |_| variables([("OPENAI_API_KEY", PLANTED.to_owned())]),
+        )
     },
-    ProviderTarget {
-        provider: || OpenCodeProvider::new().into_provider(),
-        environment: opencode_variables,
+    ConformanceTarget {
         change_settings: ask_before_changes,
         exceptions: OPENCODE,
         // Its server alone takes half a gigabyte of memory.
         workers: 2,
-        ..ProviderTarget::PROGRAM
+        ..program(|| OpenCodeProvider::new().into_provider(), opencode_variables)
     },
 ];
 
+/// An agent CLI whose shell tool asks without further options.
+pub(crate) const fn program(
+    provider: fn() -> Arc<dyn DynProvider>,
+    environment: fn(&TargetContext<'_>) -> Vec<(String, String)>,
+) -> ConformanceTarget {
+    ConformanceTarget {
+        call: |tool| Some(ModelCall::shell(tool)),
+        ..ConformanceTarget::new(provider, environment)
+    }
+}
+
 /// An agent CLI that does not report how long the server asks to wait.
-pub(crate) const NO_RETRY_AFTER: Exception = deviates(
+pub(crate) const NO_RETRY_AFTER: Exception = Exception::deviates(
     &["error_429_retry_after"],
     Deviation::NoRetryAfter,
     "the program does not pass on how long the server asks to wait",
 );
 /// An agent CLI that reports an event it cannot read as a failed connection.
-pub(crate) const GARBAGE_IS_NETWORK: Exception = deviates(
+pub(crate) const GARBAGE_IS_NETWORK: Exception = Exception::deviates(
     &["garbage"],
     Deviation::Fails(ErrorCode::Network),
     "the program reports an event that it cannot read as a connection that failed",
@@ -60,12 +69,12 @@ pub(crate) const REFUSAL_NOT_READ: &str =
     "the program does not read the part of an answer in which this vendor's model refuses";
 
 const CLAUDE: &[Exception] = &[
-    deviates(
+    Exception::deviates(
         &["max_tokens"],
         Deviation::Text,
         "the program lets the model continue three times before it ends the turn",
     ),
-    deviates(
+    Exception::deviates(
         &["error_404"],
         Deviation::Requests(2),
         "the program asks a second time for a model that is not found, whatever its retries are set to",
@@ -76,12 +85,12 @@ const CLAUDE: &[Exception] = &[
 
 const CODEX: &[Exception] = &[
     NO_RETRY_AFTER,
-    deviates(
+    Exception::deviates(
         &["error_in_stream"],
         Deviation::Fails(ErrorCode::Network),
         "the program ignores an error within the stream, and reports that the stream ended early",
     ),
-    deviates(
+    Exception::deviates(
         &["garbage"],
         Deviation::Ends(StopReason::Complete),
         "the program ignores an event that it cannot read",
@@ -89,8 +98,8 @@ const CODEX: &[Exception] = &[
 ];
 
 const OPENCODE: &[Exception] = &[
-    deviates(&["refusal"], Deviation::Ends(StopReason::Complete), REFUSAL_NOT_READ),
-    deviates(
+    Exception::deviates(&["refusal"], Deviation::Ends(StopReason::Complete), REFUSAL_NOT_READ),
+    Exception::deviates(
         &["error_429"],
         Deviation::Fails(ErrorCode::Overloaded),
         "the program reports the words of what it would try again, and neither status nor code",
@@ -110,13 +119,12 @@ pub(crate) fn claude_variables(context: &TargetContext<'_>) -> Vec<(String, Stri
 
 /// A key and separate folders for each server; nothing else is called.
 pub(crate) fn opencode_variables(context: &TargetContext<'_>) -> Vec<(String, String)> {
-    let home = own_folder(context);
+    let home = context.own_folder();
     let folder = |name: &str| text(&home.join(name));
     // In a new home it installs a package of its own from the registry, and in its first turn it reads a list of
     // thousands of models and of all files.
-    write(&home.join(".npmrc"), "offline=true\n");
-    let models = home.join("models.json");
-    write(&models, "{}\n");
+    context.write(".npmrc", "offline=true\n");
+    let models = context.write("models.json", "{}\n");
     let own = variables([
         ("HOME", text(&home)),
         ("XDG_DATA_HOME", folder("data")),
@@ -141,4 +149,20 @@ pub(crate) fn opencode_variables(context: &TargetContext<'_>) -> Vec<(String, St
 /// OpenCode asks before each command and each change of a file.
 pub(crate) fn ask_before_changes(settings: &mut Value) {
     settings["permission"] = json!({ "bash": "ask", "edit": "ask" });
+}
+
+/// Variables for an environment.
+pub(crate) fn variables<const N: usize>(variables: [(&str, String); N]) -> Vec<(String, String)> {
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+pub(crate) fn text(path: &Path) -> String {
+    path.display().to_string()
 }

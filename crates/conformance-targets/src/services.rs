@@ -2,103 +2,63 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{ConformanceTarget, ModelAccess, ModelCall, PLANTED, Prompt, TargetContext, Tool};
-use inspan_model_server::{Block, Scenario, Turn};
+use inspan_conformance::{ConformanceTarget, ModelAccess, ModelCall, PLANTED, Prompt, TargetContext};
+use inspan_model_server::{Block, Turn};
 use inspan_protocol::{DynProvider, IntoProvider};
 use inspan_providers::{AnthropicProvider, EchoProvider, OpenAiProvider, ScriptedProvider};
 use serde_json::{Value, json};
 
-/// The target for a service that is called over HTTP with a key.
-#[derive(Clone, Copy)]
-pub(crate) struct ServiceTarget {
+use crate::programs::variables;
+
+pub(crate) const TARGETS: [ConformanceTarget; 4] = [
+    service(
+        || AnthropicProvider::new().into_provider(),
+        |context| {
+            variables([
+                ("ANTHROPIC_API_KEY", PLANTED.to_owned()),
+                ("ANTHROPIC_BASE_URL", context.server.to_owned()),
+            ])
+        },
+    ),
+    service(
+        || OpenAiProvider::new().into_provider(),
+        |context| {
+            variables([
+                ("OPENAI_API_KEY", PLANTED.to_owned()),
+                ("OPENAI_BASE_URL", format!("{}/v1", context.server)),
+            ])
+        },
+    ),
+    ConformanceTarget {
+        model_access: ModelAccess::None,
+        ..ConformanceTarget::new(|| EchoProvider.into_provider(), |_| Vec::new())
+    },
+    ConformanceTarget {
+        model_access: ModelAccess::None,
+        input: scripted_input,
+        ..ConformanceTarget::new(|| ScriptedProvider.into_provider(), |_| Vec::new())
+    },
+];
+
+/// A service that is called over HTTP with a key. A request without tools is its usual one, and nothing on the side.
+const fn service(
     provider: fn() -> Arc<dyn DynProvider>,
-    /// The variable that holds the key.
-    key: &'static str,
-    /// The variable that holds the address of the service.
-    address: &'static str,
-    /// What the address has after the address of the server.
-    path: &'static str,
-}
-
-/// The target for `anthropic`.
-pub(crate) const ANTHROPIC: ServiceTarget = ServiceTarget {
-    provider: || AnthropicProvider::new().into_provider(),
-    key: "ANTHROPIC_API_KEY",
-    address: "ANTHROPIC_BASE_URL",
-    path: "",
-};
-
-/// The target for `openai`.
-pub(crate) const OPENAI: ServiceTarget = ServiceTarget {
-    provider: || OpenAiProvider::new().into_provider(),
-    key: "OPENAI_API_KEY",
-    address: "OPENAI_BASE_URL",
-    path: "/v1",
-};
-
-impl ConformanceTarget for ServiceTarget {
-    fn provider(&self) -> Arc<dyn DynProvider> {
-        (self.provider)()
-    }
-
-    fn environment(&self, context: &TargetContext<'_>) -> Vec<(String, String)> {
-        let address = format!("{}{}", context.server, self.path);
-        vec![(self.key.to_owned(), PLANTED.to_owned()), (self.address.to_owned(), address)]
-    }
-
-    fn call(&self, tool: Tool<'_>) -> Option<ModelCall> {
-        ModelCall::of_program(tool)
-    }
-
-    fn scenario(&self, scenario: Scenario) -> Scenario {
-        // A request without tools is its usual one, and nothing on the side.
-        Scenario { aux_detect: false, ..scenario }
+    environment: fn(&TargetContext<'_>) -> Vec<(String, String)>,
+) -> ConformanceTarget {
+    ConformanceTarget {
+        call: ModelCall::of_program,
+        aux_detect: false,
+        ..ConformanceTarget::new(provider, environment)
     }
 }
 
-/// The target for `echo`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct EchoTarget;
-
-impl ConformanceTarget for EchoTarget {
-    fn provider(&self) -> Arc<dyn DynProvider> {
-        EchoProvider.into_provider()
-    }
-
-    fn environment(&self, _: &TargetContext<'_>) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
-    fn model_access(&self) -> ModelAccess {
-        ModelAccess::None
-    }
-}
-
-/// The target for `scripted`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ScriptedTarget;
-
-impl ConformanceTarget for ScriptedTarget {
-    fn provider(&self) -> Arc<dyn DynProvider> {
-        ScriptedProvider.into_provider()
-    }
-
-    fn environment(&self, _: &TargetContext<'_>) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
-    fn model_access(&self) -> ModelAccess {
-        ModelAccess::None
-    }
-
-    fn input(&self, prompt: &Prompt<'_>) -> Value {
-        let mut options = prompt.options.clone();
-        // It thinks as the script says, whatever the option.
-        options.remove("thinking");
-        let turns: Vec<Value> = prompt.scenario.turns.iter().map(steps).collect();
-        options.insert("turns".to_owned(), json!(turns));
-        json!({ "prompt": prompt.text, "options": options })
-    }
+fn scripted_input(prompt: &Prompt<'_>) -> Value {
+    let mut options = prompt.options.clone();
+    // It thinks as the script says, whatever the option.
+    options.remove("thinking");
+    let turns: Vec<Value> = prompt.scenario.turns.iter().map(steps).collect();
+    options.insert("turns".to_owned(), json!(turns));
+    json!({ "prompt": prompt.text, "options": options })
 }
 
 /// The steps of a turn, as far as a script can express them.

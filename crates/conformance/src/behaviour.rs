@@ -26,7 +26,7 @@ pub struct Behaviour {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Check {
     /// By a test case: what the model answers, and what is done and checked.
-    Case(fn(&dyn ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a TestCase) -> BoxFuture<'a, CheckResult>),
+    Case(fn(&ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a TestCase) -> BoxFuture<'a, CheckResult>),
     /// By one response of the server with an error status.
     Status(StatusError),
 }
@@ -57,13 +57,9 @@ pub enum Need {
 
 impl Need {
     /// Why the provider does not meet the need; nothing if it does.
-    pub(crate) fn unmet(
-        self,
-        target: &dyn ConformanceTarget,
-        can: ProviderCapabilities,
-    ) -> Option<&'static str> {
+    pub(crate) fn unmet(self, target: &ConformanceTarget, can: ProviderCapabilities) -> Option<&'static str> {
         let (met, reason) = match self {
-            Self::Server => (target.model_access() == ModelAccess::Server, "it calls no model server"),
+            Self::Server => (target.model_access == ModelAccess::Server, "it calls no model server"),
             Self::Streaming => (can.streaming, "its descriptor says that it does not stream"),
             Self::StructuredOutput => {
                 (can.structured_output, "its descriptor says that it does not answer by a schema")
@@ -71,9 +67,11 @@ impl Need {
             Self::Permissions => {
                 (can.permissions, "its descriptor says that it does not ask before it uses a tool")
             }
-            Self::Tool => (target.call(Tool::MakeFile("x")).is_some(), "it has no tool that makes a file"),
+            Self::Tool => ((target.call)(Tool::MakeFile("x")).is_some(), "it has no tool that makes a file"),
             Self::Shell if !worker::can_be_listed() => (false, "processes cannot be listed on this system"),
-            Self::Shell => (target.call(Tool::RunOn("x", 1)).is_some(), "it has no tool that runs a program"),
+            Self::Shell => {
+                ((target.call)(Tool::RunOn("x", 1)).is_some(), "it has no tool that runs a program")
+            }
             Self::Thinking => (can.thinking, "its descriptor says that its thinking cannot be chosen"),
             Self::Cost => (can.cost, "its descriptor says that it does not report the cost"),
             Self::NoCost => (!can.cost, "its descriptor says that it reports the cost"),

@@ -45,17 +45,17 @@ impl SuiteSettings {
 }
 
 /// Checks a provider against the list, and reports the outcome of each row.
-pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &SuiteSettings) -> ProviderReport {
+pub async fn conform(target: ConformanceTarget, settings: &SuiteSettings) -> ProviderReport {
     let began = Instant::now();
     let chosen: Vec<&'static Behaviour> = settings.chosen().collect();
     let next = AtomicUsize::new(0);
     let workers =
-        (0..target.workers().clamp(1, chosen.len().max(1))).map(|_| work(&target, settings, &chosen, &next));
+        (0..target.workers.clamp(1, chosen.len().max(1))).map(|_| work(target, settings, &chosen, &next));
     let (rows, ends): (Vec<_>, Vec<CheckResult>) = join_all(workers).await.into_iter().unzip();
     let mut rows: Vec<(usize, BehaviourRow)> = rows.into_iter().flatten().collect();
     rows.sort_by_key(|(index, _)| *index);
     let mut rows: Vec<BehaviourRow> = rows.into_iter().map(|(_, row)| row).collect();
-    rows.extend(unknown(target.exceptions()));
+    rows.extend(unknown(target.exceptions));
     let outcome = match ends.into_iter().find_map(Result::err) {
         None if !worker::can_be_listed() => {
             BehaviourOutcome::NotApplicable { reason: "processes cannot be listed on this system".to_owned() }
@@ -74,20 +74,20 @@ pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &SuiteSetting
 
 /// One worker: takes the next behaviour while there is one, and then closes.
 async fn work(
-    target: &Arc<dyn ConformanceTarget>,
+    target: ConformanceTarget,
     settings: &SuiteSettings,
     chosen: &[&'static Behaviour],
     next: &AtomicUsize,
 ) -> (Vec<(usize, BehaviourRow)>, CheckResult) {
     let mut rows = Vec::new();
-    let worker = Worker::new(Arc::clone(target), &settings.env, settings.supervisor.clone()).map(Arc::new);
+    let worker = Worker::new(target, &settings.env, settings.supervisor.clone()).map(Arc::new);
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let Some(behaviour) = chosen.get(index) else { break };
         let began = Instant::now();
-        let outcome = match (unmet(&**target, behaviour), &worker) {
+        let outcome = match (unmet(&target, behaviour), &worker) {
             (Some(reason), _) => BehaviourOutcome::NotApplicable { reason: reason.to_owned() },
-            (None, Ok(worker)) => judge(&**target, behaviour, check(worker, behaviour).await),
+            (None, Ok(worker)) => judge(&target, behaviour, check(worker, behaviour).await),
             (None, Err(finding)) => BehaviourOutcome::Failed { finding: finding.to_string() },
         };
         if let (BehaviourOutcome::Failed { .. }, Ok(worker)) = (&outcome, &worker) {
@@ -106,7 +106,7 @@ async fn work(
 /// Checks one behaviour, within its limit.
 async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> CheckResult {
     let turns = match behaviour.check {
-        Check::Case(turns, _) => turns(&*worker.target),
+        Check::Case(turns, _) => turns(&worker.target),
         Check::Status(error) => vec![error.turn()],
     };
     let case = TestCase::new(Arc::clone(worker), Scenario::of(turns))?;
@@ -119,8 +119,8 @@ async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> CheckResult {
 }
 
 /// Why there is nothing to check: by the descriptor and the target's tools, or by the target's exceptions.
-fn unmet(target: &dyn ConformanceTarget, behaviour: &Behaviour) -> Option<&'static str> {
-    let can = target.provider().descriptor().capabilities;
+fn unmet(target: &ConformanceTarget, behaviour: &Behaviour) -> Option<&'static str> {
+    let can = (target.provider)().descriptor().capabilities;
     let by_need = behaviour.needs.iter().find_map(|need| need.unmet(target, can));
     by_need.or_else(|| {
         let exception = exception(target, behaviour.name)?;
@@ -128,12 +128,12 @@ fn unmet(target: &dyn ConformanceTarget, behaviour: &Behaviour) -> Option<&'stat
     })
 }
 
-fn exception(target: &dyn ConformanceTarget, name: &str) -> Option<&'static Exception> {
-    target.exceptions().iter().find(|exception| exception.behaviours.contains(&name))
+fn exception(target: &ConformanceTarget, name: &str) -> Option<&'static Exception> {
+    target.exceptions.iter().find(|exception| exception.behaviours.contains(&name))
 }
 
 /// What was found, compared with what the target declares.
-fn judge(target: &dyn ConformanceTarget, behaviour: &Behaviour, proof: CheckResult) -> BehaviourOutcome {
+fn judge(target: &ConformanceTarget, behaviour: &Behaviour, proof: CheckResult) -> BehaviourOutcome {
     let declared = exception(target, behaviour.name).and_then(|exception| match exception.kind {
         ExceptionKind::Deviates(deviation) => Some((deviation, exception.reason)),
         ExceptionKind::NotApplicable => None,

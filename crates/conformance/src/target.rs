@@ -1,73 +1,98 @@
 //! A conformance target: what the suite must know of one provider. How it is created, where it finds the model server, how
 //! its input is made, which tools it has, and which behaviours it does not show.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inspan_model_server::{Block, Scenario};
-use inspan_protocol::{DynProvider, Environment};
+use inspan_protocol::{DynProvider, Environment, ModelServerAddress, ProgramSetup, Setup};
 use serde_json::{Map, Value, json};
 
 use crate::finding::Deviation;
+use crate::worker::PLANTED;
 
-/// One provider under test. Only the first two methods have no default.
-pub trait ConformanceTarget: Send + Sync {
+/// One provider under test, or one way to run it.
+#[derive(Clone, Copy, Debug)]
+pub struct ConformanceTarget {
+    /// The name in reports, if it is not the provider's type.
+    pub name: Option<&'static str>,
     /// A fresh instance, as a new Inspan process would create it. Nothing is started before the first call.
-    fn provider(&self) -> Arc<dyn DynProvider>;
-
+    pub provider: fn() -> Arc<dyn DynProvider>,
     /// The variables of a call beside `PATH`, a home and a folder for temporary files: the address of the model
-    /// server, the planted key, the path of the program.
-    fn environment(&self, context: &TargetContext<'_>) -> Vec<(String, String)>;
-
-    /// The name in reports; the provider's type, unless one provider has several targets.
-    fn name(&self) -> String {
-        self.provider().descriptor().provider_type
-    }
-
+    /// server, the planted key. Those that the provider describes are added.
+    pub environment: fn(&TargetContext<'_>) -> Vec<(String, String)>,
+    /// Changes the settings that the provider describes for a model server.
+    pub change_settings: fn(&mut Value),
     /// Why the provider cannot run on this machine, such as a missing program.
-    fn missing(&self, _outer: &Environment) -> Option<String> {
-        None
-    }
-
+    pub missing: fn(&dyn DynProvider, &Environment) -> Option<String>,
     /// Whether the provider calls a model server.
-    fn model_access(&self) -> ModelAccess {
-        ModelAccess::Server
-    }
-
+    pub model_access: ModelAccess,
     /// Options that every turn needs, such as a model or the program to run.
-    fn options(&self) -> Map<String, Value> {
-        Map::new()
-    }
-
+    pub options: fn() -> Map<String, Value>,
     /// The input of one turn.
-    fn input(&self, prompt: &Prompt<'_>) -> Value {
-        let mut options = self.options();
-        options.extend(prompt.options.clone());
-        if options.is_empty() {
-            json!({ "prompt": prompt.text })
-        } else {
-            json!({ "prompt": prompt.text, "options": options })
+    pub input: fn(&Prompt<'_>) -> Value,
+    /// Whether a request without tools is one on the side, and not the turn's own.
+    pub aux_detect: bool,
+    /// How the model calls a tool that does this; nothing if the provider has no such tool.
+    pub call: fn(Tool<'_>) -> Option<ModelCall>,
+    /// The behaviours in which this provider differs, or which it does not have, each with its reason.
+    pub exceptions: &'static [Exception],
+    /// How many behaviours are checked in parallel, at most.
+    pub workers: usize,
+}
+
+impl ConformanceTarget {
+    /// A provider that has no tool and differs in nothing.
+    pub const fn new(
+        provider: fn() -> Arc<dyn DynProvider>,
+        environment: fn(&TargetContext<'_>) -> Vec<(String, String)>,
+    ) -> Self {
+        Self {
+            name: None,
+            provider,
+            environment,
+            change_settings: |_| {},
+            missing: |provider, caller_env| match provider.setup() {
+                Setup::Program(_) => provider.check_setup(caller_env).err().map(|error| error.message),
+                _ => None,
+            },
+            model_access: ModelAccess::Server,
+            options: Map::new,
+            input: |prompt| match prompt.options.is_empty() {
+                true => json!({ "prompt": prompt.text }),
+                false => json!({ "prompt": prompt.text, "options": prompt.options }),
+            },
+            aux_detect: true,
+            call: |_| None,
+            exceptions: &[],
+            workers: 3,
         }
     }
 
+    /// The name in reports.
+    pub fn name(&self) -> String {
+        self.name.map_or_else(|| (self.provider)().descriptor().provider_type, str::to_owned)
+    }
+
+    /// Why the provider cannot run on this machine.
+    pub fn missing(&self, caller_env: &Environment) -> Option<String> {
+        (self.missing)(&*(self.provider)(), caller_env)
+    }
+
+    /// The variables of a call, those that the provider describes included.
+    pub fn variables(&self, context: &TargetContext<'_>) -> Vec<(String, String)> {
+        let mut variables = (self.environment)(context);
+        if let Some(program) = (self.provider)().setup().program() {
+            let path = context.caller_env.get(program.variable);
+            variables.extend(path.map(|path| (program.variable.to_owned(), path.to_owned())));
+            variables.extend(context.model_settings(&program, self.change_settings));
+        }
+        variables
+    }
+
     /// The scenario in the form in which this provider's requests find their turns.
-    fn scenario(&self, scenario: Scenario) -> Scenario {
-        scenario
-    }
-
-    /// How the model calls a tool that does this; nothing if the provider has no such tool.
-    fn call(&self, _tool: Tool<'_>) -> Option<ModelCall> {
-        None
-    }
-
-    /// The behaviours in which this provider differs, or which it does not have, each with its reason.
-    fn exceptions(&self) -> &'static [Exception] {
-        &[]
-    }
-
-    /// How many behaviours are checked in parallel, at most.
-    fn workers(&self) -> usize {
-        3
+    pub fn scenario(&self, scenario: Scenario) -> Scenario {
+        Scenario { aux_detect: self.aux_detect && scenario.aux_detect, ..scenario }
     }
 }
 
@@ -80,6 +105,30 @@ pub struct TargetContext<'a> {
     pub folder: &'a Path,
     /// The environment of the caller of the suite, to find programs. No key may be taken from it.
     pub caller_env: &'a Environment,
+}
+
+impl TargetContext<'_> {
+    /// A folder for the files that belong to this server.
+    pub fn own_folder(&self) -> PathBuf {
+        self.folder.join(self.server.rsplit(':').next().unwrap_or_default())
+    }
+
+    /// Writes the settings by which this program asks the server; the variable that names their folder.
+    pub fn model_settings(&self, program: &ProgramSetup, change: fn(&mut Value)) -> Option<(String, String)> {
+        let mut settings = program.model_settings?(&ModelServerAddress { base: self.server, key: PLANTED });
+        change(&mut settings.content);
+        self.write(settings.file, &settings.text());
+        Some((settings.folder.to_owned(), self.own_folder().display().to_string()))
+    }
+
+    /// Writes a file in that folder, and the folders above it. If it cannot be written, the program does not reach the
+    /// server, and the suite reports that.
+    pub fn write(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.own_folder().join(name);
+        let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        drop(folder.and_then(|()| std::fs::write(&path, content)));
+        path
+    }
 }
 
 /// Whether a provider calls a model server.
@@ -97,7 +146,7 @@ pub enum ModelAccess {
 pub struct Prompt<'a> {
     /// The text.
     pub text: &'a str,
-    /// Options by the names that all providers share.
+    /// Options by the names that all providers share, and those that every turn needs.
     pub options: &'a Map<String, Value>,
     /// What the model will answer, for a provider without a model server.
     pub scenario: &'a Scenario,
@@ -155,6 +204,22 @@ pub struct Exception {
     pub kind: ExceptionKind,
     /// Why, as a sentence for people.
     pub reason: &'static str,
+}
+
+impl Exception {
+    /// Behaviours from which the provider deviates so.
+    pub const fn deviates(
+        behaviours: &'static [&'static str],
+        deviation: Deviation,
+        reason: &'static str,
+    ) -> Self {
+        Self { behaviours, kind: ExceptionKind::Deviates(deviation), reason }
+    }
+
+    /// Behaviours that cannot be checked.
+    pub const fn not_applicable(behaviours: &'static [&'static str], reason: &'static str) -> Self {
+        Self { behaviours, kind: ExceptionKind::NotApplicable, reason }
+    }
 }
 
 /// How a provider differs from the list.

@@ -104,8 +104,8 @@ impl TestCase {
         Ok(Self { worker, scenario, work, before })
     }
 
-    pub(crate) fn target(&self) -> &dyn ConformanceTarget {
-        &*self.worker.target
+    pub(crate) fn target(&self) -> &ConformanceTarget {
+        &self.worker.target
     }
 
     pub(crate) fn worker(&self) -> &Worker {
@@ -119,11 +119,10 @@ impl TestCase {
 
     /// The input of a turn.
     fn input(&self, request: &TurnRequest) -> CheckResult<Value> {
-        let input = self.target().input(&Prompt {
-            text: &request.text,
-            options: &request.options,
-            scenario: &self.scenario,
-        });
+        let mut options = (self.target().options)();
+        options.extend(request.options.clone());
+        let prompt = Prompt { text: &request.text, options: &options, scenario: &self.scenario };
+        let input = (self.target().input)(&prompt);
         match &request.resume {
             None => Ok(input),
             Some(session) => self.worker.provider().resume(input, session, &request.text).map_err(|error| {

@@ -22,7 +22,7 @@ const VANISH: Duration = Duration::from_secs(3);
 
 /// One worker.
 pub(crate) struct Worker {
-    pub(crate) target: Arc<dyn ConformanceTarget>,
+    pub(crate) target: ConformanceTarget,
     pub(crate) server: ModelServer,
     pub(crate) env: Environment,
     pub(crate) supervisor: Option<Supervisor>,
@@ -35,7 +35,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// A worker with its own server and home.
     pub(crate) fn new(
-        target: Arc<dyn ConformanceTarget>,
+        target: ConformanceTarget,
         caller_env: &Environment,
         supervisor: Option<Supervisor>,
     ) -> CheckResult<Self> {
@@ -54,7 +54,7 @@ impl Worker {
         }
         // No other folder has this name while this one is there.
         let mark = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let provider = Mutex::new(target.provider());
+        let provider = Mutex::new((target.provider)());
         let mut worker = Self {
             target,
             server,
@@ -82,7 +82,7 @@ impl Worker {
         ];
         let vendor = self.folder.path().join("vendor");
         let context = TargetContext { server, folder: &vendor, caller_env: &self.caller_env };
-        let own = self.target.environment(&context);
+        let own = self.target.variables(&context);
         usual.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own).collect()
     }
 
@@ -95,7 +95,7 @@ impl Worker {
     pub(crate) async fn renew(&self) -> CheckResult {
         let old = std::mem::replace(
             &mut *self.provider.lock().unwrap_or_else(PoisonError::into_inner),
-            self.target.provider(),
+            (self.target.provider)(),
         );
         let ended = timeout(SHUTDOWN, old.shutdown()).await;
         ended.map_err(|_| Difference::from("the provider does not shut down"))

@@ -62,14 +62,14 @@ pub(super) fn serve_three_nodes(sandbox: &mut Sandbox, target: &str) -> anyhow::
         .into_iter()
         .next()
         .with_context(|| format!("no target `{target}`"))?;
-    let provider = target.provider().descriptor().provider_type;
-    let (flow, scenario) = inspan_conformance::three_nodes(&provider, &target.options());
+    let provider = (target.provider)().descriptor().provider_type;
+    let (flow, scenario) = inspan_conformance::three_nodes(&provider, &(target.options)());
     let server = sandbox.serve(target.scenario(scenario))?;
     let caller_env: Environment = sandbox.env().clone().into_iter().collect();
     let folder = sandbox.work().join("vendor");
     std::fs::create_dir(&folder)?;
     let context = TargetContext { server: &server.base_url(), folder: &folder, caller_env: &caller_env };
-    for (name, value) in target.environment(&context) {
+    for (name, value) in target.variables(&context) {
         sandbox.set(&name, &value);
     }
     Ok((flow, server))

@@ -269,17 +269,17 @@ nodes:
 fn three_nodes_leave_a_log_of_the_same_shape_for_every_agent() {
     let targets = inspan_conformance_targets::services();
     let services: Vec<_> =
-        targets.iter().filter(|target| target.model_access() == ModelAccess::Server).collect();
+        targets.iter().filter(|target| target.model_access == ModelAccess::Server).collect();
     assert!(!services.is_empty());
     for target in services {
-        let provider = target.provider().descriptor().provider_type;
-        let (flow, scenario) = three_nodes(&provider, &target.options());
+        let provider = (target.provider)().descriptor().provider_type;
+        let (flow, scenario) = three_nodes(&provider, &(target.options)());
         let server = ModelServer::start(target.scenario(scenario)).unwrap();
         let folder = &flow_folder(&flow.to_string());
         let mut command = program(folder, &["run", "flow.yaml", "--json", "--events", "events.jsonl"]);
         let caller_env = Environment::default();
         let context = TargetContext { server: &server.base_url(), folder, caller_env: &caller_env };
-        let ran = ran(folder, command.envs(target.environment(&context)));
+        let ran = ran(folder, command.envs(target.variables(&context)));
         assert_eq!(ran.code, Some(0), "{provider}: {}{}", ran.stdout, ran.stderr);
         let log: Vec<Envelope> = read_jsonl(folder.join("events.jsonl")).unwrap();
         assert_eq!(shape(&log), THREE_NODES, "{provider}");

@@ -17,26 +17,26 @@ use crate::test_case::{PATIENCE, TestCase, TurnRequest, texts};
 pub(super) const WORDS: &str = "Oxen pull the plough in pairs.";
 const THOUGHT: &str = "Which animal is it?";
 
-pub(super) fn words(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn words(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn::text(WORDS)]
 }
 
 /// An answer of which all but the end is there at once.
-pub(super) fn begun(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn begun(_: &ConformanceTarget) -> Vec<Turn> {
     let text = Block::Text { text: WORDS.to_owned(), chunks: 12 };
     let blocks = vec![text, Block::Pause { ms: 3_000 }, Block::text(" Always.")];
     vec![Turn { blocks, ..Turn::default() }]
 }
 
-pub(super) fn thought(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn thought(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { blocks: vec![Block::thinking(THOUGHT), Block::text(WORDS)], ..Turn::default() }]
 }
 
-pub(super) fn cut(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn cut(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { stop_reason: Some("max_tokens".to_owned()), ..Turn::text(WORDS) }]
 }
 
-pub(super) fn refused(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn refused(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { stop_reason: Some("refusal".to_owned()), ..Turn::text("I cannot") }]
 }
 

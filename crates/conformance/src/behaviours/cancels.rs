@@ -25,19 +25,19 @@ const BEGUN: &str = "begun";
 pub(super) const AFTER: &str = "And then?";
 
 /// Not a byte of an answer.
-pub(super) fn silent(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn silent(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { hang: true, ..Turn::default() }]
 }
 
 /// An answer that stalls in the middle, and then another.
-pub(super) fn stalled(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn stalled(_: &ConformanceTarget) -> Vec<Turn> {
     let blocks = vec![Block::Text { text: "one two three four five six seven eight".to_owned(), chunks: 20 }];
     vec![Turn { blocks, stall_after: Some(14), ..Turn::default() }, Turn::text("Nine.")]
 }
 
 /// A tool that does not end.
-pub(super) fn in_tool(target: &dyn ConformanceTarget) -> Vec<Turn> {
-    vec![called(target.call(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
+pub(super) fn in_tool(target: &ConformanceTarget) -> Vec<Turn> {
+    vec![called((target.call)(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
 }
 
 pub(super) async fn before_start(case: &TestCase) -> CheckResult {
@@ -96,8 +96,8 @@ pub(super) async fn mid_text(case: &TestCase) -> CheckResult {
 }
 
 pub(super) async fn mid_tool(case: &TestCase) -> CheckResult {
-    let call =
-        case.target().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Difference::from("there is no tool"))?;
+    let call = (case.target().call)(Tool::RunOn(BEGUN, SLEEP))
+        .ok_or_else(|| Difference::from("there is no tool"))?;
     let request =
         TurnRequest::new(WORDS).options(call.options).permissions(Arc::new(Approver::new(Decision::Allow)));
     let cancel = request.cancel.clone();
@@ -120,7 +120,7 @@ pub(super) async fn mid_tool(case: &TestCase) -> CheckResult {
 
 pub(super) async fn mid_question(case: &TestCase) -> CheckResult {
     let call =
-        case.target().call(Tool::MakeFile("made")).ok_or_else(|| Difference::from("there is no tool"))?;
+        (case.target().call)(Tool::MakeFile("made")).ok_or_else(|| Difference::from("there is no tool"))?;
     let approver = Arc::new(Approver::new(Decision::Never));
     let request = TurnRequest::new(WORDS).options(call.options).permissions(Arc::clone(&approver) as _);
     let cancel = request.cancel.clone();

@@ -64,7 +64,7 @@ pub(crate) async fn check(case: &TestCase, fault: StatusError) -> CheckResult {
 }
 
 /// A server that puts the key into its error.
-pub(super) fn repeats_the_key(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn repeats_the_key(_: &ConformanceTarget) -> Vec<Turn> {
     let http_error = HttpError {
         status: 401,
         kind: None,

@@ -21,17 +21,17 @@ fn pieces() -> Turn {
 /// Events before the fault.
 const MIDDLE: usize = 12;
 
-pub(super) fn error_in_stream(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn error_in_stream(_: &ConformanceTarget) -> Vec<Turn> {
     let event =
         ErrorEvent { after: MIDDLE, kind: "overloaded_error".to_owned(), message: "Overloaded".to_owned() };
     vec![Turn { error_event_after: Some(event), ..pieces() }]
 }
 
-pub(super) fn truncated(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn truncated(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { truncate_after: Some(MIDDLE), ..pieces() }]
 }
 
-pub(super) fn garbage(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn garbage(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { garbage_after: Some(MIDDLE), ..pieces() }]
 }
 

@@ -14,7 +14,7 @@ use crate::target::ConformanceTarget;
 use crate::test_case::{RunLog, TestCase, TurnRequest, mentions};
 
 /// An answer that takes its time, and then another.
-pub(super) fn slow(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn slow(_: &ConformanceTarget) -> Vec<Turn> {
     let begun = Block::Text { text: "one two three four".to_owned(), chunks: 8 };
     let blocks = vec![begun, Block::Pause { ms: 2_000 }, Block::text(" five")];
     vec![Turn { blocks, ..Turn::default() }, Turn::text("Nine.")]

@@ -20,7 +20,7 @@ const UNKNOWN: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a request takes to reach the server.
 const TRANSIT: Duration = Duration::from_millis(300);
 
-pub(super) fn two(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn two(_: &ConformanceTarget) -> Vec<Turn> {
     ANSWERS.map(Turn::text).to_vec()
 }
 

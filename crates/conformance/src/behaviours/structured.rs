@@ -23,15 +23,15 @@ fn verdict() -> Value {
     json!({ "yokes": 7, "why": "It pulls." })
 }
 
-pub(super) fn good(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn good(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn::structured(verdict())]
 }
 
-pub(super) fn bad_then_good(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn bad_then_good(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn::structured(json!({ "yokes": "seven" })), Turn::structured(verdict())]
 }
 
-pub(super) fn never_given(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn never_given(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn::text("I would rather talk.")]
 }
 

@@ -75,7 +75,7 @@ pub(super) async fn nobody(case: &TestCase) -> CheckResult {
 /// A turn in which the model calls the tool.
 async fn turn_with(case: &TestCase, approver: Option<Arc<dyn PermissionBroker>>) -> CheckResult<TurnLog> {
     let call =
-        case.target().call(Tool::MakeFile(MADE)).ok_or_else(|| Difference::from("there is no tool"))?;
+        (case.target().call)(Tool::MakeFile(MADE)).ok_or_else(|| Difference::from("there is no tool"))?;
     let request = TurnRequest::new(WORDS).options(call.options);
     let turn = case.turn(match approver {
         Some(approver) => request.permissions(approver),
@@ -108,14 +108,14 @@ pub(super) fn called(call: Option<ModelCall>) -> Turn {
 }
 
 /// One call, and the answer after it.
-pub(super) fn one(target: &dyn ConformanceTarget) -> Vec<Turn> {
-    let call = target.call(Tool::MakeFile(MADE));
+pub(super) fn one(target: &ConformanceTarget) -> Vec<Turn> {
+    let call = (target.call)(Tool::MakeFile(MADE));
     vec![called(call), Turn::text(ANSWER)]
 }
 
 pub(super) async fn used(case: &TestCase) -> CheckResult {
     let call =
-        case.target().call(Tool::MakeFile(MADE)).ok_or_else(|| Difference::from("there is no tool"))?;
+        (case.target().call)(Tool::MakeFile(MADE)).ok_or_else(|| Difference::from("there is no tool"))?;
     let request =
         TurnRequest::new(WORDS).options(call.options).permissions(Arc::new(Approver::new(Decision::Allow)));
     let turn = case.turn(request).await?;

@@ -18,11 +18,11 @@ fn tokens(input: u64, output: u64, cached: u64) -> inspan_model_server::Usage {
     }
 }
 
-pub(super) fn counted(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn counted(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { usage: tokens(101, 23, 40), ..Turn::text(WORDS) }]
 }
 
-pub(super) fn two(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn two(_: &ConformanceTarget) -> Vec<Turn> {
     vec![
         Turn { usage: tokens(101, 23, 0), ..Turn::text("One.") },
         Turn { usage: tokens(57, 9, 0), ..Turn::text("Two.") },
@@ -30,7 +30,7 @@ pub(super) fn two(_: &dyn ConformanceTarget) -> Vec<Turn> {
 }
 
 /// Two turns that cost the same.
-pub(super) fn alike(_: &dyn ConformanceTarget) -> Vec<Turn> {
+pub(super) fn alike(_: &ConformanceTarget) -> Vec<Turn> {
     vec![Turn { usage: tokens(1_000, 200, 0), ..Turn::text("One.") }]
 }
 

@@ -96,30 +96,25 @@ impl DynProvider for FaultyProvider {
     }
 }
 
-struct FaultyTarget(Misbehaviour, &'static [Exception]);
-
-impl ConformanceTarget for FaultyTarget {
-    fn provider(&self) -> Arc<dyn DynProvider> {
-        Arc::new(FaultyProvider(self.0))
-    }
-
-    fn environment(&self, _: &TargetContext<'_>) -> Vec<(String, String)> {
-        vec![("FAULTY_API_KEY".to_owned(), PLANTED.to_owned())]
-    }
-
-    fn model_access(&self) -> ModelAccess {
-        ModelAccess::None
-    }
-
-    fn exceptions(&self) -> &'static [Exception] {
-        self.1
-    }
+/// Makes a provider that misbehaves so.
+macro_rules! faulty {
+    ($misbehaviour:ident) => {
+        || Arc::new(FaultyProvider(Misbehaviour::$misbehaviour))
+    };
 }
 
+type Faulty = fn() -> Arc<dyn DynProvider>;
+
 /// The outcome of the first behaviour of the list, and of what follows it in the report.
-async fn outcomes(misbehaviour: Misbehaviour, exceptions: &'static [Exception]) -> Vec<BehaviourOutcome> {
+async fn outcomes(provider: Faulty, exceptions: &'static [Exception]) -> Vec<BehaviourOutcome> {
     let settings = SuiteSettings { filter: "text".to_owned(), ..SuiteSettings::default() };
-    let report = conform(Arc::new(FaultyTarget(misbehaviour, exceptions)), &settings).await;
+    let environment = |_: &TargetContext<'_>| vec![("FAULTY_API_KEY".to_owned(), PLANTED.to_owned())];
+    let target = ConformanceTarget {
+        model_access: ModelAccess::None,
+        exceptions,
+        ..ConformanceTarget::new(provider, environment)
+    };
+    let report = conform(target, &settings).await;
     let wanted = |row: &BehaviourRow| row.behaviour == "text" || row.behaviour == "no_such_behaviour";
     report.rows.into_iter().filter(wanted).map(|row| row.outcome).collect()
 }
@@ -131,27 +126,24 @@ fn failed(finding: &str) -> BehaviourOutcome {
 #[tokio::test]
 async fn each_misbehaviour_is_found() {
     let words = "Oxen pull the plough in pairs.";
-    let rows = [
-        (Misbehaviour::None, BehaviourOutcome::Holds),
-        (Misbehaviour::EndsTwice, failed("something follows the end of the turn")),
-        (Misbehaviour::NeverEnds, failed("the stream ends without an output or an error")),
+    let rows: [(Faulty, BehaviourOutcome); 6] = [
+        (faulty!(None), BehaviourOutcome::Holds),
+        (faulty!(EndsTwice), failed("something follows the end of the turn")),
+        (faulty!(NeverEnds), failed("the stream ends without an output or an error")),
         (
-            Misbehaviour::StreamsMoreThanItReturns,
+            faulty!(StreamsMoreThanItReturns),
             failed(&format!("the streamed text: \"{words} And more.\", not \"{words}\"")),
         ),
-        (Misbehaviour::ShowsTheKey, failed("the planted key shows in the events")),
-        (
-            Misbehaviour::NamesNoProvider,
-            failed("the provider that the error names: None, not Some(\"faulty\")"),
-        ),
+        (faulty!(ShowsTheKey), failed("the planted key shows in the events")),
+        (faulty!(NamesNoProvider), failed("the provider that the error names: None, not Some(\"faulty\")")),
     ];
-    for (misbehaviour, expected) in rows {
-        assert_eq!(outcomes(misbehaviour, &[]).await, [expected], "{misbehaviour:?}");
+    for (provider, expected) in rows {
+        assert_eq!(outcomes(provider, &[]).await, [expected]);
     }
 }
 
 const fn deviates(behaviours: &'static [&'static str], deviation: Deviation) -> Exception {
-    Exception { behaviours, kind: ExceptionKind::Deviates(deviation), reason: "it is faulty" }
+    Exception::deviates(behaviours, deviation, "it is faulty")
 }
 
 #[tokio::test]
@@ -159,29 +151,28 @@ async fn a_declared_deviation_must_be_exactly_what_is_found() {
     const RIGHT: &[Exception] = &[deviates(&["text"], Deviation::Fails(ErrorCode::Network))];
     const WRONG: &[Exception] = &[deviates(&["text"], Deviation::NoEnd)];
     const UNKNOWN: &[Exception] = &[deviates(&["no_such_behaviour"], Deviation::NoEnd)];
-    const ABSENT: &[Exception] =
-        &[Exception { behaviours: &["text"], kind: ExceptionKind::NotApplicable, reason: "it is faulty" }];
+    const ABSENT: &[Exception] = &[Exception::not_applicable(&["text"], "it is faulty")];
     let deviates = BehaviourOutcome::Deviates {
         reason: "it is faulty".to_owned(),
         finding: "it fails with NETWORK".to_owned(),
     };
     let otherwise = "it fails with NETWORK (gone); it is declared to deviate otherwise: NoEnd";
-    let rows = [
-        (Misbehaviour::Fails, RIGHT, vec![deviates]),
-        (Misbehaviour::Fails, WRONG, vec![failed(otherwise)]),
-        (Misbehaviour::None, WRONG, vec![failed("it holds, and is declared to deviate: NoEnd")]),
+    let rows: [(Faulty, _, _); 5] = [
+        (faulty!(Fails), RIGHT, vec![deviates]),
+        (faulty!(Fails), WRONG, vec![failed(otherwise)]),
+        (faulty!(None), WRONG, vec![failed("it holds, and is declared to deviate: NoEnd")]),
         (
-            Misbehaviour::None,
+            faulty!(None),
             UNKNOWN,
             vec![BehaviourOutcome::Holds, failed("the target declares an exception to an unknown behaviour")],
         ),
         (
-            Misbehaviour::EndsTwice,
+            faulty!(EndsTwice),
             ABSENT,
             vec![BehaviourOutcome::NotApplicable { reason: "it is faulty".to_owned() }],
         ),
     ];
-    for (misbehaviour, exceptions, expected) in rows {
-        assert_eq!(outcomes(misbehaviour, exceptions).await, expected, "{misbehaviour:?} {exceptions:?}");
+    for (provider, exceptions, expected) in rows {
+        assert_eq!(outcomes(provider, exceptions).await, expected, "{exceptions:?}");
     }
 }

@@ -1,7 +1,5 @@
 //! `inspan doctor --conformance`: runs the conformance suite on providers, against its own model server.
 
-use std::sync::Arc;
-
 use inspan_conformance::{ConformanceTarget, ProviderReport, SuiteSettings, conform};
 use serde_json::json;
 
@@ -52,7 +50,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
     Ok(failure.map_or(Exit::Success, |failure| failure.exit))
 }
 
-type Chosen = (Vec<Arc<dyn ConformanceTarget>>, Vec<(String, String)>);
+type Chosen = (Vec<ConformanceTarget>, Vec<(String, String)>);
 
 /// The targets of these names, or of all that can be run here, and why others cannot.
 fn chosen(names: &[String], invocation: &Invocation) -> Result<Chosen, Failure> {
