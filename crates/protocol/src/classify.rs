@@ -1,7 +1,7 @@
 //! From a vendor's status, code or words to an [`ErrorCode`]. Status and code come first; the words are the
 //! last resort.
 
-use crate::{ErrorCode, ErrorTag};
+use crate::ErrorCode;
 
 /// The code for an HTTP status, sharpened by the vendor's own error code where one is given.
 /// `None` for a status below 400.
@@ -62,30 +62,12 @@ const RATE_LIMIT: &[&str] = &["rate limit", "too many requests", "exceeded your 
 const OVERLOAD: &[&str] = &["overloaded", "at capacity", "service unavailable", "bad gateway", "503", "502"];
 const CONTEXT_LENGTH: &[&str] =
     &["context length", "too many tokens", "maximum context", "token limit", "prompt is too long"];
-const NETWORK: &[&str] = &[
-    "econnreset",
-    "econnrefused",
-    "eai_again",
-    "epipe",
-    "socket hang up",
-    "network error",
-    "failed to fetch",
-    "fetch failed",
-    "etimedout",
-    "enotfound",
-    "tls handshake timeout",
-];
 /// Words that show that "permission" or "access denied" refers to a file and not to an account.
 const FILE_FAULT: &[&str] =
     &["os error", "eacces", "eperm", "permission denied", "file", "directory", "path"];
 
 /// The code for a text alone, first match wins. A text that says nothing is `NETWORK`.
 pub fn classify_text(message: &str) -> ErrorCode {
-    classify_text_of(message, ErrorTag::RequestError)
-}
-
-/// As [`classify_text`], for an error whose origin is known: a text that says nothing has the usual code of its tag.
-pub fn classify_text_of(message: &str, tag: ErrorTag) -> ErrorCode {
     let text = message.to_lowercase();
     if text.contains("aborted") {
         return ErrorCode::Aborted;
@@ -96,20 +78,9 @@ pub fn classify_text_of(message: &str, tag: ErrorTag) -> ErrorCode {
         (RATE_LIMIT, ErrorCode::RateLimited),
         (OVERLOAD, ErrorCode::Overloaded),
         (CONTEXT_LENGTH, ErrorCode::ContextLength),
-        (NETWORK, ErrorCode::Network),
     ];
-    for (patterns, code) in table {
-        if has_any(&text, patterns) {
-            return code;
-        }
-    }
-    match tag {
-        ErrorTag::ConfigError => ErrorCode::ConfigInvalid,
-        ErrorTag::HookError => ErrorCode::HookFailed,
-        ErrorTag::ProviderError => ErrorCode::ModelNotFound,
-        ErrorTag::FlowError => ErrorCode::NodeFailed,
-        ErrorTag::RequestError => ErrorCode::Network,
-    }
+    let found = table.into_iter().find(|(patterns, _)| has_any(&text, patterns));
+    found.map_or(ErrorCode::Network, |(_, code)| code)
 }
 
 fn has_any(text: &str, patterns: &[&str]) -> bool {
@@ -239,11 +210,6 @@ mod tests {
                 assert_eq!(classify_text(&pattern.to_uppercase()), code, "{pattern}");
             }
         }
-        let network: Vec<_> = NETWORK.iter().map(|pattern| classify_text(pattern)).collect();
-        let mut expected = vec![Network; NETWORK.len()];
-        // Order decides: a timed-out handshake is a timeout before it is the network's fault.
-        expected[NETWORK.len() - 1] = Timeout;
-        assert_eq!(network, expected);
     }
 
     #[test]
@@ -251,6 +217,8 @@ mod tests {
         let rows = [
             ("The operation was aborted due to timeout", Aborted),
             ("request timed out (401)", Timeout),
+            ("net/http: TLS handshake timeout", Timeout),
+            ("read ETIMEDOUT", Network),
             ("permission to use this model is missing", Auth),
             ("open notes.txt: permission denied (os error 13)", Network),
             ("EACCES: permission denied, open '/etc/shadow'", Network),
@@ -278,15 +246,5 @@ mod tests {
         ];
         let seen: Vec<_> = rows.iter().map(|(text, _)| (*text, classify_text(text))).collect();
         assert_eq!(seen, rows);
-    }
-
-    #[test]
-    fn a_text_that_says_nothing_has_the_code_of_its_tag() {
-        use ErrorTag::*;
-        let tags = [ConfigError, ProviderError, RequestError, HookError, FlowError];
-        let seen =
-            tags.map(|tag| [classify_text_of("something odd", tag), classify_text_of("timed out", tag)]);
-        let odd = [ConfigInvalid, ModelNotFound, Network, HookFailed, NodeFailed];
-        assert_eq!(seen, odd.map(|code| [code, Timeout]));
     }
 }

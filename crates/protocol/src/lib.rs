@@ -30,7 +30,7 @@ pub use agent::{
     TurnSpending, Usage, believable_cost,
 };
 pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending, UnpricedTurns};
-pub use classify::{classify_status, classify_text, classify_text_of};
+pub use classify::{classify_status, classify_text};
 pub use command::{Command, CommandKind, Rejection};
 pub use envelope::{
     DEEPEST, ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION,
