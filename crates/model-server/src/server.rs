@@ -151,9 +151,19 @@ impl ModelServer {
     pub fn wait_until(
         &self,
         within: Duration,
-        fits: impl FnMut(&[RecordedRequest]) -> bool,
+        mut fits: impl FnMut(&[RecordedRequest]) -> bool,
     ) -> Result<Vec<RecordedRequest>, ServerError> {
-        self.shared.wait_until(Instant::now() + within, fits).map_err(|seen| timed_out(within, &seen))
+        let deadline = Instant::now() + within;
+        loop {
+            let requests = self.requests();
+            if fits(&requests) {
+                return Ok(requests);
+            }
+            if Instant::now() >= deadline {
+                return Err(timed_out(within, &requests));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until the requests fit, and returns them. The time runs on the caller's tokio clock.
@@ -234,12 +244,6 @@ impl Endpoints {
         format!("{}/v1", self.base)
     }
 
-    /// For clients of the Gemini API.
-    #[must_use]
-    pub fn gemini(&self) -> String {
-        self.base.clone()
-    }
-
     /// The variables in which clients look for an address, Claude Code among them. The keys are up to the caller: any
     /// will do.
     #[must_use]
@@ -247,7 +251,7 @@ impl Endpoints {
         [
             ("ANTHROPIC_BASE_URL", self.anthropic()),
             ("OPENAI_BASE_URL", self.openai()),
-            ("GOOGLE_GEMINI_BASE_URL", self.gemini()),
+            ("GOOGLE_GEMINI_BASE_URL", self.base.clone()),
         ]
     }
 }

@@ -3,8 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -15,8 +14,6 @@ use crate::script::{Script, ServerState};
 #[derive(Debug)]
 pub(super) struct Shared {
     inner: Mutex<SharedState>,
-    /// Wakes owners that block, `changed` those that await.
-    woken: Condvar,
     changed: Notify,
     stopping: AtomicBool,
     /// Is notified of each exchange that has ended.
@@ -36,7 +33,6 @@ impl Shared {
                 script: Script::new(scenario),
                 history: RequestHistory::default(),
             }),
-            woken: Condvar::new(),
             changed: Notify::new(),
             stopping: AtomicBool::new(false),
             ended,
@@ -63,32 +59,8 @@ impl Shared {
     /// Changes what is shared, and wakes everything that waits for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut SharedState) -> T) -> T {
         let result = change(&mut self.lock());
-        self.woken.notify_all();
         self.changed.notify_waiters();
         result
-    }
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the server runs in real time whatever the test does to its own"
-    )]
-    pub(super) fn wait_until(
-        &self,
-        deadline: Instant,
-        mut fits: impl FnMut(&[RecordedRequest]) -> bool,
-    ) -> Result<Vec<RecordedRequest>, Vec<RecordedRequest>> {
-        let mut inner = self.lock();
-        loop {
-            let requests = inner.history.all();
-            if fits(&requests) {
-                return Ok(requests);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(requests);
-            }
-            inner = self.woken.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 
     pub(super) async fn until(
