@@ -12,6 +12,8 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use rustix::process::{Pid, Signal};
+
 #[cfg(target_os = "linux")]
 use proc::descendants;
 
@@ -62,8 +64,8 @@ impl Family {
             let found = self.members();
             let fresh = found.iter().any(|(pid, start)| members.get(pid) != Some(start));
             members.extend(found);
-            signal_group(self.leader, Signal::Kill);
-            signal(self.leader, Signal::Kill);
+            signal_group(self.leader, Signal::KILL);
+            signal(self.leader, Signal::KILL);
             kill_all(&members);
             if !fresh {
                 break;
@@ -99,7 +101,7 @@ impl Family {
 pub(crate) fn kill_all(members: &BTreeMap<u32, u64>) {
     for (pid, start) in members {
         if proc::is_same(*pid, *start) {
-            signal(*pid, Signal::Kill);
+            signal(*pid, Signal::KILL);
         }
     }
 }
@@ -148,50 +150,38 @@ fn kill_all(_: &BTreeMap<u32, u64>) {}
 
 /// Asks a group to end.
 pub(crate) fn terminate_group(leader: u32) {
-    signal_group(leader, Signal::Terminate);
+    signal_group(leader, Signal::TERM);
 }
 
 /// Asks a guard to kill its program and all its descendants.
 pub(crate) fn ask_to_kill(guard: u32) {
-    signal(guard, Signal::AskToKill);
+    signal(guard, ASK_TO_KILL);
 }
 
 /// How a program ended whose guard was asked to kill it and ended so. A guard that was asked before it could listen was ended
 /// by the request itself, before it started anything.
 pub(crate) fn killed(guard: ExitStatus) -> ExitStatus {
-    let by_request = guard.signal() == Some(number(Signal::AskToKill).as_raw());
-    if by_request { ExitStatus::from_raw(number(Signal::Kill).as_raw()) } else { guard }
+    let by_request = guard.signal() == Some(ASK_TO_KILL.as_raw());
+    if by_request { ExitStatus::from_raw(Signal::KILL.as_raw()) } else { guard }
 }
 
-#[derive(Clone, Copy)]
-enum Signal {
-    Terminate,
-    AskToKill,
-    Kill,
-}
+/// What a guard takes for the request to kill its program.
+const ASK_TO_KILL: Signal = Signal::USR1;
 
-fn number(signal: Signal) -> rustix::process::Signal {
-    match signal {
-        Signal::Terminate => rustix::process::Signal::TERM,
-        Signal::AskToKill => rustix::process::Signal::USR1,
-        Signal::Kill => rustix::process::Signal::KILL,
-    }
-}
-
-fn pid(pid: u32) -> Option<rustix::process::Pid> {
-    rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)
+fn pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
 /// An error means that the process is gone already, which is what was wanted.
 fn signal(process: u32, signal: Signal) {
     if let Some(pid) = pid(process) {
-        let _gone = rustix::process::kill_process(pid, number(signal));
+        let _gone = rustix::process::kill_process(pid, signal);
     }
 }
 
 fn signal_group(leader: u32, signal: Signal) {
     if let Some(pid) = pid(leader) {
-        let _gone = rustix::process::kill_process_group(pid, number(signal));
+        let _gone = rustix::process::kill_process_group(pid, signal);
     }
 }
 
