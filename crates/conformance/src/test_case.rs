@@ -37,13 +37,14 @@ pub(crate) struct TestCase {
 /// One turn to run.
 #[derive(Default)]
 pub(crate) struct TurnRequest {
-    text: String,
-    options: Map<String, Value>,
-    resume: Option<ProviderSessionId>,
+    pub(crate) text: String,
+    pub(crate) options: Map<String, Value>,
+    pub(crate) resume: Option<ProviderSessionId>,
     pub(crate) cancel: CancellationToken,
-    permissions: Option<Arc<dyn PermissionBroker>>,
-    deadline: Option<Duration>,
-    env: Option<Environment>,
+    pub(crate) permissions: Option<Arc<dyn PermissionBroker>>,
+    /// A limit for the whole turn.
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) env: Option<Environment>,
 }
 
 impl TurnRequest {
@@ -72,16 +73,6 @@ impl TurnRequest {
     /// The same with a permission broker.
     pub(crate) fn permissions(self, broker: Arc<dyn PermissionBroker>) -> Self {
         Self { permissions: Some(broker), ..self }
-    }
-
-    /// The same with a limit for the whole turn.
-    pub(crate) fn deadline(self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self }
-    }
-
-    /// The same in another environment.
-    pub(crate) fn env(self, env: Environment) -> Self {
-        Self { env: Some(env), ..self }
     }
 }
 

@@ -139,7 +139,7 @@ pub(super) async fn mid_question(case: &TestCase) -> CheckResult {
 }
 
 pub(super) async fn deadline(case: &TestCase) -> CheckResult {
-    let turn = case.turn(TurnRequest::new(WORDS).deadline(DEADLINE)).await?;
+    let turn = case.turn(TurnRequest { deadline: Some(DEADLINE), ..TurnRequest::new(WORDS) }).await?;
     check_code(turn.error()?, ErrorCode::Timeout)?;
     same("the kind", &turn.error()?.kind(), &Some(ErrorKind::Deadline))?;
     holds(turn.took < DEADLINE + GRACE, || "it ends long after its deadline".to_owned())

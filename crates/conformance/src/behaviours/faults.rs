@@ -58,7 +58,7 @@ pub(super) async fn refused(case: &TestCase) -> CheckResult {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let address = address.map_err(|error| Difference::from("there is no port").with(error.to_string()))?;
     let env = case.worker().environment(&format!("http://{address}"));
-    let turn = case.turn(TurnRequest::new(WORDS).env(env)).await?;
+    let turn = case.turn(TurnRequest { env: Some(env), ..TurnRequest::new(WORDS) }).await?;
     let error = turn.error()?;
     check_code(error, ErrorCode::Network)
 }
