@@ -229,8 +229,7 @@ impl ProviderWrapper for Recorded {
                     Err(error) => tape.save(RecordedEnd::Error(error.clone())),
                 };
                 if let Err(error) = saved {
-                    let code = "notRecorded".to_owned();
-                    yield Ok(ProviderItem::Event(StreamEvent::Warning { code, message: error.to_string() }));
+                    yield Ok(ProviderItem::Event(StreamEvent::warning("notRecorded", error.to_string())));
                 }
                 yield item;
             }

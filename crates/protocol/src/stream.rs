@@ -86,3 +86,10 @@ pub enum StreamEvent {
         message: String,
     },
 }
+
+impl StreamEvent {
+    /// A warning.
+    pub fn warning(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Warning { code: code.into(), message: message.into() }
+    }
+}

@@ -117,7 +117,7 @@ impl Conversation {
 /// The warning that a turn could not be stored: it is not lost for this caller, but the next turn will miss it.
 pub(crate) fn not_stored(what: &str, error: &AgentError) -> StreamEvent {
     let message = format!("{what} is not in the conversation: {}", error.message);
-    StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
+    StreamEvent::warning("sessionNotKept", message)
 }
 
 /// A store of conversations between turns. Its calls may block.

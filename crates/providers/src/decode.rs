@@ -195,7 +195,7 @@ impl Warned {
     /// This warning, unless one was given with this code for this kind.
     pub(crate) fn message_once(&mut self, code: &str, kind: &str, message: String) -> Option<StreamEvent> {
         let is_new = self.0.len() < LIMIT && self.0.insert(format!("{code} {kind}"));
-        is_new.then(|| StreamEvent::Warning { code: code.to_owned(), message })
+        is_new.then(|| StreamEvent::warning(code, message))
     }
 }
 

@@ -51,6 +51,13 @@ pub(crate) fn for_program(environment: &Environment, variables: &ProgramVariable
 #[derive(Clone)]
 pub(crate) struct ProgramEnvironment(Vec<(String, String)>);
 
+impl ProgramEnvironment {
+    /// Takes its secrets out of a text.
+    pub(crate) fn redactor(&self) -> Redactor {
+        Redactor::new(&self.iter().cloned().collect())
+    }
+}
+
 impl PartialEq for ProgramEnvironment {
     fn eq(&self, other: &Self) -> bool {
         let of_all = |(name, _): &&(String, String)| !TRACE_VARIABLES.contains(&name.as_str());

@@ -303,7 +303,8 @@ pub(crate) fn refuse(stdin: &Stdin, id: &RemoteId, code: i64, message: &str) -> 
     write(stdin, &json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } }))
 }
 
-fn write(stdin: &Stdin, message: &Value) -> Result<(), AgentError> {
+/// Writes one line.
+pub(crate) fn write(stdin: &Stdin, message: &Value) -> Result<(), AgentError> {
     let mut bytes = message.to_string().into_bytes();
     bytes.push(b'\n');
     stdin.send(bytes)

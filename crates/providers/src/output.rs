@@ -128,7 +128,7 @@ pub(crate) fn plausible(usd: f64) -> Result<f64, StreamEvent> {
         return Ok(usd);
     }
     let message = format!("the agent says that it cost {usd:e} USD, which cannot be; the cost is unknown");
-    Err(StreamEvent::Warning { code: "implausibleCost".to_owned(), message })
+    Err(StreamEvent::warning("implausibleCost", message))
 }
 
 /// How much of its context the conversation fills, where the vendor says so.
@@ -183,8 +183,7 @@ mod tests {
             assert!(plausible(cost).is_err(), "{cost}");
         }
         let reported = plausible(1e308).unwrap_err();
-        let message =
-            "the agent says that it cost 1e308 USD, which cannot be; the cost is unknown".to_owned();
-        assert_eq!(reported, StreamEvent::Warning { code: "implausibleCost".to_owned(), message });
+        let message = "the agent says that it cost 1e308 USD, which cannot be; the cost is unknown";
+        assert_eq!(reported, StreamEvent::warning("implausibleCost", message));
     }
 }

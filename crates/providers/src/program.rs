@@ -418,7 +418,7 @@ fn turn_items<A: Agent>(
             let mut turn = ProgramTurn::new(context, began, call.stall);
             match session.begin(call.prompt, &mut turn).await {
                 Ok(()) => loop {
-                    match session.next(&mut turn).await {
+                    match turn.next(session).await {
                         Ok(ProviderItem::Event(event)) => yield ProviderItem::Event(event),
                         last => break last,
                     }

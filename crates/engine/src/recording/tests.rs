@@ -404,7 +404,7 @@ async fn no_secret_is_written_wherever_it_appears() {
         result: json!(format!("a{PLANTED}b{PLANTED}c")),
         is_error: false,
     };
-    let warning = StreamEvent::Warning { code: "c".to_owned(), message: format!("of {PLANTED}") };
+    let warning = StreamEvent::warning("c", format!("of {PLANTED}"));
     let events = [
         say(&format!("key: {head}")),
         thought(head),

@@ -116,10 +116,11 @@ impl AcpAgent {
     /// Gemini CLI starts no servers in a folder that it does not trust, and says so on stderr alone.
     fn untrusted(&self) -> Option<StreamEvent> {
         let is_said = || self.peer.process().stderr().contains("untrusted folder");
-        (!self.launch.servers.is_empty() && is_said()).then(|| StreamEvent::Warning {
-            code: "untrustedFolder".to_owned(),
-            message: "the agent does not trust this folder, and may start none of the `mcpServers` in it"
-                .to_owned(),
+        (!self.launch.servers.is_empty() && is_said()).then(|| {
+            StreamEvent::warning(
+                "untrustedFolder",
+                "the agent does not trust this folder, and may start none of the `mcpServers` in it",
+            )
         })
     }
 }
@@ -148,7 +149,7 @@ impl Agent for AcpAgent {
                 cwd: Some(launch.root.clone()),
                 supervisor: context.host.supervisor.clone(),
             },
-            launch.redactor(),
+            launch.environment.redactor(),
         )
         .await?;
         Ok(Self {

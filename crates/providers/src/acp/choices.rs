@@ -61,9 +61,8 @@ impl AcpAgent {
     fn warn_of_plan(&mut self, mode: &str, offered: &[String]) {
         if mode == "plan" && offered.iter().any(|value| value == "bypassPermissions") {
             let message = "this agent asks for no permission in its mode `plan`, and can write files and run commands; \
-                           in the mode `default` it asks"
-                .to_owned();
-            self.warnings.push(StreamEvent::Warning { code: "planAsksNothing".to_owned(), message });
+                           in the mode `default` it asks";
+            self.warnings.push(StreamEvent::warning("planAsksNothing", message));
         }
     }
 
@@ -73,9 +72,8 @@ impl AcpAgent {
         level: ThinkingLevel,
     ) -> Result<(), AgentError> {
         let Some(option) = find(options, "thought_level") else {
-            let message =
-                "the agent offers no choice of how much its model thinks; it thinks as it does".to_owned();
-            self.warnings.push(StreamEvent::Warning { code: "thinkingNotOffered".to_owned(), message });
+            let message = "the agent offers no choice of how much its model thinks; it thinks as it does";
+            self.warnings.push(StreamEvent::warning("thinkingNotOffered", message));
             return Ok(());
         };
         let values = option.values();

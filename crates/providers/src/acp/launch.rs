@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor, ThinkingLevel};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ThinkingLevel};
 use serde_json::{Value, json};
 
 use super::options::AcpOptions;
@@ -84,11 +84,6 @@ impl AcpLaunch {
             reads_through_us: preset.reads_through_us,
             takes_answers: preset.takes_answers,
         })
-    }
-
-    /// Takes the secrets of this process out of a text.
-    pub(super) fn redactor(&self) -> Redactor {
-        Redactor::new(&self.environment.iter().cloned().collect())
     }
 }
 

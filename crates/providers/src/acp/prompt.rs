@@ -58,7 +58,7 @@ pub(super) fn blocks(
 pub(super) fn unread(block: &ContentBlock) -> Option<StreamEvent> {
     let ContentBlock::Document { media_type, .. } = block else { return None };
     let message = format!("agents that cannot read `{media_type}` ignore it without a message");
-    (media_type != PLAIN).then(|| StreamEvent::Warning { code: "documentMayBeUnread".to_owned(), message })
+    (media_type != PLAIN).then(|| StreamEvent::warning("documentMayBeUnread", message))
 }
 
 /// A name for a document that is not a file.

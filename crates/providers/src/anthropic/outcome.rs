@@ -53,7 +53,7 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
         Some(other) => {
             let other: String = other.chars().filter(|c| c.is_alphanumeric() || *c == '_').take(40).collect();
             let message = format!("the answer ended with the stop reason `{other}`; it may not be all");
-            let warning = StreamEvent::Warning { code: "stopReason".to_owned(), message };
+            let warning = StreamEvent::warning("stopReason", message);
             Verdict::Output(StopReason::Complete, Some(warning))
         }
     }

@@ -21,6 +21,7 @@ use super::options::ClaudeOptions;
 use super::transcripts::Transcripts;
 use super::wire;
 use crate::error::not_our_id;
+use crate::json_rpc::write;
 use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
 use crate::program::turn::{GRACE, Handled, Interruption, ProgramTurn, Received};
@@ -174,7 +175,7 @@ impl Agent for ClaudeAgent {
                 cwd: launch.cwd.clone(),
                 supervisor: context.host.supervisor.clone(),
             },
-            launch.redactor(),
+            launch.environment.redactor(),
         )
         .await?;
         let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
@@ -280,7 +281,10 @@ impl Agent for ClaudeAgent {
     ) -> Result<Handled<Self>, AgentError> {
         match decoded {
             ClaudeDecoded::Event(event) => return Ok(Handled::Event(event)),
-            ClaudeDecoded::PermissionRequested { request_id, request } => ask(request_id, request, turn),
+            ClaudeDecoded::PermissionRequested { request_id, request } => {
+                let decision = turn.decision(request.clone());
+                turn.requests.open(ClaudeQuestion { request_id, request }, decision);
+            }
             ClaudeDecoded::Withdrawn { request_id } => {
                 turn.requests.withdraw(|question| question.request_id == request_id);
             }
@@ -330,24 +334,12 @@ impl Agent for ClaudeAgent {
     }
 }
 
-fn ask(request_id: String, request: PermissionRequest, turn: &mut ProgramTurn<ClaudeAgent>) {
-    let question = ClaudeQuestion { request_id, request: request.clone() };
-    let decision = turn.decision(request);
-    turn.requests.open(question, decision);
-}
-
 /// Asks the program behind this pipe to end its turn.
 pub(super) fn interrupt(stdin: &Stdin) -> Result<(), AgentError> {
     /// The program distinguishes answers by these ids, over all its life.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let id = format!("interrupt-{}", COUNT.fetch_add(1, Ordering::Relaxed));
     write(stdin, &wire::control_request(&id, json!({ "subtype": "interrupt" })))
-}
-
-fn write(stdin: &Stdin, line: &Value) -> Result<(), AgentError> {
-    let mut bytes = line.to_string().into_bytes();
-    bytes.push(b'\n');
-    stdin.send(bytes)
 }
 
 /// Copies the beginning of a conversation that is branched, off the threads that must not block.

@@ -390,7 +390,7 @@ impl TurnDecoder for ClaudeDecoder {
 }
 
 fn warning(code: &str, message: &str) -> ClaudeDecoded {
-    ClaudeDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+    ClaudeDecoded::Event(StreamEvent::warning(code, message))
 }
 
 /// The control messages: what the program asks, takes back and answers.

@@ -4,9 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, ProviderSessionId, Redactor, ThinkingLevel,
-};
+use inspan_protocol::{AgentError, Environment, ExecutionContext, ProviderSessionId, ThinkingLevel};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -125,11 +123,6 @@ impl ClaudeLaunch {
         let config = self.mcp_config.as_deref().and_then(|config| serde_json::from_str::<Value>(config).ok());
         let servers = config.as_ref().and_then(|config| config["mcpServers"].as_object());
         servers.into_iter().flat_map(|servers| servers.keys().cloned()).collect()
-    }
-
-    /// Takes the secrets of this process out of a text.
-    pub(super) fn redactor(&self) -> Redactor {
-        Redactor::new(&self.environment.iter().cloned().collect())
     }
 }
 

@@ -113,7 +113,7 @@ impl ClaudeSession {
             }
             let mut turn = self.turn(context);
             loop {
-                let item = inner.session.next(&mut turn).await;
+                let item = turn.next(&mut inner.session).await;
                 let last = !matches!(item, Ok(ProviderItem::Event(_)));
                 yield item;
                 if last {

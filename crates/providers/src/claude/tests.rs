@@ -47,7 +47,6 @@ fn recorded_transcripts_give_their_golden_events() {
 #[cfg(target_os = "linux")]
 mod faults {
     use std::path::Path;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::StreamExt;
@@ -62,7 +61,7 @@ mod faults {
     use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
     use crate::output::TurnOutput;
     use crate::program::pool::Limits;
-    use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until};
+    use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until, warnings};
     use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
     use crate::program::{Agent as _, Ending, ProcessConversation, ProgramProvider};
 
@@ -86,6 +85,10 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         context: ExecutionContext,
     ) -> FakeTurn<TurnOutput> {
         fake::run(provider, &json!(options), context).await
+    }
+
+    async fn once(options: ClaudeOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
+        fake::once::<ClaudeProvider>(&json!(options), context).await
     }
 
     struct FakeClaude;
@@ -162,14 +165,12 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
              say '{{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"terminal_reason\":\"aborted_streaming\"}}'; cat"
         );
         let fake = fake(&polite);
-        let provider = ClaudeProvider::new();
         let options = ClaudeOptions { stall_timeout_ms: Some(200), ..ClaudeOptions::default() };
-        let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+        let error = once(options, fake.context()).await.1.unwrap_err();
         assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("stall")));
         let asked = fake.read("asked");
         let asked: Value = serde_json::from_str(&asked).unwrap();
         assert_eq!(asked["request"], json!({ "subtype": "interrupt" }));
-        provider.shutdown().await;
     }
 
     #[tokio::test]
@@ -202,20 +203,16 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
              say {RESULT}; cat >> answers"
         );
         let fake = fake(&script);
-        let provider = ClaudeProvider::new();
-        let context = ExecutionContext { permissions: Some(Arc::new(NeverAnswers)), ..fake.context() };
         // The time that a person takes does not count as a stall of the program.
         let options = ClaudeOptions { stall_timeout_ms: Some(2000), ..ClaudeOptions::default() };
-        let (events, result) = run(&provider, options, context).await;
+        let (events, result) = once(options, fake.asking(NeverAnswers)).await;
         assert_eq!(result.unwrap().text, "done");
-        let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
-        provider.shutdown().await;
         let answers = fake.json_lines("answers");
         let refusal = json!({
             "type": "control_response",
             "response": { "subtype": "error", "request_id": "q2", "error": "`hook_callback` is not offered here" },
         });
-        assert_eq!((answers, warnings), (vec![refusal], 1));
+        assert_eq!((answers, warnings(&events).len()), (vec![refusal], 1));
     }
 
     #[tokio::test]

@@ -86,14 +86,11 @@ impl Transcripts {
 
     /// That sub-agents are not counted any more while they work, if that is so since the last time.
     pub(super) fn take_warning(&mut self) -> Option<StreamEvent> {
-        std::mem::take(&mut self.is_to_warn).then(|| StreamEvent::Warning {
-            code: "subAgentsNotCounted".to_owned(),
-            message: format!(
+        std::mem::take(&mut self.is_to_warn).then(|| StreamEvent::warning("subAgentsNotCounted", format!(
                 "the transcripts of sub-agents could not be read within {} s: until the end of the turn a message of \
                  theirs counts at least a token for each four characters",
                 READ_TIME.as_secs()
-            ),
-        })
+            )))
     }
 
     /// What messages took, by their ids, as far as it was read since the last time.

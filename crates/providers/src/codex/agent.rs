@@ -91,7 +91,7 @@ impl CodexAgent {
                 cwd: launch.cwd.clone(),
                 supervisor: supervisor.clone(),
             },
-            launch.redactor(),
+            launch.environment.redactor(),
         )
         .await?;
         Ok(Self {
@@ -180,8 +180,7 @@ impl CodexAgent {
             return Ok(Handled::Nothing);
         }
         turn.close();
-        let code = "backgroundEnded".to_owned();
-        let warning = |message| Handled::Event(StreamEvent::Warning { code, message });
+        let warning = |message: String| Handled::Event(StreamEvent::warning("backgroundEnded", message));
         Ok(background_ended(sub_agents, commands).map_or(Handled::Nothing, warning))
     }
 

@@ -399,7 +399,7 @@ impl TurnDecoder for CodexDecoder {
 }
 
 fn warning(code: &str, message: &str) -> CodexDecoded {
-    CodexDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+    CodexDecoded::Event(StreamEvent::warning(code, message))
 }
 
 /// The words of the parser may quote the message, so only the place is reported.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ExecutionContext, Redactor, ThinkingLevel};
+use inspan_protocol::{AgentError, Environment, ExecutionContext, ThinkingLevel};
 use serde_json::{Map, Value, json};
 
 use super::options::CodexOptions;
@@ -34,7 +34,7 @@ const IN_MEMORY: &str = "cli_auth_credentials_store=\"ephemeral\"";
 pub(super) struct CodexLaunch {
     pub(super) program: PathBuf,
     overrides: Vec<String>,
-    environment: ProgramEnvironment,
+    pub(super) environment: ProgramEnvironment,
     pub(super) cwd: Option<PathBuf>,
     /// The parameters of the thread, new or resumed. MCP servers are here, because they may hold secrets.
     pub(super) thread: Map<String, Value>,
@@ -113,11 +113,6 @@ impl CodexLaunch {
         };
         let seen = self.environment.iter().filter(|(name, _)| Some(name.as_str()) != given);
         seen.cloned().collect()
-    }
-
-    /// Takes the secrets of this process out of a text.
-    pub(super) fn redactor(&self) -> Redactor {
-        Redactor::new(&self.environment.iter().cloned().collect())
     }
 }
 

@@ -259,11 +259,8 @@ impl Decoder {
             match words.text.strip_prefix(streamed) {
                 Some(rest) => self.speak(index, rest, out),
                 None => {
-                    let message = "a message ended with another text than was streamed of it".to_owned();
-                    out.push(OpenAiDecoded::Event(StreamEvent::Warning {
-                        code: "textDiffers".to_owned(),
-                        message,
-                    }));
+                    let message = "a message ended with another text than was streamed of it";
+                    out.push(OpenAiDecoded::Event(StreamEvent::warning("textDiffers", message)));
                 }
             }
         }

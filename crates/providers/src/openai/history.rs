@@ -114,8 +114,7 @@ impl api::History for ResponsesHistory {
 
     fn unanswered_calls(&self) -> Option<StreamEvent> {
         let open = matches!(self.thread, Thread::Conversation(_)) && self.sent > 0;
-        let (code, message) = ("callsUnanswered".to_owned(), UNANSWERED.to_owned());
-        open.then_some(StreamEvent::Warning { code, message })
+        open.then(|| StreamEvent::warning("callsUnanswered", UNANSWERED))
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
             other => {
                 let other = head(other.unwrap_or("none"));
                 let message = format!("the answer was cut short for the reason `{other}`; it may not be all");
-                let warning = StreamEvent::Warning { code: "stopReason".to_owned(), message };
+                let warning = StreamEvent::warning("stopReason", message);
                 Verdict::Output(StopReason::Complete, Some(warning))
             }
         },

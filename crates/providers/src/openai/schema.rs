@@ -65,7 +65,7 @@ impl VendorSchema {
         let message = format!(
             "the vendor cannot hold the model to the output schema, because of {place}; the answer is only requested in it"
         );
-        Some(StreamEvent::Warning { code: "schemaNotStrict".to_owned(), message })
+        Some(StreamEvent::warning("schemaNotStrict", message))
     }
 
     /// The structured output in the author's schema, if the text is JSON.

@@ -328,7 +328,7 @@ impl TurnDecoder for OpenCodeDecoder {
 }
 
 fn warning(code: &str, message: &str) -> OpenCodeDecoded {
-    OpenCodeDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+    OpenCodeDecoded::Event(StreamEvent::warning(code, message))
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, serde_json::Error> {

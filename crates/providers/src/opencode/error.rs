@@ -5,6 +5,7 @@ use std::time::Duration;
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
+use inspan_transport::retry_after;
 use serde::Deserialize;
 
 use super::decode::OpenCodeTurnEnd;
@@ -139,12 +140,8 @@ fn api(data: &FailureData, words: &str) -> ErrorCode {
 
 /// How long the vendor asks to wait.
 fn wait(data: &FailureData) -> Option<Duration> {
-    let number = |name: &str| {
-        let value = data.response_headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?.1;
-        value.trim().parse::<f64>().ok().filter(|number| *number >= 0.0)
-    };
-    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(seconds).ok()
+    let headers = &data.response_headers;
+    retry_after(&|name| Some(headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?.1.as_str()))
 }
 
 /// The longest that the program waits before its first retry unless the vendor requests more.

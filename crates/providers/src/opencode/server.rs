@@ -23,8 +23,6 @@ const START_OUTPUT: usize = 64 * 1024;
 const CALL: Duration = Duration::from_secs(60);
 /// The largest response to a request that is read.
 const RESPONSE: usize = 64 * 1024 * 1024;
-/// How long a program whose connection broke may take to exit.
-const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
 /// How long nothing may come where the turn watches the time.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The name that the server takes with its password.
@@ -81,16 +79,8 @@ impl OpenCodeAgent {
         let body = request::session(&self.rules, title);
         let created = self.ask("begin a conversation", Method::POST, "session", Some(&body)).await?;
         self.directory = created["directory"].as_str().map(str::to_owned);
-        match created["id"].as_str() {
-            Some(id) if is_id(id) => {
-                self.session = id.to_owned();
-                Ok(())
-            }
-            _ => Err(AgentError::new(
-                ErrorCode::Protocol,
-                "the program's server began a conversation without a name",
-            )),
-        }
+        self.session = named(&created, "began")?;
+        Ok(())
     }
 
     /// Branches a conversation, which stays as it is, after its last turn or that which ends there.
@@ -102,13 +92,7 @@ impl OpenCodeAgent {
         let path = format!("session/{from}/fork");
         let asked = before.map_or_else(|| json!({}), |id| json!({ "messageID": id }));
         let branch = self.ask_of(from, "branch the conversation", Method::POST, &path, Some(&asked)).await?;
-        match branch["id"].as_str() {
-            Some(id) if is_id(id) => self.session = id.to_owned(),
-            _ => {
-                let message = "the program's server branched a conversation without a name";
-                return Err(AgentError::new(ErrorCode::Protocol, message));
-            }
-        }
+        self.session = named(&branch, "branched")?;
         self.resume().await
     }
 
@@ -202,7 +186,7 @@ impl OpenCodeAgent {
 
     /// Why nothing can be asked of the server any more: the program's exit, if it exited.
     async fn exited_or(&self, error: AgentError) -> AgentError {
-        match self.process.wait(EXIT_AFTER_BREAK).await {
+        match self.process.wait(exit::EXIT_AFTER_BREAK).await {
             Some(exit) => exit::died(&self.process, exit, |_, stderr| explain_exit(stderr)),
             None => error,
         }
@@ -286,6 +270,15 @@ impl OpenCodeAgent {
         }
         Ok(url)
     }
+}
+
+/// The name of a conversation that the server began or branched.
+fn named(conversation: &Value, did: &str) -> Result<String, AgentError> {
+    let id = conversation["id"].as_str().filter(|id| is_id(id)).map(str::to_owned);
+    id.ok_or_else(|| {
+        let message = format!("the program's server {did} a conversation without a name");
+        AgentError::new(ErrorCode::Protocol, message)
+    })
 }
 
 /// Whether a text can be the name of a conversation; any other might be taken for an address.

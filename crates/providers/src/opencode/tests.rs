@@ -63,7 +63,7 @@ mod faults {
     use std::time::Duration;
 
     use futures::StreamExt;
-    use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+    use inspan_protocol::{ErrorCode, ExecutionContext, Provider, StopReason, StreamEvent};
     use serde_json::{Value, json};
     use wiremock::matchers::{method, path};
     use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -72,7 +72,7 @@ mod faults {
     use crate::output::TurnOutput;
     use crate::program::ProgramProvider;
     use crate::program::pool::Limits;
-    use crate::program::tests::fake::{self, Fake, FakeTurn, parts, wait_until};
+    use crate::program::tests::fake::{self, Fake, FakeTurn, parts, wait_until, warnings};
     use crate::program::tests::faults::{FakeProgram, cancelled_at_its_text, missing, program_tests};
     use crate::tests::Person;
 
@@ -165,11 +165,13 @@ mod faults {
         fake::run(provider, &json!(options), context).await
     }
 
+    async fn once(options: OpenCodeOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
+        fake::once::<OpenCodeProvider>(&json!(options), context).await
+    }
+
     /// The code, the message and the kind of the error that a turn comes to.
     async fn fault(fake: &Fake, options: OpenCodeOptions) -> (ErrorCode, String, Value) {
-        let provider = OpenCodeProvider::new();
-        let error = run(&provider, options, fake.context()).await.1.unwrap_err();
-        provider.shutdown().await;
+        let error = once(options, fake.context()).await.1.unwrap_err();
         let text = serde_json::to_string(&error).unwrap();
         let password = fake.read("password");
         assert!(password.is_empty() || !text.contains(password.trim()), "{error:?}");
@@ -255,9 +257,7 @@ mod faults {
             let idle = event("session.idle", json!({}));
             let server = server(events([returned(), limit.clone(), after, idle].concat())).await;
             let options = OpenCodeOptions { max_turns: Some(1), ..OpenCodeOptions::default() };
-            let provider = OpenCodeProvider::new();
-            let output = run(&provider, options, fake_before(&server).context()).await.1.unwrap();
-            provider.shutdown().await;
+            let output = once(options, fake_before(&server).context()).await.1.unwrap();
             assert_eq!((output.stop_reason, output.cost_usd), (StopReason::MaxTurns, cost_usd));
         }
     }
@@ -400,8 +400,7 @@ mod faults {
     async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
         let server = server(events(format!("{}{}", returned(), ended()))).await;
         let fake = fake_before(&server);
-        let provider = OpenCodeProvider::new();
-        let (seen, result) = run(&provider, OpenCodeOptions::default(), fake.context()).await;
+        let (seen, result) = once(OpenCodeOptions::default(), fake.context()).await;
         let output = result.unwrap();
         assert_eq!((output.text.as_str(), output.stop_reason), ("so far", StopReason::Complete));
         assert_eq!(seen[0], StreamEvent::Session { session_id: SESSION.into() });
@@ -425,7 +424,6 @@ mod faults {
             requests[3].body_json::<Value>().unwrap(),
             json!({ "parts": [{ "type": "text", "text": "go" }] })
         );
-        provider.shutdown().await;
         assert!(fake.running().is_empty());
     }
 
@@ -468,23 +466,17 @@ mod faults {
         tokio::spawn(raw(listener, [returned(), asked, next].concat(), Arc::default()));
         let fake = fake(&format!("echo 'listening on http://{address}'; exec sleep 300"));
         let person = Person::allows(Some(json!({ "command": "rm" })));
-        let context = ExecutionContext { permissions: Some(Arc::new(person.clone())), ..fake.context() };
-        let provider = OpenCodeProvider::new();
-        let mut stream = provider
-            .execute(fake::input::<OpenCodeProvider>(&json!({ "stallTimeoutMs": 5000 })), context.clone());
-        let mut warned = Vec::new();
-        let output = loop {
-            match stream.next().await.unwrap().unwrap() {
-                ProviderItem::Event(StreamEvent::Warning { code, .. }) => {
-                    warned.push(code);
-                    context.cancel.cancel();
-                }
-                ProviderItem::Event(_) => {}
-                ProviderItem::Output(output) => break output,
+        let (context, provider) = (fake.asking(person.clone()), OpenCodeProvider::new());
+        let cancel = context.cancel.clone();
+        let watch = |event: &StreamEvent| {
+            if matches!(event, StreamEvent::Warning { .. }) {
+                cancel.cancel();
             }
         };
-        assert_eq!((warned, person.asked().len()), (vec!["inputNotChanged".to_owned()], 1));
-        assert_eq!(output.permission_denials.len(), 1);
+        let options = json!({ "stallTimeoutMs": 5000 });
+        let (events, result) = fake::watched(&provider, &options, context, watch).await;
+        assert_eq!((warnings(&events), person.asked().len()), (vec!["inputNotChanged"], 1));
+        assert_eq!(result.unwrap().permission_denials.len(), 1);
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ pub(crate) use inspan_process::Exit;
 use inspan_process::Process;
 
 /// How long a program whose connection broke, or whose output ended, may take to exit.
-pub(super) const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
+pub(crate) const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
 
 /// The error for a program that ended before its turn did, whatever its exit code. `explain` knows the vendor's own
 /// words.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inspan_protocol::{
     AgentError, Environment, ErrorCode, ModelServerAddress, ModelSettings, ProgramSetup, ProgramStatus,
-    ProgramVariables, Redactor, Setup, Supervisor,
+    ProgramVariables, Setup, Supervisor,
 };
 use tokio::time::timeout;
 
@@ -119,13 +119,11 @@ impl ProgramInfo {
         environment: &Environment,
         supervisor: Option<Supervisor>,
     ) -> Result<String, AgentError> {
-        let environment = for_program(environment, &self.variables).to_vec();
-        let redactor = Redactor::new(&environment.iter().cloned().collect());
-        let mut process = Process::start(
-            Start { program, arguments: vec!["--version".to_owned()], environment, cwd: None, supervisor },
-            redactor,
-        )
-        .await?;
+        let environment = for_program(environment, &self.variables);
+        let redactor = environment.redactor();
+        let arguments = vec!["--version".to_owned()];
+        let start = Start { program, arguments, environment: environment.to_vec(), cwd: None, supervisor };
+        let mut process = Process::start(start, redactor).await?;
         let mut output = Vec::new();
         let reading = async {
             while let Some(bytes) = process.read().await {

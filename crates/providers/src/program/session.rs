@@ -6,7 +6,7 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId};
 use tokio::time::{Instant, timeout};
 
-use super::turn::{ProgramTurn, StreamItem};
+use super::turn::ProgramTurn;
 use super::{Agent, Call, Ending, ProcessConversation, exit, redacted};
 use crate::error::busy;
 
@@ -128,11 +128,6 @@ impl<A: Agent> Session<A> {
         self.state = State::InTurn;
         turn.received();
         Ok(())
-    }
-
-    /// The next item of the turn. Nothing follows an output or an error.
-    pub(crate) async fn next(&mut self, turn: &mut ProgramTurn<A>) -> StreamItem {
-        turn.next(self).await
     }
 
     /// Ends the process in the middle of a turn.

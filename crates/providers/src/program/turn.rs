@@ -145,7 +145,7 @@ impl<A: Agent> ProgramTurn<A> {
 
     /// Queues a warning.
     pub(crate) fn warn(&mut self, code: &str, message: String) {
-        self.emit(StreamEvent::Warning { code: code.to_owned(), message });
+        self.emit(StreamEvent::warning(code, message));
     }
 
     /// The program gave a sign of life.
@@ -192,7 +192,7 @@ impl<A: Agent> ProgramTurn<A> {
     }
 
     /// The next item. Nothing follows an output or an error.
-    pub(super) async fn next(&mut self, session: &mut Session<A>) -> StreamItem {
+    pub(crate) async fn next(&mut self, session: &mut Session<A>) -> StreamItem {
         loop {
             if let Some(why) = self.stop.take() {
                 self.interrupt(why, session).await;

@@ -174,7 +174,7 @@ async fn answer(
             let (content, cut) = fit(output, &redactor);
             ran.extend(cut.into_iter().map(|what| {
                 let message = format!("of the answer of `{}`: {what}", call.name);
-                ToolUpdate::Event(StreamEvent::Warning { code: "toolResultCut".to_owned(), message })
+                ToolUpdate::Event(StreamEvent::warning("toolResultCut", message))
             }));
             ToolResult { id: call.id.clone(), content, is_error: false }
         }

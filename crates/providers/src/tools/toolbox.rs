@@ -193,5 +193,5 @@ fn plain(name: &str) -> String {
 }
 
 fn warning(code: &str, message: String) -> StreamEvent {
-    StreamEvent::Warning { code: code.to_owned(), message }
+    StreamEvent::warning(code, message)
 }

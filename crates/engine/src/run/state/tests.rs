@@ -144,7 +144,7 @@ fn the_events_of_two_turns_are_complete() {
         RunInput::Stream(StreamEvent::Thinking { content: "hm".to_owned(), chunk: Chunk::Delta }),
         RunInput::Stream(StreamEvent::Text { content: "hi".to_owned(), chunk: Chunk::Whole }),
         RunInput::Stream(StreamEvent::Retract),
-        RunInput::Stream(StreamEvent::Warning { code: "odd".to_owned(), message: "odd".to_owned() }),
+        RunInput::Stream(StreamEvent::warning("odd", "odd")),
         RunInput::Stream(tool_start("b")),
         RunInput::Stream(tool_start("a")),
         RunInput::Stream(tool_start("c")),

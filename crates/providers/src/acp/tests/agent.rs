@@ -1,17 +1,12 @@
 //! Small agents in place of real ones, written for the shell.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use inspan_protocol::{
-    Environment, ErrorCode, ExecutionContext, Handshake, Host, PermissionBroker, Provider, StreamEvent,
-};
+use inspan_protocol::{Environment, ErrorCode, ExecutionContext, Handshake, Host, Provider};
 use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
 use crate::output::TurnOutput;
-pub(super) use crate::program::tests::fake::wait_until;
 use crate::program::tests::fake::{self, FakeTurn};
+pub(super) use crate::program::tests::fake::{Fake, wait_until, warnings};
 pub(super) use crate::tests::Person;
 
 /// Answers the greeting with these abilities, then opens a session; our next request has the id 3.
@@ -37,41 +32,14 @@ pub(super) const TEXT: &str = r#"'{"jsonrpc":"2.0","method":"session/update","pa
 pub(super) const END: &str = r#"'{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}'"#;
 
 /// A folder with a program named `agent`.
-pub(super) struct Fake(fake::Fake);
-
-impl std::ops::Deref for Fake {
-    type Target = fake::Fake;
-
-    fn deref(&self) -> &fake::Fake {
-        &self.0
-    }
+pub(super) fn agent(script: &str) -> Fake {
+    Fake::new("agent", script)
 }
 
-impl Fake {
-    pub(super) fn new(script: &str) -> Self {
-        Self(fake::Fake::new("agent", script))
-    }
-
-    /// The folder around the one that the agent works in.
-    pub(super) fn outside(&self) -> PathBuf {
-        self.folder().canonicalize().unwrap()
-    }
-
-    pub(super) fn asking(&self, broker: impl PermissionBroker + 'static) -> ExecutionContext {
-        ExecutionContext { permissions: Some(Arc::new(broker)), ..self.context() }
-    }
-
-    /// What the agent received.
-    pub(super) fn received(&self) -> Vec<Value> {
-        self.json_lines("received")
-    }
-
-    /// The methods of what the agent received; an answer has none and shows its id.
-    pub(super) fn methods(&self) -> Vec<String> {
-        let name =
-            |line: &Value| line["method"].as_str().map_or_else(|| line["id"].to_string(), str::to_owned);
-        self.received().iter().map(name).collect()
-    }
+/// The methods of what the agent received; an answer has none and shows its id.
+pub(super) fn methods(fake: &Fake) -> Vec<String> {
+    let name = |line: &Value| line["method"].as_str().map_or_else(|| line["id"].to_string(), str::to_owned);
+    fake.received().iter().map(name).collect()
 }
 
 /// Options that name the agent.
@@ -93,25 +61,13 @@ pub(super) async fn run(
 
 /// One turn of an agent, whose provider is shut down after it.
 pub(super) async fn once(options: AcpOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
-    let provider = AcpProvider::new();
-    let turn = run(&provider, options, context).await;
-    provider.shutdown().await;
-    turn
+    fake::once::<AcpProvider>(&json!(options), context).await
 }
 
 /// The code, the message and the kind of the error that a script comes to.
 pub(super) async fn fault(script: &str, options: AcpOptions) -> (ErrorCode, String, Value) {
-    let fake = Fake::new(script);
+    let fake = agent(script);
     fake::parts(once(options, fake.context()).await.1.unwrap_err())
-}
-
-/// The codes of the warnings among events.
-pub(super) fn warnings(events: &[StreamEvent]) -> Vec<&str> {
-    let codes = events.iter().filter_map(|event| match event {
-        StreamEvent::Warning { code, .. } => Some(code.as_str()),
-        _ => None,
-    });
-    codes.collect()
 }
 
 #[tokio::test]
@@ -123,7 +79,7 @@ async fn servers_that_the_agent_does_not_trust_the_folder_for_are_warned_of() {
     for (script, options, expected) in
         [(says, servers.clone(), &["untrustedFolder"][..]), (says, options(), &[]), ("", servers, &[])]
     {
-        let fake = Fake::new(&format!("{script}\n{} hear; say {TEXT}; say {END}; cat", plain()));
+        let fake = agent(&format!("{script}\n{} hear; say {TEXT}; say {END}; cat", plain()));
         let (events, result) = once(options, fake.context()).await;
         result.unwrap();
         assert_eq!(warnings(&events), expected, "{script}");

@@ -7,7 +7,10 @@ use inspan_protocol::{ErrorCode, Probe, Provider, ProviderItem, StopReason, Stre
 use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
-use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, wait_until, warnings};
+use super::agent::{
+    END, TEXT, agent, fault, input, methods, once, options, plain, run, wait_until, warnings,
+};
+use crate::program::tests::fake::cancelled;
 use crate::program::tests::faults::{FakeDialogue, FakeProgram, program_tests};
 
 struct FakeAgent;
@@ -84,7 +87,7 @@ async fn a_usage_limit_that_is_named_in_words_alone_has_a_time() {
             json!({ "id": 3, "error": { "code": -32603, "message": words, "data": { "errorKind": kind } } });
         // The shell takes the apostrophe for the end of a word.
         let error = error.to_string().replace('\'', "’");
-        let fake = Fake::new(&format!("{} hear; say '{error}'; cat", plain()));
+        let fake = agent(&format!("{} hear; say '{error}'; cat", plain()));
         let error = once(options(), fake.context()).await.1.unwrap_err();
         assert_eq!(error.resets_at.is_some(), expected, "{words}: {error:?}");
     }
@@ -92,7 +95,7 @@ async fn a_usage_limit_that_is_named_in_words_alone_has_a_time() {
 
 #[tokio::test]
 async fn noise_is_warned_of_and_harms_nothing() {
-    let fake = Fake::new(&format!(
+    let fake = agent(&format!(
         "echo 'Loading settings'; {} hear; say hello; say '[1]'; printf '\\377\\n'; say {TEXT}; say {END}; cat",
         plain()
     ));
@@ -112,48 +115,36 @@ async fn noise_is_no_sign_of_life() {
 
 #[tokio::test]
 async fn silence_is_a_timeout_after_a_cancellation() {
-    let fake = Fake::new(&format!(
+    let fake = agent(&format!(
         "{} hear; say {TEXT}; hear; say '{{\"id\":3,\"result\":{{\"stopReason\":\"cancelled\"}}}}'; cat",
         plain()
     ));
-    let provider = AcpProvider::new();
     let stalls = AcpOptions { stall_timeout_ms: Some(200), ..options() };
-    let error = run(&provider, stalls, fake.context()).await.1.unwrap_err();
+    let error = once(stalls, fake.context()).await.1.unwrap_err();
     assert_eq!((error.code, &error.detail.unwrap()["kind"]), (ErrorCode::Timeout, &json!("stall")));
     let reported = fake.received().pop().unwrap();
     assert_eq!(
         reported,
         json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s-1" } })
     );
-    provider.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
     // Longer than most may take: this conversation cannot be opened in another process.
-    let fake = Fake::new(&format!(
+    let fake = agent(&format!(
         "echo $$ >> pids; {} hear; say {TEXT}; hear; sleep 3; say '{{\"id\":3,\"error\":{{\"code\":-32800,\"message\":\"cancelled\"}}}}'
          hear; say '{{\"id\":4,\"result\":{{\"stopReason\":\"end_turn\"}}}}'; cat",
         plain()
     ));
     let provider = AcpProvider::new();
-    let context = fake.context();
-    let mut stream = provider.execute(input(options()), context.clone());
-    let mut last = None;
-    while let Some(item) = stream.next().await {
-        let item = item.unwrap();
-        if matches!(item, ProviderItem::Event(StreamEvent::Text { .. })) {
-            context.cancel.cancel();
-        }
-        last = Some(item);
-    }
-    let Some(ProviderItem::Output(output)) = last else { panic!("{last:?}") };
+    let output = cancelled(&provider, &json!(options()), fake.context()).await.1.unwrap();
     assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, "so far"));
     let next = AcpOptions { resume: output.session_id, ..options() };
     let output = run(&provider, next, fake.context()).await.1.unwrap();
     assert_eq!((output.stop_reason, fake.pids().len()), (StopReason::Complete, 1));
     assert_eq!(
-        fake.methods(),
+        methods(&fake),
         ["initialize", "session/new", "session/prompt", "session/cancel", "session/prompt"]
     );
     provider.shutdown().await;
@@ -169,25 +160,22 @@ async fn a_cost_that_was_named_counts_beside_the_unknown_one_of_the_request_that
         (&format!("say {TEXT}; exec sleep 300"), "aborted", vec![Some(0.25)]),
     ];
     for (then, expected, costs) in rows {
-        let fake = Fake::new(&format!("{} hear; {cost}; {then}", plain()));
+        let fake = agent(&format!("{} hear; {cost}; {then}", plain()));
         let provider = AcpProvider::new();
         let stalls = AcpOptions { stall_timeout_ms: Some(1000), ..options() };
-        let context = fake.context();
-        let mut stream = provider.execute(input(stalls), context.clone());
-        let (mut named, mut end) = (Vec::new(), None);
-        while let Some(item) = stream.next().await {
-            match item {
-                Ok(ProviderItem::Event(StreamEvent::Usage { cost_usd, .. })) => named.push(cost_usd),
-                Ok(ProviderItem::Event(StreamEvent::Text { .. })) => context.cancel.cancel(),
-                Ok(ProviderItem::Event(_)) => {}
-                Ok(ProviderItem::Output(output)) => {
-                    assert_eq!(output.cost_usd, None, "{then}");
-                    end = Some(json!(output.stop_reason));
-                }
-                Err(error) => end = Some(json!(error.code)),
+        let (events, result) = cancelled(&provider, &json!(stalls), fake.context()).await;
+        let named = events.iter().filter_map(|event| match event {
+            StreamEvent::Usage { cost_usd, .. } => Some(*cost_usd),
+            _ => None,
+        });
+        let end = match result {
+            Ok(output) => {
+                assert_eq!(output.cost_usd, None, "{then}");
+                json!(output.stop_reason)
             }
-        }
-        assert_eq!((named, end), (costs, Some(json!(expected))), "{then}");
+            Err(error) => json!(error.code),
+        };
+        assert_eq!((named.collect::<Vec<_>>(), end), (costs, json!(expected)), "{then}");
         provider.shutdown().await;
     }
 }
@@ -215,11 +203,8 @@ async fn a_turn_that_ends_after_it_was_cancelled_may_be_cut() {
             CancelledAt::Text => format!("say {TEXT}; hear; {end}"),
             CancelledAt::End => format!("say {TEXT}; sleep 0.2; {end}; touch ended"),
         };
-        let fake = Fake::new(&format!(
-            "{} hear; {script}; hear; {}; cat",
-            plain(),
-            ends("end_turn").replace('3', "4")
-        ));
+        let fake =
+            agent(&format!("{} hear; {script}; hear; {}; cat", plain(), ends("end_turn").replace('3', "4")));
         let provider = AcpProvider::new();
         let context = fake.context();
         let mut stream = provider.execute(input(options()), context.clone());
@@ -240,7 +225,7 @@ async fn a_turn_that_ends_after_it_was_cancelled_may_be_cut() {
         let seen = (output.stop_reason, output.text.as_str(), warnings);
         assert_eq!(seen, (expected, "so far", 0), "{at:?}: {end}");
         // An agent that was done is told nothing that it could take for the next turn.
-        let told = fake.methods().iter().filter(|method| *method == "session/cancel").count();
+        let told = methods(&fake).iter().filter(|method| *method == "session/cancel").count();
         assert_eq!(told, usize::from(matches!(at, CancelledAt::Text)), "{at:?}");
         let next = AcpOptions { resume: output.session_id, ..options() };
         let output = run(&provider, next, fake.context()).await.1.unwrap();
@@ -251,7 +236,7 @@ async fn a_turn_that_ends_after_it_was_cancelled_may_be_cut() {
 
 #[tokio::test]
 async fn a_stream_that_nobody_wants_any_more_takes_its_agent_with_it() {
-    let fake = Fake::new(&format!("echo $$ >> pids; {} hear; say {TEXT}; cat", plain()));
+    let fake = agent(&format!("echo $$ >> pids; {} hear; say {TEXT}; cat", plain()));
     let provider = AcpProvider::new();
     let mut stream = provider.execute(input(options()), fake.context());
     stream.next().await.unwrap().unwrap();
@@ -264,7 +249,7 @@ async fn a_stream_that_nobody_wants_any_more_takes_its_agent_with_it() {
 
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {
-    let fake = Fake::new("");
+    let fake = agent("");
     let droid = AcpProvider::droid();
     let input = AcpInput { prompt: Some("go".to_owned()), ..AcpInput::default() };
     let error = droid.execute(input, fake.context()).next().await.unwrap().unwrap_err();
@@ -284,8 +269,8 @@ async fn a_missing_program_says_what_to_do() {
 
 #[tokio::test]
 async fn a_program_that_is_there_is_probed() {
-    let fake = Fake::new("echo 0.51.2");
-    let path = fake.outside().join("agent").display().to_string();
+    let fake = agent("echo 0.51.2");
+    let path = fake.folder().canonicalize().unwrap().join("agent").display().to_string();
     let env =
         fake.context().host.env.with("INSPAN_GEMINI", path.clone()).with("GEMINI_API_KEY", "planted-key");
     let Probe::Program(status) = AcpProvider::gemini().probe(&env, None).await else { panic!("a program") };

@@ -4,10 +4,10 @@ use inspan_protocol::{PermissionDecision, StopReason, StreamEvent};
 use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
-use super::agent::{END, Fake, Person, TEXT, input, once, options, plain, run, warnings};
-use crate::program::tests::fake::NeverAnswers;
+use super::agent::{END, Fake, Person, TEXT, agent, once, options, plain, run, warnings};
+use crate::program::tests::fake::{NeverAnswers, cancelled};
 use futures::StreamExt;
-use inspan_protocol::{Provider, ProviderItem};
+use inspan_protocol::Provider;
 
 /// A request of the agent, for the shell.
 fn request(id: u32, method: &str, params: &Value) -> String {
@@ -65,7 +65,7 @@ async fn a_question_is_answered_by_the_options_of_the_call_or_by_a_person() {
         (denied, Some(allow()), "c", 0, 1, &[]),
     ];
     for (options, says, option, asked, denials, warned) in rows {
-        let fake = Fake::new(&asking(&[question(7, shell())]));
+        let fake = agent(&asking(&[question(7, shell())]));
         let person = says.map(Person::says);
         let context = person.clone().map_or_else(|| fake.context(), |person| fake.asking(person));
         let (events, result) = once(options, context).await;
@@ -91,7 +91,7 @@ async fn what_qwen_code_asks_a_person_gets_its_answer() {
     let call = json!({ "toolCallId": "t", "kind": "think", "rawInput": { "questions": asked } });
     let offers = json!([{ "optionId": "once", "kind": "allow_once", "name": "Submit" }]);
     let asks = request(7, "session/request_permission", &json!({ "toolCall": call, "options": offers }));
-    let fake = Fake::new(&asking(&[asks]));
+    let fake = agent(&asking(&[asks]));
     let person = Person::allows(Some(json!({ "answers": [["a"]] })));
     let allowed = AcpOptions { allowed_tools: Some(vec!["think".to_owned()]), ..options() };
     let provider = AcpProvider::qwen();
@@ -104,23 +104,15 @@ async fn what_qwen_code_asks_a_person_gets_its_answer() {
 
 #[tokio::test]
 async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
-    let fake = Fake::new(&format!(
+    let fake = agent(&format!(
         "{}\nhear\nsay {}\nsay {TEXT}\nhear\nhear\nsay {}\nhear\nsay '{{\"id\":3,\"result\":{{\"stopReason\":\"cancelled\"}}}}'\ncat",
         plain(),
         question(7, shell()),
         question(8, shell()),
     ));
     let provider = AcpProvider::new();
-    let context = fake.asking(NeverAnswers);
-    let mut stream = provider.execute(input(options()), context.clone());
-    let output = loop {
-        match stream.next().await.unwrap().unwrap() {
-            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
-            ProviderItem::Event(_) => {}
-            ProviderItem::Output(output) => break output,
-        }
-    };
-    assert_eq!(output.stop_reason, StopReason::Aborted);
+    let (_, result) = cancelled(&provider, &json!(options()), fake.asking(NeverAnswers)).await;
+    assert_eq!(result.unwrap().stop_reason, StopReason::Aborted);
     let reported: Vec<Value> = fake.received().into_iter().skip(3).collect();
     let cancelled =
         |id: u32| json!({ "jsonrpc": "2.0", "id": id, "result": { "outcome": { "outcome": "cancelled" } } });
@@ -137,8 +129,8 @@ async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
 
 #[tokio::test]
 async fn files_are_served_within_the_folder_and_written_with_leave_alone() {
-    let fake = Fake::new("");
-    let (work, outside) = (fake.work(), fake.outside());
+    let fake = agent("");
+    let (work, outside) = (fake.work(), fake.folder().canonicalize().unwrap());
     std::fs::write(work.join("a.txt"), "one\ntwo\n").unwrap();
     std::fs::write(outside.join("secret"), "planted").unwrap();
     std::os::unix::fs::symlink(outside.join("secret"), work.join("link")).unwrap();
@@ -191,7 +183,7 @@ async fn files_are_served_within_the_folder_and_written_with_leave_alone() {
 #[tokio::test]
 async fn a_file_is_not_read_where_reading_is_denied() {
     let path = json!({ "path": "/nowhere" });
-    let fake = Fake::new(&asking(&[request(10, "fs/read_text_file", &path)]));
+    let fake = agent(&asking(&[request(10, "fs/read_text_file", &path)]));
     let denied = AcpOptions { disallowed_tools: Some(vec!["read".to_owned()]), ..options() };
     let (_, result) = once(denied, fake.context()).await;
     assert_eq!(answers(&fake)[0]["code"], json!(-32603));
@@ -200,7 +192,7 @@ async fn a_file_is_not_read_where_reading_is_denied() {
 
 #[tokio::test]
 async fn without_leave_nothing_is_written_or_run() {
-    let fake = Fake::new(&asking(&[
+    let fake = agent(&asking(&[
         request(10, "fs/write_text_file", &json!({ "path": "/nowhere", "content": "x" })),
         request(11, "terminal/create", &json!({ "command": "touch made" })),
     ]));
@@ -219,7 +211,7 @@ async fn without_leave_nothing_is_written_or_run() {
 #[tokio::test]
 async fn a_command_that_was_allowed_is_not_asked_about_twice() {
     let about = |id: u32, method: &str| request(id, method, &json!({ "terminalId": "terminal-1" }));
-    let fake = Fake::new(&asking(&[
+    let fake = agent(&asking(&[
         question(
             10,
             json!({ "toolCallId": "t", "kind": "execute", "rawInput": { "command": "echo hi there" } }),
@@ -268,7 +260,7 @@ async fn what_runs_is_in_the_log_although_a_tool_has_the_name_of_its_program() {
         request(id, "terminal/create", &json!({ "command": "sh", "args": ["-c", script] }))
     };
     let named = tool("a", "other", json!({ "language": "sh", "script": "true" }));
-    let fake = Fake::new(&asking(&[named + &runs(10, "echo evil"), runs(11, "true")]));
+    let fake = agent(&asking(&[named + &runs(10, "echo evil"), runs(11, "true")]));
     let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
     let (events, result) = once(allowed, fake.context()).await;
     result.unwrap();
@@ -283,7 +275,7 @@ async fn what_runs_is_in_the_log_although_a_tool_has_the_name_of_its_program() {
 
 #[tokio::test]
 async fn what_the_options_forbid_is_not_allowed_by_another_question() {
-    let fake = Fake::new(&asking(&[
+    let fake = agent(&asking(&[
         question(
             10,
             json!({ "toolCallId": "t", "kind": "execute", "rawInput": { "command": "touch made" } }),
@@ -303,7 +295,7 @@ async fn what_the_options_forbid_is_not_allowed_by_another_question() {
 
 #[tokio::test]
 async fn a_command_does_not_outlive_its_agent() {
-    let fake = Fake::new(&asking(&[request(
+    let fake = agent(&asking(&[request(
         10,
         "terminal/create",
         &json!({ "command": "echo $$ >> pids; sleep 300" }),
@@ -321,7 +313,7 @@ async fn a_command_does_not_outlive_its_agent() {
 async fn a_command_does_not_outlive_a_turn_that_is_cut() {
     let create = request(10, "terminal/create", &json!({ "command": "echo $$ >> pids; sleep 300" }));
     let cancelled = r#"'{"jsonrpc":"2.0","id":3,"result":{"stopReason":"cancelled"}}'"#;
-    let fake = Fake::new(&format!("{}\nhear\nsay {create}; hear\nhear; say {cancelled}\ncat", plain()));
+    let fake = agent(&format!("{}\nhear\nsay {create}; hear\nhear; say {cancelled}\ncat", plain()));
     let provider = AcpProvider::new();
     let allowed = AcpOptions { allowed_tools: Some(vec!["execute".to_owned()]), ..options() };
     let context = fake.context();
@@ -343,7 +335,7 @@ async fn the_result_of_a_tool_has_the_output_of_its_terminal() {
         "content": [{ "type": "terminal", "terminalId": "terminal-1" }],
     } });
     let ended = json!({ "jsonrpc": "2.0", "method": "session/update", "params": ended });
-    let fake = Fake::new(&asking(&[
+    let fake = agent(&asking(&[
         request(10, "terminal/create", &json!({ "command": "echo", "args": ["tests failed"] })),
         about(11, "terminal/wait_for_exit"),
         about(12, "terminal/release"),
@@ -407,7 +399,7 @@ async fn what_is_done_for_an_agent_is_in_the_log_once() {
         run(16, "sleep 300"),
         format!("'{held}'; say {}", write(17, "held.txt")),
     ]);
-    let fake = Fake::new(&script.replace("HERE", "'\"$PWD\"'"));
+    let fake = agent(&script.replace("HERE", "'\"$PWD\"'"));
     let names = ["edit", "execute"].map(str::to_owned);
     let allowed = AcpOptions { allowed_tools: Some(names.into()), ..options() };
     let (events, result) = once(allowed, fake.context()).await;
@@ -444,7 +436,7 @@ async fn gemini_reads_files_itself() {
     for (provider, reads_through_us) in
         [(AcpProvider::new(), true), (AcpProvider::qwen(), true), (AcpProvider::gemini(), false)]
     {
-        let fake = Fake::new(&asking(&[]));
+        let fake = agent(&asking(&[]));
         run(&provider, options(), fake.context()).await.1.unwrap();
         let offered = &fake.received()[0]["params"]["clientCapabilities"]["fs"];
         assert_eq!(*offered, json!({ "readTextFile": reads_through_us, "writeTextFile": true }));
@@ -458,7 +450,7 @@ async fn a_flood_of_requests_is_refused_beyond_its_bound() {
         "{}\nhear\ni=0; while [ $i -lt 100 ]; do say \"{{\\\"id\\\":$i,\\\"method\\\":\\\"session/request_permission\\\",\\\"params\\\":{{\\\"toolCall\\\":{{}},\\\"options\\\":[]}}}}\"; i=$((i+1)); done\ni=0; while [ $i -lt 36 ]; do hear; i=$((i+1)); done; say {END}; i=0; while [ $i -lt 64 ]; do hear; i=$((i+1)); done; cat",
         plain()
     );
-    let fake = Fake::new(&floods);
+    let fake = agent(&floods);
     let (_, result) = once(options(), fake.asking(NeverAnswers)).await;
     result.unwrap();
     let reported = answers(&fake);
@@ -470,7 +462,7 @@ async fn a_flood_of_requests_is_refused_beyond_its_bound() {
 
 #[tokio::test]
 async fn a_prompt_reaches_the_model_as_text_and_pictures_where_they_are_taken() {
-    let fake = Fake::new(&format!("{}\nhear; say {END}; cat", plain()));
+    let fake = agent(&format!("{}\nhear; say {END}; cat", plain()));
     let returned = |text: &str, options: AcpOptions| AcpInput {
         prompt: Some(text.to_owned()),
         options: Some(options),

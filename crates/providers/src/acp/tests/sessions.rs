@@ -1,15 +1,10 @@
 //! How sessions are opened: new and earlier ones, what is chosen in them, and what is missing for them.
 
-use std::time::Duration;
-
 use inspan_protocol::{ErrorCode, Provider, ProviderSessionId, StreamEvent, ThinkingLevel};
-use inspan_testkit::is_running;
 use serde_json::{Value, json};
 
-use super::super::{AcpOptions, AcpProvider, preset};
-use super::agent::{END, Fake, TEXT, fault, greet, once, options, plain, run, wait_until, warnings};
-use crate::program::ProgramProvider;
-use crate::program::pool::Limits;
+use super::super::{AcpOptions, AcpProvider};
+use super::agent::{END, TEXT, agent, fault, greet, methods, once, options, plain, run, warnings};
 
 /// What an agent sends of an earlier conversation when it loads it.
 const HISTORY: &str = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"returned long ago"}}}}'"#;
@@ -29,13 +24,13 @@ async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
     for (abilities, method) in rows {
         // The history comes before the answer, and the rest of it after.
         let opens = format!("{}\n{history}\nhear; say {TEXT}; say {END}; cat", greet(abilities, "null"));
-        let fake = Fake::new(&opens.replace(
+        let fake = agent(&opens.replace(
             "hear; say '{\"jsonrpc\":\"2.0\",\"id\":2",
             &format!("hear; {history}; say '{{\"jsonrpc\":\"2.0\",\"id\":2"),
         ));
         let (events, result) = once(resume("s-1"), fake.context()).await;
         let output = result.unwrap();
-        assert_eq!(fake.methods()[..3], ["initialize", method, "session/prompt"]);
+        assert_eq!(methods(&fake)[..3], ["initialize", method, "session/prompt"]);
         assert_eq!(fake.received()[1]["params"]["sessionId"], "s-1");
         if method == "session/load" {
             assert_eq!((output.text.as_str(), output.session_id.unwrap().as_str()), ("so far", "s-1"));
@@ -55,11 +50,11 @@ async fn the_cost_of_a_branch_is_its_own_or_unknown() {
     let greeted = greet(r#"{"sessionCapabilities":{"fork":{}}}"#, r#"{"sessionId":"s-2"}"#);
     let first = format!("hear; {}; say {END}", sum(5.1));
     let second = format!("hear; {}; say {}", sum(5.35), END.replace("\"id\":3", "\"id\":4"));
-    let fake = Fake::new(&format!("{greeted}\n{first}\n{second}\ncat"));
+    let fake = agent(&format!("{greeted}\n{first}\n{second}\ncat"));
     let provider = AcpProvider::new();
     let branch = AcpOptions { fork: Some(true), ..resume("s-1") };
     let output = run(&provider, branch, fake.context()).await.1.unwrap();
-    assert_eq!((fake.methods()[1].as_str(), output.cost_usd), ("session/fork", None));
+    assert_eq!((methods(&fake)[1].as_str(), output.cost_usd), ("session/fork", None));
     let output = run(&provider, resume("s-2"), fake.context()).await.1.unwrap();
     assert_eq!(output.cost_usd, Some(0.25));
     provider.shutdown().await;
@@ -72,10 +67,10 @@ async fn an_agent_that_offers_to_resume_and_does_not_know_how_is_asked_to_load()
         .replace(r#""result":null"#, r#""error":{"code":-32601,"message":"Method not found"}"#);
     let end = END.replace("\"id\":3", "\"id\":4");
     let loads = r#"hear; say '{"jsonrpc":"2.0","id":3,"result":{}}'"#;
-    let fake = Fake::new(&format!("{refuses}\n{loads}; {HISTORY}\nhear; say {TEXT}; say {end}; cat"));
+    let fake = agent(&format!("{refuses}\n{loads}; {HISTORY}\nhear; say {TEXT}; say {end}; cat"));
     let (_, result) = once(resume("s-1"), fake.context()).await;
     assert_eq!(result.unwrap().text, "so far");
-    assert_eq!(fake.methods()[..4], ["initialize", "session/resume", "session/load", "session/prompt"]);
+    assert_eq!(methods(&fake)[..4], ["initialize", "session/resume", "session/load", "session/prompt"]);
 }
 
 #[tokio::test]
@@ -125,7 +120,7 @@ async fn processes_that_count_their_sessions_keep_their_conversations_apart() {
     let text = TEXT.replace("so far", "'$$'");
     let counts = choosing(r#"{"sessionId":"s-1"}"#)
         .replace("*session/prompt*) ", &format!("*session/prompt*) say {text}; "));
-    let fake = Fake::new(&counts);
+    let fake = agent(&counts);
     let provider = AcpProvider::new();
     let first = run(&provider, options(), fake.context()).await.1.unwrap();
     let second = run(&provider, options(), fake.context()).await.1.unwrap();
@@ -140,10 +135,10 @@ async fn processes_that_count_their_sessions_keep_their_conversations_apart() {
 
 #[tokio::test]
 async fn a_missing_login_is_reported_with_what_to_do() {
-    let methods = r#"[{"id":"key","name":"Use a key","description":"Set AGENT_KEY"}]"#;
+    let login = r#"[{"id":"key","name":"Use a key","description":"Set AGENT_KEY"}]"#;
     let script = format!(
         r#"say() {{ printf '%s\n' "$1"; }}
-        read -r line; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{methods}}}}}'
+        read -r line; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{login}}}}}'
         read -r line; say '{{"id":2,"error":{{"code":-32000,"message":"Authentication required"}}}}'; cat"#
     );
     let (code, message, _) = fault(&script, options()).await;
@@ -158,13 +153,13 @@ async fn a_missing_login_is_reported_with_what_to_do() {
     let logs_in = format!(
         r#"say() {{ printf '%s\n' "$1"; }}
         hear() {{ read -r line && printf '%s\n' "$line" >> received; }}
-        hear; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{methods}}}}}'
+        hear; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{login}}}}}'
         hear; say '{{"id":2,"result":{{}}}}'; hear; say '{{"id":3,"result":{{"sessionId":"s-1"}}}}'
         hear; say '{{"id":4,"result":{{"stopReason":"end_turn"}}}}'; cat"#
     );
-    let fake = Fake::new(&logs_in);
+    let fake = agent(&logs_in);
     once(AcpOptions { auth_method: Some("key".to_owned()), ..options() }, fake.context()).await.1.unwrap();
-    assert_eq!(fake.methods(), ["initialize", "authenticate", "session/new", "session/prompt"]);
+    assert_eq!(methods(&fake), ["initialize", "authenticate", "session/new", "session/prompt"]);
     assert_eq!(fake.received()[1]["params"], json!({ "methodId": "key" }));
 }
 
@@ -192,7 +187,7 @@ async fn model_thinking_and_mode_are_chosen_where_they_are_offered() {
         thinking: Some(ThinkingLevel::Xhigh),
         ..options()
     };
-    let fake = Fake::new(&choosing(&OFFERS.replace('\n', "")));
+    let fake = agent(&choosing(&OFFERS.replace('\n', "")));
     let (events, result) = once(all.clone(), fake.context()).await;
     assert_eq!((result.unwrap().model.as_deref(), warnings(&events)), (Some("big"), vec![]));
     let chosen: Vec<Value> = fake.received()[2..5].iter().map(|line| line["params"].clone()).collect();
@@ -204,18 +199,18 @@ async fn model_thinking_and_mode_are_chosen_where_they_are_offered() {
             json!({ "sessionId": "s-1", "configId": "mode", "value": "plan" }),
         ]
     );
-    let fake = Fake::new(&choosing(OLDER));
+    let fake = agent(&choosing(OLDER));
     let (events, result) = once(all, fake.context()).await;
     assert_eq!(
         (result.unwrap().model.as_deref(), warnings(&events)),
         (Some("big"), vec!["thinkingNotOffered"])
     );
-    assert_eq!(fake.methods()[2..], ["session/set_model", "session/set_mode", "session/prompt"]);
+    assert_eq!(methods(&fake)[2..], ["session/set_model", "session/set_mode", "session/prompt"]);
     // What is chosen already is not chosen again.
-    let fake = Fake::new(&choosing(OLDER));
+    let fake = agent(&choosing(OLDER));
     let same = AcpOptions { model: Some("small".to_owned()), mode: Some("build".to_owned()), ..options() };
     once(same, fake.context()).await.1.unwrap();
-    assert_eq!(fake.methods()[2..], ["session/prompt"]);
+    assert_eq!(methods(&fake)[2..], ["session/prompt"]);
 }
 
 #[tokio::test]
@@ -227,7 +222,7 @@ async fn a_mode_in_which_the_claude_agent_asks_nothing_is_warned_of() {
         OLDER.replace(r#"{"id":"plan"}"#, r#"{"id":"plan"},{"id":"bypassPermissions"}"#),
     ];
     for opened in bypass {
-        let fake = Fake::new(&choosing(&opened));
+        let fake = agent(&choosing(&opened));
         let (events, result) = once(plan.clone(), fake.context()).await;
         result.unwrap();
         assert_eq!(warnings(&events), ["planAsksNothing"], "{opened}");
@@ -301,7 +296,7 @@ async fn a_server_of_a_kind_that_the_agent_does_not_take_fails_the_call() {
         (ErrorCode::ConfigInvalid, "the agent takes no MCP servers of the type `http`, as `s` is")
     );
     let takes = greet(r#"{"mcpCapabilities":{"http":true}}"#, r#"{"sessionId":"s-1"}"#);
-    let fake = Fake::new(&format!("{takes} hear; say {END}; cat"));
+    let fake = agent(&format!("{takes} hear; say {END}; cat"));
     once(options, fake.context()).await.1.unwrap();
     assert_eq!(
         fake.received()[1]["params"],
@@ -315,11 +310,11 @@ async fn a_server_of_a_kind_that_the_agent_does_not_take_fails_the_call() {
 #[tokio::test]
 async fn a_structured_answer_is_found_in_its_text() {
     let text = TEXT.replace("so far", r#"Here:\n```json\n{\"a\":1}\n```"#);
-    let fake = Fake::new(&format!("{} hear; say {text}; say {END}; cat", plain()));
+    let fake = agent(&format!("{} hear; say {text}; say {END}; cat", plain()));
     let wanted = AcpOptions { output_schema: Some(json!({ "type": "object" })), ..options() };
     let output = once(wanted, fake.context()).await.1.unwrap();
     assert_eq!(output.structured_output, Some(json!({ "a": 1 })), "{output:?}");
-    let fake = Fake::new(&format!("{} hear; say {TEXT}; say {END}; cat", plain()));
+    let fake = agent(&format!("{} hear; say {TEXT}; say {END}; cat", plain()));
     let wanted = AcpOptions { output_schema: Some(json!({ "type": "object" })), ..options() };
     assert_eq!(once(wanted, fake.context()).await.1.unwrap().structured_output, None);
 }
@@ -327,7 +322,7 @@ async fn a_structured_answer_is_found_in_its_text() {
 #[tokio::test]
 async fn an_error_that_was_also_said_is_taken_back() {
     let returned = TEXT.replace("so far", "API Error: 401 bad key planted-secret");
-    let fake = Fake::new(&format!(
+    let fake = agent(&format!(
         "{} hear; say {returned}; say '{{\"id\":3,\"error\":{{\"code\":-32603,\"message\":\"Internal error: API Error: 401 bad key planted-secret\",\"data\":{{\"errorKind\":\"authentication_failed\"}}}}}}'; cat",
         plain()
     ));
@@ -336,28 +331,4 @@ async fn an_error_that_was_also_said_is_taken_back() {
     assert_eq!(error.code, ErrorCode::Auth);
     assert!(!error.message.contains("planted"), "{error:?}");
     assert_eq!(events.last(), Some(&StreamEvent::Retract));
-}
-
-#[tokio::test]
-async fn processes_stay_warm_between_turns() {
-    let fake = Fake::new(&format!(
-        "echo $$ >> pids\n{}",
-        choosing(r#"{"sessionId":"s-1"}"#)
-            .replace(r#""agentCapabilities":{}"#, r#""agentCapabilities":{"loadSession":true}"#)
-            .replace("\nwhile hear", &format!("\n{HISTORY}\nwhile hear"))
-    ));
-    let limits = Limits { warm_for: Duration::from_millis(1500), ..Limits::DEFAULT };
-    let provider = AcpProvider { preset: &preset::ANY, programs: ProgramProvider::with_limits(limits) };
-    run(&provider, options(), fake.context()).await.1.unwrap();
-    run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
-    let pids = fake.pids();
-    assert_eq!((pids.len(), is_running(pids[0])), (1, true), "the warm process serves the next turn");
-    wait_until(|| !is_running(pids[0])).await;
-    run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
-    assert_eq!(fake.pids().len(), 2, "a cold conversation takes a new process");
-    let other = AcpOptions { args: Some(vec!["--other".to_owned()]), ..resume("s-1") };
-    run(&provider, other, fake.context()).await.1.unwrap();
-    assert_eq!((fake.pids().len(), fake.running().len()), (3, 1), "other options take another process");
-    provider.shutdown().await;
-    assert_eq!(fake.running().len(), 0);
 }

@@ -255,10 +255,7 @@ pub(crate) async fn a_full_store_loses_no_output<R: Vendor>() {
     let (provider, store) = filling(1);
     harness.provider = provider;
     let (events, output) = harness.turn(json!({ "prompt": "first" })).await;
-    let warning = StreamEvent::Warning {
-        code: "sessionNotKept".to_owned(),
-        message: "the answer is not in the conversation: full".to_owned(),
-    };
+    let warning = StreamEvent::warning("sessionNotKept", "the answer is not in the conversation: full");
     assert_eq!((events.last(), R::returned(&output.unwrap()).0), (Some(&warning), "One."));
     let stored = store.0.lock().unwrap().1.clone().unwrap();
     assert_eq!(stored.messages, [R::user("first")]);

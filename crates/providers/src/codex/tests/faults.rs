@@ -1,20 +1,16 @@
 //! Programs in place of Codex that misbehave, and how the provider handles each.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
     ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
-use inspan_testkit::is_running;
 use serde_json::{Value, json};
 
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
-use crate::program::ProgramProvider;
-use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until, warnings};
 use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
@@ -45,6 +41,10 @@ async fn run(
     context: ExecutionContext,
 ) -> FakeTurn<CodexOutput> {
     fake::run(provider, &json!(options), context).await
+}
+
+async fn once(options: CodexOptions, context: ExecutionContext) -> FakeTurn<CodexOutput> {
+    fake::once::<CodexProvider>(&json!(options), context).await
 }
 
 struct FakeCodex;
@@ -83,9 +83,7 @@ async fn a_usage_limit_that_is_named_in_words_alone_has_a_time() {
             "id": "u", "status": "failed", "items": [], "error": error,
         } } });
         let fake = fake(&format!("{OPEN} read -r line; say {BEGUN}; say '{ended}'; cat >/dev/null"));
-        let provider = CodexProvider::new();
-        let error = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap_err();
-        provider.shutdown().await;
+        let error = once(CodexOptions::default(), fake.context()).await.1.unwrap_err();
         assert_eq!(error.resets_at.is_some(), expected, "{words}: {error:?}");
     }
 }
@@ -95,14 +93,14 @@ async fn a_warning_about_the_machine_is_shown_once_for_all_processes() {
     const WARNS: &str = r#"'{"method":"configWarning","params":{"summary":"there is no bubblewrap"}}'"#;
     let fake = fake(&format!("{OPEN}read -r line; say {BEGUN}; say {WARNS}; say {DONE}; cat >/dev/null"));
     let provider = CodexProvider::new();
-    let mut warnings = Vec::new();
+    let mut warned = Vec::new();
     for _ in 0..2 {
         let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
         result.unwrap();
-        warnings.push(events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count());
+        warned.push(warnings(&events).len());
     }
     provider.shutdown().await;
-    assert_eq!(warnings, [1, 0]);
+    assert_eq!(warned, [1, 0]);
 }
 
 #[tokio::test]
@@ -137,20 +135,12 @@ async fn nonsense_between_messages_is_reported_and_skipped() {
          head -c 17000000 /dev/zero | tr '\\0' x; say; say '{{\"method\":\"new/thing\",\"params\":{{}}}}'; say {TEXT}; say {DONE}; cat"
     );
     let fake = fake(&script);
-    let provider = CodexProvider::new();
-    let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
+    let (events, result) = once(CodexOptions::default(), fake.context()).await;
     assert_eq!(result.unwrap().code, "done");
-    let codes: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event {
-            StreamEvent::Warning { code, .. } => Some(code.as_str()),
-            _ => None,
-        })
-        .collect();
+    let codes = warnings(&events);
     // The bytes that are not UTF-8 are reported, and their replacement is not a message either.
     assert_eq!(codes, ["oddLine", "oddLine", "oddLine", "oddLine", "oddLine", "unknownMessage"]);
     assert!(!format!("{events:?}").contains("planted"));
-    provider.shutdown().await;
 }
 
 #[tokio::test]
@@ -164,8 +154,7 @@ async fn a_known_message_that_is_broken_ends_the_turn() {
 #[tokio::test]
 async fn the_thread_is_opened_without_retries_of_the_programs_own() {
     let fake = fake(&format!("{OPEN} read -r line; say {BEGUN}; say {DONE}; cat"));
-    let provider = CodexProvider::new();
-    let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
+    let (events, result) = once(CodexOptions::default(), fake.context()).await;
     let output = result.unwrap();
     let session = ProviderSessionId::from("t-1");
     assert_eq!(events, [StreamEvent::Session { session_id: session.clone() }]);
@@ -173,7 +162,6 @@ async fn the_thread_is_opened_without_retries_of_the_programs_own() {
     let opened: Value = serde_json::from_str(&fake.read("opened")).unwrap();
     let config = json!({ "model_providers.loop.request_max_retries": 0, "model_providers.loop.stream_max_retries": 0 });
     assert_eq!(opened["params"], json!({ "cwd": fake.context().host.cwd, "config": config }));
-    provider.shutdown().await;
 }
 
 /// Ends its turn when it is asked to, and cleans up after it.
@@ -187,9 +175,8 @@ fn polite() -> String {
 #[tokio::test]
 async fn silence_is_a_timeout_after_an_interrupt() {
     let fake = fake(&polite());
-    let provider = CodexProvider::new();
     let options = CodexOptions { stall_timeout_ms: Some(200), ..CodexOptions::default() };
-    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    let error = once(options, fake.context()).await.1.unwrap_err();
     assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("stall")));
     let [asked, cleaned] =
         ["asked", "cleaned"].map(|file| serde_json::from_str::<Value>(&fake.read(file)).unwrap());
@@ -198,7 +185,6 @@ async fn silence_is_a_timeout_after_an_interrupt() {
         (&json!("turn/interrupt"), &json!({ "threadId": "t-1", "turnId": "u" }))
     );
     assert_eq!(cleaned["method"], "thread/backgroundTerminals/clean");
-    provider.shutdown().await;
 }
 
 /// A notification of the program.
@@ -249,10 +235,10 @@ async fn a_sub_agent_that_the_turn_did_not_wait_for_ends_with_it() {
     let (events, result) = run(&provider, CodexOptions::default(), fake.context()).await;
     let output = result.unwrap();
     assert_eq!((output.code.as_str(), output.turn.usage.input_tokens), ("done", 7));
-    let warning = StreamEvent::Warning {
-        code: "backgroundEnded".to_owned(),
-        message: "stopped in the background at the end of the turn: 1 sub-agent".to_owned(),
-    };
+    let warning = StreamEvent::warning(
+        "backgroundEnded",
+        "stopped in the background at the end of the turn: 1 sub-agent",
+    );
     assert!(events.contains(&warning), "{events:?}");
     // The turn itself left nothing running.
     let clean = json!(["thread/backgroundTerminals/clean", "s-1", null]);
@@ -347,9 +333,8 @@ async fn a_turn_that_is_cut_ends_its_sub_agents() {
         "cat".to_owned(),
     ];
     let fake = fake(&script.join("\n"));
-    let provider = CodexProvider::new();
     let options = CodexOptions { stall_timeout_ms: Some(200), ..CodexOptions::default() };
-    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+    let error = once(options, fake.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::Timeout);
     let [interrupt, clean] = ["turn/interrupt", "thread/backgroundTerminals/clean"];
     let expected = [
@@ -359,7 +344,6 @@ async fn a_turn_that_is_cut_ends_its_sub_agents() {
         json!([clean, "t-1", null]),
     ];
     assert_eq!(asked(&fake, ["interrupted", "interrupted_too", "cleaned_too", "cleaned"]), expected);
-    provider.shutdown().await;
 }
 
 #[tokio::test]
@@ -402,12 +386,8 @@ async fn a_question_that_is_taken_back_is_not_answered() {
          say {DONE}; cat >> answers"
     );
     let fake = fake(&script);
-    let provider = CodexProvider::new();
-    let context = ExecutionContext { permissions: Some(Arc::new(NeverAnswers)), ..fake.context() };
-    let (events, result) = run(&provider, CodexOptions::default(), context).await;
+    let (events, result) = once(CodexOptions::default(), fake.asking(NeverAnswers)).await;
     assert_eq!(result.unwrap().code, "done");
-    let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
-    provider.shutdown().await;
     let answers = fake.json_lines("answers");
     let refusal = json!({ "code": -32601, "message": "`item/tool/requestUserInput` is not offered here" });
     assert_eq!(
@@ -417,7 +397,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
             json!({ "jsonrpc": "2.0", "id": "q3", "result": { "action": "cancel", "content": null, "_meta": null } }),
         ]
     );
-    assert_eq!(warnings, 2);
+    assert_eq!(warnings(&events).len(), 2);
 }
 
 #[tokio::test]
@@ -427,41 +407,15 @@ async fn a_message_that_cannot_join_is_reported_and_no_other_is_taken() {
          say '{{\"id\":6,\"error\":{{\"code\":-32600,\"message\":\"no active turn to steer\"}}}}'; say {DONE}; cat >> steered"
     );
     let fake = fake(&script);
-    let provider = CodexProvider::new();
     let context = ExecutionContext { steering: Some(Arc::new(Steers)), ..fake.context() };
-    let (events, result) = run(&provider, CodexOptions::default(), context).await;
+    let (events, result) = once(CodexOptions::default(), context).await;
     assert_eq!(result.unwrap().code, "done");
-    let reported =
-        |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "notSteered");
-    assert_eq!(
-        (events.iter().filter(|event| reported(event)).count(), events.contains(&StreamEvent::Steered)),
-        (1, false)
-    );
-    provider.shutdown().await;
+    assert_eq!((warnings(&events), events.contains(&StreamEvent::Steered)), (vec!["notSteered"], false));
     let steered: Value = serde_json::from_str(&fake.read("steered")).unwrap();
     assert_eq!(
         (&steered["method"], &steered["params"]["expectedTurnId"]),
         (&json!("turn/steer"), &json!("u"))
     );
-}
-
-#[tokio::test]
-async fn a_warm_process_serves_the_same_launch_only() {
-    let turn = format!("read -r line; say {BEGUN}; say {DONE}");
-    let again = turn.replace("\"id\":5", "\"id\":6");
-    let fake = fake(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
-    let limits = Limits { warm_for: Duration::from_secs(30), ..Limits::DEFAULT };
-    let provider = CodexProvider(ProgramProvider::with_limits(limits));
-    let first = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap();
-    let resume = CodexOptions { resume: first.session_token.clone(), ..CodexOptions::default() };
-    assert_eq!(run(&provider, resume.clone(), fake.context()).await.1.unwrap().code, "done");
-    assert_eq!(fake.pids().len(), 1);
-    let other = CodexOptions { model: Some("other".to_owned()), ..resume };
-    assert_eq!(run(&provider, other, fake.context()).await.1.unwrap().code, "done");
-    let pids = fake.pids();
-    assert_eq!((pids.len(), is_running(pids[0])), (2, false));
-    provider.shutdown().await;
-    assert_eq!(pids.into_iter().filter(|pid| is_running(*pid)).count(), 0);
 }
 
 #[tokio::test]

@@ -95,11 +95,10 @@ async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_reported() {
     let server = MockServer::start().await;
     Mock::given(method("POST")).respond_with(recorded("c1", "resp_1")).expect(2).mount(&server).await;
     let tools = Tools::<TestApi>::new(&server.uri());
-    let warning = StreamEvent::Warning {
-        code: "callsUnanswered".to_owned(),
-        message: "the conversation that the vendor stores has calls of tools without answers; it may not be gone on with"
-            .to_owned(),
-    };
+    let warning = StreamEvent::warning(
+        "callsUnanswered",
+        "the conversation that the vendor stores has calls of tools without answers; it may not be gone on with",
+    );
     // By its last answer, the one before the call can still be resumed.
     for (thread, expected) in [("conv_1", vec![warning]), ("resp_0", vec![])] {
         let mut input = free("go", json!({}));

@@ -1,6 +1,7 @@
 //! Programs in place of real agents, written for the shell, and what is needed around them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -67,6 +68,16 @@ impl Fake {
         self.read(name).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
+    /// What the program was sent, if it notes that.
+    pub(crate) fn received(&self) -> Vec<Value> {
+        self.json_lines("received")
+    }
+
+    /// A context in which a person is asked.
+    pub(crate) fn asking(&self, broker: impl PermissionBroker + 'static) -> ExecutionContext {
+        ExecutionContext { permissions: Some(Arc::new(broker)), ..self.context() }
+    }
+
     /// The numbers of the processes that wrote theirs to `pids`.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.read("pids").lines().map(|line| line.parse().unwrap()).collect()
@@ -92,16 +103,64 @@ pub(crate) async fn run<P: Provider>(
     options: &Value,
     context: ExecutionContext,
 ) -> FakeTurn<P::Output> {
+    watched(provider, options, context, |_| {}).await
+}
+
+/// Runs a turn of a provider that is shut down after it.
+pub(crate) async fn once<P: Provider + Default>(
+    options: &Value,
+    context: ExecutionContext,
+) -> FakeTurn<P::Output> {
+    let provider = P::default();
+    let turn = run(&provider, options, context).await;
+    provider.shutdown().await;
+    turn
+}
+
+/// Runs a turn, and cancels it at its first text.
+pub(crate) async fn cancelled<P: Provider>(
+    provider: &P,
+    options: &Value,
+    context: ExecutionContext,
+) -> FakeTurn<P::Output> {
+    let cancel = context.cancel.clone();
+    let watch = |event: &StreamEvent| {
+        if matches!(event, StreamEvent::Text { .. }) {
+            cancel.cancel();
+        }
+    };
+    watched(provider, options, context, watch).await
+}
+
+/// Runs a turn, and shows each event as it comes.
+pub(crate) async fn watched<P: Provider>(
+    provider: &P,
+    options: &Value,
+    context: ExecutionContext,
+    mut watch: impl FnMut(&StreamEvent),
+) -> FakeTurn<P::Output> {
     let mut stream = provider.execute(input::<P>(options), context);
     let mut events = Vec::new();
     while let Some(item) = stream.next().await {
         match item {
-            Ok(ProviderItem::Event(event)) => events.push(event),
+            Ok(ProviderItem::Event(event)) => {
+                watch(&event);
+                events.push(event);
+            }
             Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
             Err(error) => return (events, Err(error)),
         }
     }
     panic!("the stream ended without an output or an error");
+}
+
+/// The codes of the warnings among events.
+pub(crate) fn warnings(events: &[StreamEvent]) -> Vec<&str> {
+    let codes = events.iter().filter_map(|event| match event {
+        StreamEvent::Warning { code, .. } => Some(code.as_str()),
+        _ => None,
+    });
+    codes.collect()
 }
 
 /// The code, the message and the kind of an error. It holds no secret.

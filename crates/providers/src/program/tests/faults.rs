@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
-use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent, Usage};
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, StreamEvent, Usage};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -77,10 +76,8 @@ async fn fault_within<A: FakeProgram>(
     deadline: Option<Duration>,
 ) -> (ErrorCode, String, Value) {
     let fake = fake::<A>(script);
-    let provider = A::Provider::default();
     let context = ExecutionContext { deadline, ..fake.context() };
-    let error = fake::run(&provider, &A::options(), context).await.1.err().expect("an error");
-    provider.shutdown().await;
+    let error = fake::once::<A::Provider>(&A::options(), context).await.1.err().expect("an error");
     assert!(fake.running().is_empty(), "{script}");
     parts(error)
 }
@@ -139,10 +136,8 @@ pub(crate) async fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unkn
     ];
     for (script, expected) in rows {
         let fake = fake::<A>(&script);
-        let provider = A::Provider::default();
         let context = ExecutionContext { deadline: Some(Duration::from_secs(2)), ..fake.context() };
-        let (events, result) = fake::run(&provider, &A::options(), context).await;
-        provider.shutdown().await;
+        let (events, result) = fake::once::<A::Provider>(&A::options(), context).await;
         assert!(result.is_err(), "{script}");
         let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
         let seen = events.iter().filter(|event| **event == unknown).count();
@@ -188,21 +183,15 @@ pub(crate) async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_ev
 /// That a turn which is cancelled at its text `so far` is an output with its text and its session, and that no process is
 /// left of it.
 pub(crate) async fn cancelled_at_its_text<A: FakeProgram>(fake: &Fake) {
-    let provider = A::Provider::default();
-    let context = fake.context();
-    let mut stream = provider.execute(fake::input::<A::Provider>(&A::options()), context.clone());
-    let mut session = None;
-    let output = loop {
-        match stream.next().await.unwrap().unwrap() {
-            ProviderItem::Event(StreamEvent::Session { session_id }) => session = Some(session_id),
-            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
-            ProviderItem::Event(_) => {}
-            ProviderItem::Output(output) => break json!(output),
-        }
-    };
+    let (events, result) = fake::cancelled(&A::Provider::default(), &A::options(), fake.context()).await;
+    let session = events.iter().find_map(|event| match event {
+        StreamEvent::Session { session_id } => Some(json!(session_id)),
+        _ => None,
+    });
+    let output = json!(result.unwrap());
     assert_eq!(
         (&output["stopReason"], &output["text"], &output["sessionId"]),
-        (&json!("aborted"), &json!("so far"), &json!(session.unwrap()))
+        (&json!("aborted"), &json!("so far"), &session.unwrap())
     );
     assert_eq!((fake.pids().len(), fake.running().len()), (1, 0));
 }
