@@ -78,7 +78,20 @@ pub(crate) fn with_denials(error: AgentError, denials: &[PermissionDenial]) -> A
     error.with("permissionDenials", denials.collect::<Vec<_>>())
 }
 
+impl Default for TurnOutput {
+    /// That of a turn whose end is not known yet.
+    fn default() -> Self {
+        Self::new(StopReason::Aborted)
+    }
+}
+
 impl TurnOutput {
+    /// The same for a turn that ended so: the answer is its text if it is complete, else all text until then.
+    pub(crate) fn ended(self, stop_reason: StopReason, full_text: String) -> Self {
+        let text = if stop_reason == StopReason::Complete { self.text } else { full_text };
+        Self { text, stop_reason, ..self }
+    }
+
     /// An output that says nothing yet.
     pub(crate) fn new(stop_reason: StopReason) -> Self {
         Self {

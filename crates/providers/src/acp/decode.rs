@@ -287,8 +287,7 @@ impl TurnDecoder for AcpDecoder {
         self.close_tools(&mut out);
         let usage = self.turn.used.unwrap_or_default();
         let cost_usd = self.spend(usage, None, &mut out);
-        let end = AcpTurnEnd { usage, cost_usd, ..self.turn_end() };
-        (out, end)
+        (out, self.turn_end(usage, cost_usd))
     }
 }
 

@@ -38,23 +38,18 @@ impl program::TurnEnd for AcpTurnEnd {
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
-        let complete = reason == StopReason::Complete;
         let wanted = match self.form {
             AnswerForm::Text => None,
             AnswerForm::Json => Some(Wanted::Any),
             AnswerForm::Object => Some(Wanted::Object),
         };
+        let wanted = wanted.filter(|_| reason == StopReason::Complete);
+        let output = self.output.ended(reason, self.full_text);
         TurnOutput {
-            structured_output: wanted
-                .filter(|_| complete)
-                .and_then(|wanted| instructed::extract(&self.answer, wanted)),
-            text: if complete { self.answer } else { self.full_text },
-            usage: self.usage,
+            structured_output: wanted.and_then(|wanted| instructed::extract(&output.text, wanted)),
             // The request that was under way has no price.
-            cost_usd: self.cost_usd.filter(|_| reason != StopReason::Aborted),
-            model: self.model,
-            num_turns: self.num_turns,
-            ..TurnOutput::new(reason)
+            cost_usd: output.cost_usd.filter(|_| reason != StopReason::Aborted),
+            ..output
         }
     }
 }

@@ -24,12 +24,10 @@ use inspan_protocol::{
     AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::Value;
 
 use super::wire;
 use crate::decode::{OpenTools, TurnText, Warned, head};
-use crate::output::PermissionDenial;
-use crate::output::context_use;
+use crate::output::{TurnOutput, context_use};
 use crate::program::TurnDecoder;
 use inspan_transport::{Line, LineSplitter};
 
@@ -97,28 +95,10 @@ pub struct ClaudeTurnEnd {
     pub terminal_reason: Option<String>,
     /// The stop reason of the turn, or of its last message if the turn says none.
     pub stop_reason: Option<String>,
-    /// The answer, or the words of the failure.
-    pub text: String,
+    /// What the turn came to; its text is the answer, or the words of the failure. A cost that is absent is unknown.
+    pub output: TurnOutput,
     /// All text of the turn.
     pub full_text: String,
-    /// The conversation.
-    pub session_id: Option<ProviderSessionId>,
-    /// The last message of the main thread.
-    pub message: Option<TurnId>,
-    /// The model that spoke last.
-    pub model: Option<String>,
-    /// Messages that the model wrote.
-    pub num_turns: u32,
-    /// How long the program says that the turn took, in milliseconds.
-    pub duration_ms: u64,
-    /// Tokens of this turn.
-    pub usage: Usage,
-    /// Cost of this turn; absent means unknown.
-    pub cost_usd: Option<f64>,
-    /// Tools that were not allowed.
-    pub permission_denials: Vec<PermissionDenial>,
-    /// The structured output as it was given.
-    pub structured_output: Option<Value>,
     /// When a usage limit is lifted.
     pub resets_at: Option<Timestamp>,
 }
@@ -376,12 +356,15 @@ impl TurnDecoder for ClaudeDecoder {
         let end = ClaudeTurnEnd {
             error: turn.error,
             stop_reason: turn.stop_reason,
+            output: TurnOutput {
+                session_id: self.session.clone(),
+                turn_id: turn.uuid,
+                model: turn.model,
+                num_turns: turn.messages,
+                usage,
+                ..TurnOutput::default()
+            },
             full_text: turn.text.into_text(),
-            session_id: self.session.clone(),
-            message: turn.uuid,
-            model: turn.model,
-            num_turns: turn.messages,
-            usage,
             resets_at: turn.resets_at,
             ..ClaudeTurnEnd::default()
         };

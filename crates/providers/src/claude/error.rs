@@ -19,19 +19,7 @@ impl program::TurnEnd for ClaudeTurnEnd {
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
-        TurnOutput {
-            text: if reason == StopReason::Complete { self.text } else { self.full_text },
-            structured_output: self.structured_output,
-            session_id: self.session_id,
-            turn_id: self.message,
-            usage: self.usage,
-            cost_usd: self.cost_usd,
-            model: self.model,
-            num_turns: self.num_turns,
-            stop_reason: reason,
-            duration_ms: self.duration_ms,
-            permission_denials: self.permission_denials,
-        }
+        self.output.ended(reason, self.full_text)
     }
 }
 
@@ -77,12 +65,13 @@ fn judge(end: &ClaudeTurnEnd) -> Result<StopReason, AgentError> {
         _ => {}
     }
     if end.error.as_deref() == Some("max_output_tokens") {
-        let full = stop == Some("model_context_window_exceeded") || end.text.contains("context window");
+        let full =
+            stop == Some("model_context_window_exceeded") || end.output.text.contains("context window");
         if !full {
             return Ok(StopReason::MaxTokens);
         }
     }
-    if is_unknown_session(&end.text) {
+    if is_unknown_session(&end.output.text) {
         let error = error(ErrorCode::InvalidRequest, "no such conversation", end);
         return Err(error.with_kind(ErrorKind::SessionNotFound));
     }
@@ -92,10 +81,10 @@ fn judge(end: &ClaudeTurnEnd) -> Result<StopReason, AgentError> {
 
 /// The code of a failed turn.
 fn code(end: &ClaudeTurnEnd) -> ErrorCode {
-    if is_usage_limit(&end.text) {
+    if is_usage_limit(&end.output.text) {
         return ErrorCode::RateLimited;
     }
-    let by_status = || end.status.and_then(|status| classify_status(status, None, &end.text));
+    let by_status = || end.status.and_then(|status| classify_status(status, None, &end.output.text));
     match end.error.as_deref() {
         Some("authentication_failed" | "oauth_org_not_allowed") => ErrorCode::Auth,
         Some("billing_error") => ErrorCode::Billing,
@@ -108,11 +97,11 @@ fn code(end: &ClaudeTurnEnd) -> ErrorCode {
         }
         Some("invalid_request") => by_status().unwrap_or(ErrorCode::InvalidRequest),
         // Without a status the server never answered.
-        Some("server_error") => by_status().unwrap_or_else(|| match classify_text(&end.text) {
+        Some("server_error") => by_status().unwrap_or_else(|| match classify_text(&end.output.text) {
             ErrorCode::Timeout => ErrorCode::Timeout,
             _ => ErrorCode::Network,
         }),
-        _ => by_status().unwrap_or_else(|| classify_text(&end.text)),
+        _ => by_status().unwrap_or_else(|| classify_text(&end.output.text)),
     }
 }
 
@@ -126,7 +115,7 @@ fn lead(code: ErrorCode) -> &'static str {
 }
 
 fn error(code: ErrorCode, lead: &str, end: &ClaudeTurnEnd) -> AgentError {
-    let message = sentence(lead, &end.text);
+    let message = sentence(lead, &end.output.text);
     let mut detail = Map::new();
     let mut put = |key: &str, value: Option<Value>| value.map(|value| detail.insert(key.to_owned(), value));
     put("vendorError", end.error.clone().map(Value::from));
@@ -138,7 +127,7 @@ fn error(code: ErrorCode, lead: &str, end: &ClaudeTurnEnd) -> AgentError {
         error.detail = Some(Box::new(Value::Object(detail)));
     }
     if code == ErrorCode::RateLimited {
-        error.resets_at = end.resets_at.or_else(|| reset_in(&end.text));
+        error.resets_at = end.resets_at.or_else(|| reset_in(&end.output.text));
     }
     error
 }
@@ -194,7 +183,10 @@ mod tests {
 
     #[test]
     fn usage_limits_are_recognised_by_their_words() {
-        let text = |text: &str| ClaudeTurnEnd { text: text.to_owned(), ..ClaudeTurnEnd::default() };
+        let text = |text: &str| ClaudeTurnEnd {
+            output: TurnOutput { text: text.to_owned(), ..TurnOutput::default() },
+            ..ClaudeTurnEnd::default()
+        };
         let moment = Timestamp::from_millis(1_767_780_000_000);
         let rows = [
             (text("You've hit your limit · resets 3pm (Europe/Berlin)"), None),
@@ -219,7 +211,7 @@ mod tests {
             ),
         ];
         for (end, resets_at) in rows {
-            let name = end.text.clone();
+            let name = end.output.text.clone();
             assert_eq!(code_of(end), (ErrorCode::RateLimited, resets_at), "{name}");
         }
     }

@@ -17,13 +17,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{
-    AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
+    AgentError, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
 };
 use serde_json::Value;
 
 use super::wire;
 use crate::decode::{OpenTools, TurnText, Warned, head};
 use crate::json_rpc::{Incoming, RemoteId};
+use crate::output::TurnOutput;
 use crate::program::TurnDecoder;
 
 mod ask;
@@ -73,24 +74,12 @@ pub(super) struct CodexTurnEnd {
     pub(super) status: Status,
     /// Why it failed.
     pub(super) error: Option<wire::TurnError>,
-    /// The answer: the last whole message.
-    pub(super) text: String,
+    /// What the turn came to; its text is the last whole message.
+    pub(super) output: TurnOutput,
     /// Whether the last message began and was never completed: the model refused.
     pub(super) unanswered: bool,
     /// All text of the turn.
     pub(super) full_text: String,
-    /// The thread.
-    pub(super) session_id: Option<ProviderSessionId>,
-    /// The turn.
-    pub(super) turn_id: Option<TurnId>,
-    /// The model that answered.
-    pub(super) model: Option<String>,
-    /// Requests to the model that were answered.
-    pub(super) num_turns: u32,
-    /// How long the program says that the turn took, in milliseconds.
-    pub(super) duration_ms: u64,
-    /// Tokens of this turn.
-    pub(super) usage: Usage,
     /// The requested form of the answer.
     pub(super) answer: wire::AnswerForm,
     /// When a usage limit is lifted.

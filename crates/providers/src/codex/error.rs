@@ -21,22 +21,12 @@ impl program::TurnEnd for CodexTurnEnd {
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
-        let complete = reason == StopReason::Complete;
-        let text = if complete { self.text } else { self.full_text };
         // The program passes on what the model wrote, and checks nothing.
-        let json = complete && self.answer == AnswerForm::Json;
+        let json = reason == StopReason::Complete && self.answer == AnswerForm::Json;
+        let output = self.output.ended(reason, self.full_text);
         TurnOutput {
-            structured_output: json.then(|| serde_json::from_str(&text).ok()).flatten(),
-            text,
-            session_id: self.session_id,
-            turn_id: self.turn_id,
-            usage: self.usage,
-            cost_usd: None,
-            model: self.model,
-            num_turns: self.num_turns,
-            stop_reason: reason,
-            duration_ms: self.duration_ms,
-            permission_denials: Vec::new(),
+            structured_output: json.then(|| serde_json::from_str(&output.text).ok()).flatten(),
+            ..output
         }
     }
 }

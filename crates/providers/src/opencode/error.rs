@@ -32,26 +32,19 @@ impl program::TurnEnd for OpenCodeTurnEnd {
             StopReason::MaxTurns => self.finish.is_some() && self.error.is_none(),
             _ => true,
         };
-        let mut text = if reason == StopReason::Complete { self.text } else { self.full_text };
-        if let (true, Some(structured)) = (text.is_empty(), &self.structured) {
-            text = structured.to_string();
+        let mut output = self.output.ended(reason, self.full_text);
+        output.cost_usd = output.cost_usd.filter(|_| is_priced);
+        if let (true, Some(structured)) = (output.text.is_empty(), &output.structured_output) {
+            output.text = structured.to_string();
         }
-        TurnOutput {
-            text,
-            structured_output: self.structured,
-            turn_id: self.created,
-            usage: self.usage,
-            cost_usd: self.cost_usd.filter(|_| is_priced),
-            model: self.model,
-            num_turns: self.num_turns,
-            ..TurnOutput::new(reason)
-        }
+        output
     }
 }
 
 /// Whether the last message is all that there was to say.
 fn is_whole(end: &OpenCodeTurnEnd) -> bool {
-    end.structured.is_some() || end.finish.as_deref().is_some_and(|finish| finish != "tool-calls")
+    end.output.structured_output.is_some()
+        || end.finish.as_deref().is_some_and(|finish| finish != "tool-calls")
 }
 
 /// Judges the end of a turn.
@@ -223,7 +216,8 @@ mod tests {
 
     #[test]
     fn the_price_of_a_turn_that_is_cut_short_is_unknown() {
-        let begun = OpenCodeTurnEnd { cost_usd: Some(0.5), ..OpenCodeTurnEnd::default() };
+        let output = TurnOutput { cost_usd: Some(0.5), ..TurnOutput::default() };
+        let begun = OpenCodeTurnEnd { output, ..OpenCodeTurnEnd::default() };
         let error = OpenCodeFailure { name: "MessageAbortedError".to_owned(), ..OpenCodeFailure::default() };
         let ended = OpenCodeTurnEnd { finish: Some("tool-calls".to_owned()), ..begun.clone() };
         let aborted = OpenCodeTurnEnd { error: Some(error), ..ended.clone() };

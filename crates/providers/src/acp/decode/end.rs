@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::super::wire;
 use super::{AcpDecoded, AcpDecoder, spent};
 use crate::json_rpc::RpcError;
+use crate::output::TurnOutput;
 
 /// Why a turn ends, in the protocol's words.
 const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
@@ -20,17 +21,12 @@ pub(in super::super) struct AcpTurnEnd {
     pub(in super::super) error: Option<RpcError>,
     /// Whether it came after the agent was asked to cancel the turn.
     pub(in super::super) cancelled: bool,
-    /// The last message.
-    pub(in super::super) answer: String,
+    /// What the turn came to; its text is the last message.
+    pub(in super::super) output: TurnOutput,
     /// The requested form of the answer.
     pub(in super::super) form: wire::AnswerForm,
     /// All text of the turn.
     pub(in super::super) full_text: String,
-    /// The model that was chosen, as far as the agent reports it.
-    pub(in super::super) model: Option<String>,
-    pub(in super::super) num_turns: u32,
-    pub(in super::super) usage: Usage,
-    pub(in super::super) cost_usd: Option<f64>,
     /// When a usage limit is lifted.
     pub(in super::super) resets_at: Option<Timestamp>,
 }
@@ -40,17 +36,17 @@ impl AcpDecoder {
     pub(super) fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<AcpDecoded>) {
         let result = result.map(|result| serde_json::from_str::<wire::Prompted>(result.get()));
         self.close_tools(out);
-        let mut end = AcpTurnEnd::default();
+        let (mut usage, mut stop_reason, mut failure) = (Usage::default(), None, None);
         match result {
             Ok(Ok(prompted)) => {
                 let own = || prompted.meta.as_ref().and_then(spent::of_quota).or(self.turn.used);
-                end.usage = prompted.usage.map(spent::usage).or_else(own).unwrap_or_default();
+                usage = prompted.usage.map(spent::usage).or_else(own).unwrap_or_default();
                 let is_known = STOP_REASONS.contains(&prompted.stop_reason.as_str());
                 if !is_known && !self.turn.cancelled {
                     let what = "took the turn for complete, which ended for the unknown reason";
                     self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
                 }
-                end.stop_reason = Some(prompted.stop_reason);
+                stop_reason = Some(prompted.stop_reason);
             }
             Ok(Err(_)) => {
                 let message = "the agent's answer to the prompt does not say why its turn ended";
@@ -58,19 +54,13 @@ impl AcpDecoder {
             }
             Err(error) => {
                 self.retract(&error, out);
-                end.error = Some(error);
+                failure = Some(error);
             }
         }
-        let whole = end.stop_reason.as_deref().filter(|_| !self.turn.cancelled);
-        end.cost_usd = self.spend(end.usage, whole, out);
-        let known = self.turn_end();
-        out.push(AcpDecoded::TurnEnd(Box::new(AcpTurnEnd {
-            stop_reason: end.stop_reason,
-            error: end.error,
-            usage: end.usage,
-            cost_usd: end.cost_usd,
-            ..known
-        })));
+        let whole = stop_reason.as_deref().filter(|_| !self.turn.cancelled);
+        let cost_usd = self.spend(usage, whole, out);
+        let known = self.turn_end(usage, cost_usd);
+        out.push(AcpDecoded::TurnEnd(Box::new(AcpTurnEnd { stop_reason, error: failure, ..known })));
     }
 
     /// Reports what the turn took, and returns its cost, as far as the agent named it.
@@ -106,16 +96,21 @@ impl AcpDecoder {
     }
 
     /// What the turn came to, and no turn after it.
-    pub(super) fn turn_end(&mut self) -> AcpTurnEnd {
+    pub(super) fn turn_end(&mut self, usage: Usage, cost_usd: Option<f64>) -> AcpTurnEnd {
         self.prompt = None;
         let turn = std::mem::take(&mut self.turn);
         AcpTurnEnd {
-            answer: turn.text.answer().to_owned(),
-            num_turns: turn.text.messages(),
+            output: TurnOutput {
+                text: turn.text.answer().to_owned(),
+                num_turns: turn.text.messages(),
+                model: self.model.clone(),
+                usage,
+                cost_usd,
+                ..TurnOutput::default()
+            },
             full_text: turn.text.into_text(),
             cancelled: turn.cancelled,
             form: self.form,
-            model: self.model.clone(),
             resets_at: self.resets_at,
             ..AcpTurnEnd::default()
         }

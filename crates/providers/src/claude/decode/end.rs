@@ -6,9 +6,7 @@ use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 
 use super::super::wire;
 use super::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd, warning};
-use crate::output::PermissionDenial;
-use crate::output::context_use;
-use crate::output::plausible;
+use crate::output::{PermissionDenial, TurnOutput, context_use, plausible};
 
 /// The counters of the process at the end of the last turn.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,8 +36,8 @@ impl ClaudeDecoder {
         let waits = !line.is_error && self.tasks.has_sub_agent();
         let ended = self.ended(line, out);
         if waits {
-            self.count_result(ended.end.usage);
-            self.turn.cost_usd = ended.end.cost_usd;
+            self.count_result(ended.end.output.usage);
+            self.turn.cost_usd = ended.end.output.cost_usd;
             self.spent_so_far(out);
             self.turn.ended = Some(ended);
         } else {
@@ -59,11 +57,11 @@ impl ClaudeDecoder {
                 ended.end.terminal_reason = Some("aborted_tools".to_owned());
             }
             // Sub-agents have worked since the program counted, and named the cost.
-            let usage = most(self.turn.usage, ended.end.usage);
-            self.turn.is_cut |= usage != ended.end.usage;
-            ended.totals.usage += usage - ended.end.usage;
-            ended.end.usage = usage;
-            ended.end.duration_ms = 0;
+            let output = &mut ended.end.output;
+            let usage = most(self.turn.usage, output.usage);
+            self.turn.is_cut |= usage != output.usage;
+            ended.totals.usage += usage - output.usage;
+            (output.usage, output.duration_ms) = (usage, 0);
             self.conclude(ended, out);
         }
     }
@@ -72,7 +70,7 @@ impl ClaudeDecoder {
     fn ended(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) -> EndedTurn {
         let (usage, total_usage) = self.usage_of(&line);
         let (cost_usd, total_cost) = self.cost_of(&line, usage, out);
-        let before = self.turn.ended.take().map(|ended| ended.end);
+        let before = self.turn.ended.take().map(|ended| ended.end.output);
         // The program does not count the time in which it waited.
         let duration_ms = before.as_ref().map_or(line.duration_ms.max(0.0) as u64, |_| 0);
         let before = before.unwrap_or_default();
@@ -97,13 +95,16 @@ impl ClaudeDecoder {
             status: line.api_error_status,
             terminal_reason: line.terminal_reason.map(|reason| reason.to_string()),
             stop_reason: line.stop_reason.map(|reason| reason.to_string()),
-            text,
-            session_id: line.session_id.map(|id| ProviderSessionId::from(&*id)),
-            duration_ms,
-            usage,
-            cost_usd,
-            permission_denials,
-            structured_output: line.structured_output.or(before.structured_output),
+            output: TurnOutput {
+                text,
+                session_id: line.session_id.map(|id| ProviderSessionId::from(&*id)),
+                duration_ms,
+                usage,
+                cost_usd,
+                permission_denials,
+                structured_output: line.structured_output.or(before.structured_output),
+                ..TurnOutput::default()
+            },
             ..ClaudeTurnEnd::default()
         };
         let windows = line.model_usage.into_iter();
@@ -129,10 +130,10 @@ impl ClaudeDecoder {
         // the end of a message that gives the structured output.
         end.broke_off = !end.is_error
             && end.subtype == "success"
-            && end.structured_output.is_none()
+            && end.output.structured_output.is_none()
             && turn.message_usage != Usage::default()
             && turn.streamed.is_some_and(|streamed| !streamed.stopped);
-        let (usage, cost_usd) = (end.usage, end.cost_usd);
+        let (usage, cost_usd) = (end.output.usage, end.output.cost_usd);
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
             if is_cut && cost_usd.is_some() {
@@ -149,11 +150,14 @@ impl ClaudeDecoder {
         };
         end.error = turn.error;
         end.full_text = turn.text.into_text();
-        end.session_id = end.session_id.or_else(|| self.session.clone());
-        end.message = turn.uuid;
-        end.model = turn.model;
-        end.num_turns = turn.messages;
-        end.cost_usd = cost_usd.filter(|_| !is_cut);
+        end.output = TurnOutput {
+            session_id: end.output.session_id.or_else(|| self.session.clone()),
+            turn_id: turn.uuid,
+            model: turn.model,
+            num_turns: turn.messages,
+            cost_usd: cost_usd.filter(|_| !is_cut),
+            ..end.output
+        };
         end.resets_at = turn.resets_at;
         out.push(ClaudeDecoded::TurnEnd(Box::new(end)));
     }

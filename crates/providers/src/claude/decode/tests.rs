@@ -2,7 +2,7 @@
 
 use inspan_testkit::{corrupt, split_everywhere};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -33,6 +33,16 @@ fn decode(chunks: &[&[u8]]) -> Vec<ClaudeDecoded> {
     out.extend(decoder.finish());
     out.extend(decoder.abandon().0);
     out
+}
+
+/// The ends of turns among what is decoded of these lines.
+fn ends<'a>(decoder: &mut ClaudeDecoder, lines: impl IntoIterator<Item = &'a String>) -> Vec<ClaudeTurnEnd> {
+    let decoded = lines.into_iter().flat_map(|line| decoder.push_line(line));
+    let ends = decoded.filter_map(|decoded| match decoded {
+        ClaudeDecoded::TurnEnd(end) => Some(*end),
+        _ => None,
+    });
+    ends.collect()
 }
 
 fn events(decoded: Vec<ClaudeDecoded>) -> Vec<Value> {
@@ -123,7 +133,7 @@ fn an_answer_that_breaks_off_is_no_success_and_has_no_price() {
             .to_string()
     };
     let says = |id: &str| assistant(id, &json!([{ "type": "text", "text": "Now I write it." }]));
-    let ends = |structured: bool| {
+    let last = |structured: bool| {
         let of = json!({ "inputTokens": 40, "outputTokens": 5 });
         let mut result = json!({
             "type": "result", "subtype": "success", "is_error": false, "result": "Now I write it.",
@@ -147,13 +157,13 @@ fn an_answer_that_breaks_off_is_no_success_and_has_no_price() {
     for (lines, structured, expected) in rows {
         let mut decoder = ClaudeDecoder::new();
         lines.iter().for_each(|line| drop(decoder.push_line(line)));
-        let end = decoder.push_line(&ends(structured)).into_iter().find_map(|decoded| match decoded {
-            ClaudeDecoded::TurnEnd(end) => Some(end),
-            _ => None,
-        });
-        let end = end.unwrap();
-        assert_eq!((end.broke_off, end.cost_usd, end.usage.input_tokens), expected, "{lines:?}");
-        let judged = crate::program::TurnEnd::judge(&*end, crate::program::Cancelled::No);
+        let end = ends(&mut decoder, [&last(structured)]).remove(0);
+        assert_eq!(
+            (end.broke_off, end.output.cost_usd, end.output.usage.input_tokens),
+            expected,
+            "{lines:?}"
+        );
+        let judged = crate::program::TurnEnd::judge(&end, crate::program::Cancelled::No);
         assert_eq!(
             judged.err().map(|error| error.code),
             end.broke_off.then_some(inspan_protocol::ErrorCode::Network)
@@ -323,15 +333,12 @@ fn a_turn_ends_with_the_answer_to_its_prompt_and_to_its_sub_agents() {
     for (name, lines, expected) in rows {
         let mut decoder = ClaudeDecoder::new();
         let lines = lines.concat();
-        let ends =
-            lines.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
-                ClaudeDecoded::TurnEnd(end) => Some(*end),
-                _ => None,
-            });
-        let ends = ends.map(|end| (end.text, end.full_text, end.cost_usd, end.is_error)).collect::<Vec<_>>();
+        let ends = ends(&mut decoder, &lines)
+            .into_iter()
+            .map(|end| (end.output.text, end.full_text, end.output.cost_usd, end.is_error));
         let expected =
             expected.map(|(text, full, cost, failed)| (text.to_owned(), full.to_owned(), cost, failed));
-        assert_eq!(ends, Vec::from_iter(expected), "{name}");
+        assert_eq!(Vec::from_iter(ends), Vec::from_iter(expected), "{name}");
     }
 }
 
@@ -371,7 +378,7 @@ fn counts(lines: &[String]) -> (Vec<Count>, Vec<Count>) {
             ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }) => {
                 usages.push((usage.input_tokens, cost_usd));
             }
-            ClaudeDecoded::TurnEnd(end) => ends.push((end.usage.input_tokens, end.cost_usd)),
+            ClaudeDecoded::TurnEnd(end) => ends.push((end.output.usage.input_tokens, end.output.cost_usd)),
             _ => {}
         }
     }
@@ -525,11 +532,8 @@ fn what_a_turn_leaves_in_the_background_is_said_and_can_be_stopped() {
     decoder.push_line(&system("session_state_changed"));
     assert!(decoder.is_idle());
     let next = [system("init"), result("next", 3.0)];
-    let ends = next.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
-        ClaudeDecoded::TurnEnd(end) => Some(end.cost_usd),
-        _ => None,
-    });
-    assert_eq!(ends.collect::<Vec<_>>(), [Some(2.0)], "the turn after it is whole");
+    let costs = ends(&mut decoder, &next).into_iter().map(|end| end.output.cost_usd);
+    assert_eq!(Vec::from_iter(costs), [Some(2.0)], "the turn after it is whole");
 }
 
 #[test]
@@ -589,9 +593,6 @@ fn a_message_of_a_sub_agent_counts_what_it_took_at_its_end_and_once() {
     }
     assert_eq!(decoder.push_line(&block("c")), [], "the rest of a message whose end is known");
     let last = [task("task_notification", "local_agent", "completed"), system("init"), result(600, 20_040)];
-    let ends = last.iter().flat_map(|line| decoder.push_line(line)).filter_map(|decoded| match decoded {
-        ClaudeDecoded::TurnEnd(end) => Some(end.usage),
-        _ => None,
-    });
-    assert_eq!(ends.collect::<Vec<_>>(), [tokens(600, 20_040)], "the last result tells the sums");
+    let usages = ends(&mut decoder, &last).into_iter().map(|end| end.output.usage);
+    assert_eq!(Vec::from_iter(usages), [tokens(600, 20_040)], "the last result tells the sums");
 }

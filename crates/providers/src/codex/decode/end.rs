@@ -6,7 +6,7 @@ use super::super::wire;
 use super::{
     Called, CodexDecoded, CodexDecoder, CodexPhase, CodexTurnEnd, Ended, Status, THREAD_LIMIT, read,
 };
-use crate::output::context_use;
+use crate::output::{TurnOutput, context_use};
 
 impl CodexDecoder {
     pub(super) fn turn_started(
@@ -88,14 +88,17 @@ impl CodexDecoder {
             status,
             error,
             unanswered: turn.answer.is_empty() && turn.open_message.is_some(),
-            text: turn.answer,
+            output: TurnOutput {
+                text: turn.answer,
+                session_id: self.session.clone(),
+                turn_id: turn.id.map(TurnId::from),
+                model: self.model.clone(),
+                num_turns: turn.requests,
+                duration_ms: duration_ms.max(0.0) as u64,
+                usage: turn.usage,
+                ..TurnOutput::default()
+            },
             full_text: turn.text.into_text(),
-            session_id: self.session.clone(),
-            turn_id: turn.id.map(TurnId::from),
-            model: self.model.clone(),
-            num_turns: turn.requests,
-            duration_ms: duration_ms.max(0.0) as u64,
-            usage: turn.usage,
             answer: turn.form,
             resets_at: self.resets_at,
         }

@@ -1,12 +1,12 @@
 //! The end of a turn: when it is reached, and the turn's result.
 
 use inspan_protocol::{StreamEvent, TurnId, Usage};
-use serde_json::Value;
 
 use super::super::wire;
 use super::part::Kind;
 use super::{OpenCodeDecoded, OpenCodeDecoder};
 use crate::decode::unanswered;
+use crate::output::TurnOutput;
 
 /// How a turn ended, in the program's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,22 +15,11 @@ pub(in super::super) struct OpenCodeTurnEnd {
     pub(in super::super) error: Option<wire::OpenCodeFailure>,
     /// The program's word for how the last message ended.
     pub(in super::super) finish: Option<String>,
-    /// The last message.
-    pub(in super::super) text: String,
+    /// What the turn came to; its text is the last message, by whose creation the turn is named: a branch keeps that, and
+    /// gives its messages new ids.
+    pub(in super::super) output: TurnOutput,
     /// All text of the turn.
     pub(in super::super) full_text: String,
-    /// The structured output as it was given.
-    pub(in super::super) structured: Option<Value>,
-    /// The last message, by when it was created: a branch keeps that, and gives its messages new ids.
-    pub(in super::super) created: Option<TurnId>,
-    /// The model that spoke last, with its provider.
-    pub(in super::super) model: Option<String>,
-    /// Messages that the model wrote.
-    pub(in super::super) num_turns: u32,
-    /// Tokens of this turn.
-    pub(in super::super) usage: Usage,
-    /// Cost of this turn; absent means unknown.
-    pub(in super::super) cost_usd: Option<f64>,
 }
 
 impl OpenCodeDecoder {
@@ -65,14 +54,17 @@ impl OpenCodeDecoder {
         OpenCodeTurnEnd {
             error: self.error.take(),
             finish: self.finish.take(),
-            text: self.last.as_deref().map_or(String::new(), |last| texts(Some(last))),
             full_text: texts(None),
-            structured: self.structured.take(),
-            created: self.created.take().map(|created| TurnId::from(created.to_string())),
-            model: self.model.take(),
-            num_turns: self.num_turns,
-            usage: self.usage,
-            cost_usd: self.cost().filter(|_| self.under_way.is_empty()),
+            output: TurnOutput {
+                text: self.last.as_deref().map_or(String::new(), |last| texts(Some(last))),
+                structured_output: self.structured.take(),
+                turn_id: self.created.take().map(|created| TurnId::from(created.to_string())),
+                model: self.model.take(),
+                num_turns: self.num_turns,
+                usage: self.usage,
+                cost_usd: self.cost().filter(|_| self.under_way.is_empty()),
+                ..TurnOutput::default()
+            },
         }
     }
 

@@ -136,7 +136,7 @@ fn answers_that_are_cut_off_in_a_row_end_the_turn_without_a_price() {
     };
     assert_eq!(["f2", "f3", "f4"].map(|id| hopeless(&mut decoder, id)), [false, false, true]);
     let (said, end) = decoder.abandon();
-    assert_eq!((end.num_turns, end.usage.input_tokens, end.cost_usd), (4, 100, None));
+    assert_eq!((end.output.num_turns, end.output.usage.input_tokens, end.output.cost_usd), (4, 100, None));
     let is_unpriced = |said: &OpenCodeDecoded| matches!(said, OpenCodeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None }) if usage.input_tokens == 100);
     assert!(said.iter().any(is_unpriced), "{said:?}");
 }
