@@ -7,11 +7,12 @@ use std::sync::Arc;
 use inspan_protocol::{PromptId, SessionId};
 use inspan_sessions::{OpenQuestions, RegisteredFlow, SessionError, SessionErrorCode, Sessions, UNREAD};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::input::command_of;
+use crate::rpc::Client;
 use crate::updates::Updates;
 
 /// What the ids of conversations begin with.
@@ -100,6 +101,11 @@ impl Chat {
             watch_end: Mutex::default(),
             closed: CancellationToken::new(),
         })
+    }
+
+    /// Shows the editor something of this conversation.
+    pub(crate) async fn update(&self, client: &Client, update: Value) {
+        client.notify("session/update", json!({ "sessionId": self.id, "update": update })).await;
     }
 
     /// Notes that a turn begins, which shows what happens from then on; the turn in progress, if there is one already.

@@ -262,7 +262,7 @@ impl Server {
                     updates.extend(run.updates.closed(&closed));
                     if replays {
                         for update in updates {
-                            self.update(chat, update).await;
+                            chat.update(&self.client, update).await;
                         }
                     }
                 }
@@ -334,24 +334,21 @@ impl Server {
     async fn offer_commands(&self, chat: &Chat) {
         match chat.sessions.launcher().flows().await {
             Ok(flows) => {
-                self.update(chat, commands(&flows)).await;
+                chat.update(&self.client, commands(&flows)).await;
                 for flow in flows.iter().filter(|flow| flow.graph.is_none()) {
                     let file = flow.file.display();
                     let text = format!(
                         "Flow `{}` has problems and is not offered: `inspan check {file}` shows them.\n",
                         flow.id
                     );
-                    self.update(chat, says(&text)).await;
+                    chat.update(&self.client, says(&text)).await;
                 }
             }
             Err(error) => {
-                self.update(chat, says(&format!("The flows cannot be read: {}\n", error.message))).await
+                chat.update(&self.client, says(&format!("The flows cannot be read: {}\n", error.message)))
+                    .await
             }
         }
-    }
-
-    async fn update(&self, chat: &Chat, update: Value) {
-        notify(&self.client, chat, update).await;
     }
 }
 
@@ -362,10 +359,6 @@ fn without_turn(chat: &Chat) -> Result<(), RpcError> {
         return Err(RpcError::new(INVALID_REQUEST, message));
     }
     Ok(())
-}
-
-async fn notify(client: &Client, chat: &Chat, update: Value) {
-    client.notify("session/update", json!({ "sessionId": chat.id, "update": update })).await;
 }
 
 fn refused(error: &SessionError) -> RpcError {

@@ -10,7 +10,6 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use inspan_protocol::{Envelope, Event, PromptId};
 use inspan_sessions::{Followed, SessionCommand, SessionError, SessionErrorCode};
 use inspan_view::DisplayStatus;
-use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -104,7 +103,7 @@ async fn watch_one(
                     let status = DisplayStatus::of(&entry);
                     let rests = watch.rests(status, run).await?;
                     if let Some(rests) = rests.filter(|_| std::mem::take(&mut has_news)) {
-                        update(client, chat, says(&rests)).await;
+                        chat.update(client, says(&rests)).await;
                     }
                 }
                 Followed::Ended(_) => return run.go_on(chat).await,
@@ -157,7 +156,7 @@ impl<'a> Showing<'a> {
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
                 if let Some(rests) = self.rests(DisplayStatus::of(&entry), run).await? {
-                    update(self.client, self.chat, says(&rests)).await;
+                    self.chat.update(self.client, says(&rests)).await;
                     self.is_over = true;
                 }
             }
@@ -200,7 +199,7 @@ impl<'a> Showing<'a> {
             }
             let updates = run.updates.of(envelope, self.typed);
             for each in updates.into_iter().chain(run.updates.closed(&closed)) {
-                update(self.client, self.chat, each).await;
+                self.chat.update(self.client, each).await;
             }
             if let Event::SessionPrompt(prompt) = &envelope.event {
                 self.chat.note_shown(&prompt.prompt_id);
@@ -252,12 +251,12 @@ impl<'a> Showing<'a> {
             Some(command) => match self.chat.sessions.apply(&run.session, &command, None).await {
                 Ok(_) => true,
                 Err(error) => {
-                    update(
-                        self.client,
-                        self.chat,
-                        says(&format!("\n\nThe answer was not taken: {}\n\n", error.message)),
-                    )
-                    .await;
+                    self.chat
+                        .update(
+                            self.client,
+                            says(&format!("\n\nThe answer was not taken: {}\n\n", error.message)),
+                        )
+                        .await;
                     false
                 }
             },
@@ -279,7 +278,7 @@ impl<'a> Showing<'a> {
         let how = if run.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
         let text =
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
-        update(self.client, self.chat, says(&text)).await;
+        self.chat.update(self.client, says(&text)).await;
         run.open.prompts().iter().for_each(|prompt| self.chat.note_shown(&prompt.prompt_id));
         run.has_told = true;
         self.is_over = true;
@@ -302,11 +301,7 @@ impl<'a> Showing<'a> {
                 ),
                 _ => format!("It was not paused: {}", error.message),
             };
-            update(self.client, self.chat, says(&format!("\n\n{text}\n"))).await;
+            self.chat.update(self.client, says(&format!("\n\n{text}\n"))).await;
         }
     }
-}
-
-async fn update(client: &Client, chat: &Chat, update: Value) {
-    client.notify("session/update", json!({ "sessionId": chat.id, "update": update })).await;
 }

@@ -50,7 +50,7 @@ impl Server {
                 Ok(stop) => stop,
                 Err(error) => {
                     let hint = error.hint.as_deref().map(|hint| format!("\n\n{hint}")).unwrap_or_default();
-                    server.update(&chat, says(&format!("{}{hint}\n", error.message))).await;
+                    chat.update(&server.client, says(&format!("{}{hint}\n", error.message))).await;
                     StopReason::EndTurn
                 }
             };
