@@ -287,14 +287,19 @@ impl AgentError {
         self
     }
 
-    /// The same error with one more field in its detail; a detail that is not an object is replaced.
+    /// The same error with one more field in its detail, unless the value is null; a detail that is not an object is
+    /// replaced.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        let value = value.into();
+        if value.is_null() {
+            return self;
+        }
         let mut detail = match self.detail.take().map(|detail| *detail) {
             Some(Value::Object(fields)) => fields,
             _ => Map::new(),
         };
-        detail.insert(key.to_owned(), value.into());
+        detail.insert(key.to_owned(), value);
         self.with_detail(Value::Object(detail))
     }
 
@@ -473,7 +478,8 @@ mod tests {
     fn a_kind_is_a_text_in_the_detail() {
         let error = AgentError::new(ErrorCode::InvalidRequest, "no such conversation");
         assert_eq!((error.kind(), error.is(ErrorKind::SessionNotFound)), (None, false));
-        let error = error.with("status", 404).with_kind(ErrorKind::SessionNotFound);
+        let error =
+            error.with("status", 404).with("word", None::<&str>).with_kind(ErrorKind::SessionNotFound);
         assert!(error.is(ErrorKind::SessionNotFound));
         assert_eq!(*error.detail.unwrap(), json!({ "kind": "sessionNotFound", "status": 404 }));
         let rows = [

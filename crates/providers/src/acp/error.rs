@@ -4,7 +4,7 @@
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ProviderSessionId, StopReason, classify_status, classify_text,
 };
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::decode::AcpTurnEnd;
 use super::wire::{AnswerForm, AuthMethod};
@@ -95,16 +95,10 @@ fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
 pub(super) fn refused(error: &RpcError) -> AgentError {
     let words = words(error);
     let code = code(error, &words);
-    let message = sentence(lead(code), &words);
-    let mut detail = Map::new();
-    detail.insert("rpcCode".to_owned(), json!(error.code));
-    if let Some(word) = word(error) {
-        detail.insert("vendorError".to_owned(), json!(word));
-    }
-    if let Some(status) = status(error) {
-        detail.insert("status".to_owned(), json!(status));
-    }
-    AgentError::new(code, message).with_detail(Value::Object(detail))
+    AgentError::new(code, sentence(lead(code), &words))
+        .with("rpcCode", error.code)
+        .with("vendorError", word(error))
+        .with("status", status(error))
 }
 
 fn code(error: &RpcError, words: &str) -> ErrorCode {
@@ -260,6 +254,8 @@ pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> Agen
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn error(code: i64, message: &str, data: Value) -> RpcError {

@@ -42,13 +42,10 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let request = text("request-id").map(str::to_owned).or(request);
     let code = classify_status(status.as_u16(), kind.as_deref(), &words);
-    let mut error = status_error(status, code, &words).with("status", status.as_u16());
-    if let Some(kind) = kind {
-        error = error.with("vendorError", kind);
-    }
-    if let Some(request) = request {
-        error = error.with("requestId", request);
-    }
+    let mut error = status_error(status, code, &words)
+        .with("status", status.as_u16())
+        .with("vendorError", kind)
+        .with("requestId", request);
     if error.is_retryable() {
         error.retry_after = wait(&text);
     }

@@ -35,10 +35,7 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
                 None => "the model refused".to_owned(),
             };
             let error = AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal");
-            Verdict::Error(match details.category {
-                Some(category) => error.with("category", category),
-                None => error,
-            })
+            Verdict::Error(error.with("category", details.category))
         }
         Some("model_context_window_exceeded") => {
             let message = "the conversation is too long for the model: the answer did not fit any more";

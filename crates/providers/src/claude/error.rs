@@ -4,7 +4,6 @@
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
-use serde_json::{Map, Value};
 
 use super::decode::ClaudeTurnEnd;
 use crate::error::{in_use, not_found, sentence};
@@ -115,17 +114,11 @@ fn lead(code: ErrorCode) -> &'static str {
 }
 
 fn error(code: ErrorCode, lead: &str, end: &ClaudeTurnEnd) -> AgentError {
-    let message = sentence(lead, &end.output.text);
-    let mut detail = Map::new();
-    let mut put = |key: &str, value: Option<Value>| value.map(|value| detail.insert(key.to_owned(), value));
-    put("vendorError", end.error.clone().map(Value::from));
-    put("status", end.status.map(Value::from));
-    put("terminalReason", end.terminal_reason.clone().map(Value::from));
-    put("stopReason", end.stop_reason.clone().map(Value::from));
-    let mut error = AgentError::new(code, message);
-    if !detail.is_empty() {
-        error.detail = Some(Box::new(Value::Object(detail)));
-    }
+    let mut error = AgentError::new(code, sentence(lead, &end.output.text))
+        .with("vendorError", end.error.as_deref())
+        .with("status", end.status)
+        .with("terminalReason", end.terminal_reason.as_deref())
+        .with("stopReason", end.stop_reason.as_deref());
     if code == ErrorCode::RateLimited {
         error.resets_at = end.resets_at.or_else(|| reset_in(&end.output.text));
     }

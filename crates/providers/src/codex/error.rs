@@ -62,15 +62,11 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     let info = Info::of(error);
     let text = vendor_text(&error.message);
     let (code, kind) = code(&info, error, &text);
-    let mut out = AgentError::new(code, sentence(lead(code), &text));
+    let mut out = AgentError::new(code, sentence(lead(code), &text))
+        .with("vendorError", info.word)
+        .with("status", info.status);
     if let Some(kind) = kind {
         out = out.with_kind(kind);
-    }
-    if let Some(word) = info.word {
-        out = out.with("vendorError", word);
-    }
-    if let Some(status) = info.status {
-        out = out.with("status", status);
     }
     if code == ErrorCode::RateLimited {
         out.resets_at = resets_at;

@@ -166,10 +166,7 @@ impl ResponseDecoder for Decoder {
     }
 
     fn failure(&self, error: AgentError) -> AgentError {
-        match &self.response {
-            Some(response) => error.with("responseId", head(response)),
-            None => error,
-        }
+        error.with("responseId", self.response.as_deref().map(head))
     }
 
     fn partial(self) -> PartialResponse {

@@ -44,7 +44,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     }
     let failure: Option<OpenAiError> = serde_json::from_slice(body).ok();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let mut error = match failure {
+    let error = match failure {
         // The vendor reports what it does not find in its own form. Another server has no such address.
         None if status == StatusCode::NOT_FOUND => {
             let message = format!("there is no Responses API at the address; check {BASE_URL}");
@@ -64,27 +64,17 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
             error
         }
     };
-    error = error.with("status", status.as_u16());
-    match text("x-request-id") {
-        Some(request) => error.with("requestId", request),
-        None => error,
-    }
+    error.with("status", status.as_u16()).with("requestId", text("x-request-id"))
 }
 
 /// Adds the vendor's code and parameter to the details.
-fn with_details(mut error: AgentError, failure: &FailureWords) -> AgentError {
+fn with_details(error: AgentError, failure: &FailureWords) -> AgentError {
+    let error = error.with("vendorError", failure.word()).with("param", failure.param.as_deref());
     match failure.word() {
-        Some("previous_response_not_found") => error = error.with_kind(ErrorKind::SessionNotFound),
-        Some("conversation_locked") => error = error.with_kind(ErrorKind::SessionBusy),
-        _ => {}
+        Some("previous_response_not_found") => error.with_kind(ErrorKind::SessionNotFound),
+        Some("conversation_locked") => error.with_kind(ErrorKind::SessionBusy),
+        _ => error,
     }
-    if let Some(word) = failure.word() {
-        error = error.with("vendorError", word);
-    }
-    if let Some(param) = &failure.param {
-        error = error.with("param", param.as_str());
-    }
-    error
 }
 
 /// The code for an error: by this vendor's own codes, else by those that all vendors share.

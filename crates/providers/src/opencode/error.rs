@@ -92,11 +92,9 @@ fn failed(failure: &OpenCodeFailure) -> AgentError {
         _ if words.contains("The user rejected permission") => ErrorCode::ToolDenied,
         _ => classify_text(words),
     };
-    let mut error =
-        AgentError::new(code, sentence(lead(code), words)).with("vendorError", failure.name.as_str());
-    if let Some(status) = failure.data.status_code {
-        error = error.with("status", status);
-    }
+    let mut error = AgentError::new(code, sentence(lead(code), words))
+        .with("vendorError", failure.name.as_str())
+        .with("status", failure.data.status_code);
     if error.is_retryable() {
         error.retry_after = wait(&failure.data);
     }
