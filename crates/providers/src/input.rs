@@ -176,7 +176,35 @@ macro_rules! provider_input {
     };
 }
 
-pub(crate) use {input_facts, provider_input};
+/// Implements `ProviderInput` for an input that names its conversation beside its options, and perhaps its model too.
+macro_rules! provider_input_beside {
+    ($input:ty, $session:ident $(, $model:ident)?) => {
+        impl ::inspan_protocol::ProviderInput for $input {
+            fn resume(&mut self, session: &::inspan_protocol::ProviderSessionId, message: &str) {
+                self.messages = None;
+                self.prompt = Some(message.to_owned());
+                self.$session = Some(session.clone());
+                if let Some(options) = &mut self.options {
+                    options.resume = None;
+                    options.fork = None;
+                    options.fork_at = None;
+                }
+            }
+
+            fn facts(&self) -> ::inspan_protocol::InputFacts {
+                let options = self.options.clone().unwrap_or_default();
+                let facts = $crate::input::input_facts!(options, options.max_turns);
+                ::inspan_protocol::InputFacts {
+                    session: self.$session.clone().or(facts.session),
+                    $(model: self.$model.clone().or(facts.model),)?
+                    ..facts
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {input_facts, provider_input, provider_input_beside};
 
 /// How long a vendor may say nothing during a turn, by the option `stallTimeoutMs`.
 pub(crate) fn stall(milliseconds: Option<u64>) -> Duration {

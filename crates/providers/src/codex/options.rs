@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{InputFacts, Message, ProviderInput, ProviderSessionId, ThinkingLevel, TurnId};
+use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::input::input_facts;
+use crate::input::provider_input_beside;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[skip_serializing_none]
@@ -101,21 +101,4 @@ pub enum SandboxMode {
     DangerFullAccess,
 }
 
-impl ProviderInput for CodexInput {
-    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
-        self.messages = None;
-        self.prompt = Some(message.to_owned());
-        self.session_token = Some(session.clone());
-        if let Some(options) = &mut self.options {
-            options.resume = None;
-            options.fork = None;
-            options.fork_at = None;
-        }
-    }
-
-    fn facts(&self) -> InputFacts {
-        let options = self.options.clone().unwrap_or_default();
-        let facts = input_facts!(options, options.max_turns);
-        InputFacts { session: self.session_token.clone().or(facts.session), ..facts }
-    }
-}
+provider_input_beside!(CodexInput, session_token);

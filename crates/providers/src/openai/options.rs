@@ -1,15 +1,13 @@
 //! The input of a call of the Responses API.
 
-use inspan_protocol::{
-    AgentError, ErrorCode, InputFacts, Message, ProviderInput, ProviderSessionId, ThinkingLevel,
-};
+use inspan_protocol::{AgentError, ErrorCode, Message, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
 use crate::api::api_options;
-use crate::input::input_facts;
+use crate::input::provider_input_beside;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[skip_serializing_none]
@@ -94,31 +92,11 @@ fn one<T: PartialEq>(
     }
 }
 
-impl ProviderInput for OpenAiInput {
-    fn resume(&mut self, session: &ProviderSessionId, message: &str) {
-        self.messages = None;
-        self.prompt = Some(message.to_owned());
-        self.thread_id = Some(session.clone());
-        if let Some(options) = &mut self.options {
-            options.resume = None;
-            options.fork = None;
-            options.fork_at = None;
-        }
-    }
-
-    fn facts(&self) -> InputFacts {
-        let options = self.options.clone().unwrap_or_default();
-        let facts = input_facts!(options, options.max_turns);
-        InputFacts {
-            model: self.model.clone().or(facts.model),
-            session: self.thread_id.clone().or(facts.session),
-            ..facts
-        }
-    }
-}
+provider_input_beside!(OpenAiInput, thread_id, model);
 
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::ProviderInput as _;
     use serde_json::json;
 
     use super::*;
