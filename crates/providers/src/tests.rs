@@ -1,12 +1,42 @@
-//! The built-in providers, each by its name, and the person whom the tests of several of them ask.
+//! The built-in providers, each by its name; and the turns and the person of the tests of several of them.
 
 use std::sync::{Arc, Mutex};
 
+use futures::StreamExt;
 use futures::future::BoxFuture;
-use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, ProviderSessionId};
+use inspan_protocol::{
+    AgentError, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
+    ProviderItem, ProviderSessionId, StreamEvent,
+};
 use serde_json::{Value, json};
 
 use super::*;
+
+/// The events of a turn and its end.
+pub(crate) type FinishedTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
+
+/// Runs a turn to its end, and shows each event as it comes.
+pub(crate) async fn watched<P: Provider>(
+    provider: &P,
+    input: P::Input,
+    context: ExecutionContext,
+    mut watch: impl FnMut(&StreamEvent),
+) -> FinishedTurn<P::Output> {
+    let mut stream = provider.execute(input, context);
+    let mut events = Vec::new();
+    let end = loop {
+        match stream.next().await.expect("the stream ended without an output or an error") {
+            Ok(ProviderItem::Event(event)) => {
+                watch(&event);
+                events.push(event);
+            }
+            Ok(ProviderItem::Output(output)) => break Ok(output),
+            Err(error) => break Err(error),
+        }
+    };
+    assert!(stream.next().await.is_none(), "something came after the end");
+    (events, end)
+}
 
 /// Answers every question for permission so, and notes it.
 #[derive(Clone)]

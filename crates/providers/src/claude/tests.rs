@@ -61,9 +61,10 @@ mod faults {
     use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
     use crate::output::TurnOutput;
     use crate::program::pool::Limits;
-    use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until, warnings};
+    use crate::program::tests::fake::{self, Fake, NeverAnswers, run, wait_until, warnings};
     use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
     use crate::program::{Agent as _, Ending, ProcessConversation, ProgramProvider};
+    use crate::tests::FinishedTurn;
 
     /// Answers the greeting, then reads the prompt.
     const GREET: &str = r#"
@@ -79,16 +80,8 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
         Fake::new("claude", script)
     }
 
-    async fn run(
-        provider: &ClaudeProvider,
-        options: ClaudeOptions,
-        context: ExecutionContext,
-    ) -> FakeTurn<TurnOutput> {
-        fake::run(provider, &json!(options), context).await
-    }
-
-    async fn once(options: ClaudeOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
-        fake::once::<ClaudeProvider>(&json!(options), context).await
+    async fn once(options: ClaudeOptions, context: ExecutionContext) -> FinishedTurn<TurnOutput> {
+        fake::once::<ClaudeProvider>(options, context).await
     }
 
     struct FakeClaude;

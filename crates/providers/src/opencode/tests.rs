@@ -72,9 +72,9 @@ mod faults {
     use crate::output::TurnOutput;
     use crate::program::ProgramProvider;
     use crate::program::pool::Limits;
-    use crate::program::tests::fake::{self, Fake, FakeTurn, parts, wait_until, warnings};
+    use crate::program::tests::fake::{self, Fake, parts, run, wait_until, warnings};
     use crate::program::tests::faults::{FakeProgram, cancelled_at_its_text, missing, program_tests};
-    use crate::tests::Person;
+    use crate::tests::{FinishedTurn, Person};
 
     const SESSION: &str = "ses_1";
 
@@ -157,16 +157,8 @@ mod faults {
         ResponseTemplate::new(200).set_body_raw(body, "text/event-stream")
     }
 
-    async fn run(
-        provider: &OpenCodeProvider,
-        options: OpenCodeOptions,
-        context: ExecutionContext,
-    ) -> FakeTurn<TurnOutput> {
-        fake::run(provider, &json!(options), context).await
-    }
-
-    async fn once(options: OpenCodeOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
-        fake::once::<OpenCodeProvider>(&json!(options), context).await
+    async fn once(options: OpenCodeOptions, context: ExecutionContext) -> FinishedTurn<TurnOutput> {
+        fake::once::<OpenCodeProvider>(options, context).await
     }
 
     /// The code, the message and the kind of the error that a turn comes to.

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
 use crate::output::TurnOutput;
-use crate::program::tests::fake::{self, FakeTurn};
-pub(super) use crate::program::tests::fake::{Fake, wait_until, warnings};
-pub(super) use crate::tests::Person;
+use crate::program::tests::fake;
+pub(super) use crate::program::tests::fake::{Fake, run, wait_until, warnings};
+pub(super) use crate::tests::{FinishedTurn, Person};
 
 /// Answers the greeting with these abilities, then opens a session; our next request has the id 3.
 pub(super) fn greet(abilities: &str, opened: &str) -> String {
@@ -51,17 +51,9 @@ pub(super) fn input(options: AcpOptions) -> AcpInput {
     AcpInput { prompt: Some("go".to_owned()), options: Some(options), ..AcpInput::default() }
 }
 
-pub(super) async fn run(
-    provider: &AcpProvider,
-    options: AcpOptions,
-    context: ExecutionContext,
-) -> FakeTurn<TurnOutput> {
-    fake::run(provider, &json!(options), context).await
-}
-
 /// One turn of an agent, whose provider is shut down after it.
-pub(super) async fn once(options: AcpOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
-    fake::once::<AcpProvider>(&json!(options), context).await
+pub(super) async fn once(options: AcpOptions, context: ExecutionContext) -> FinishedTurn<TurnOutput> {
+    fake::once::<AcpProvider>(options, context).await
 }
 
 /// The code, the message and the kind of the error that a script comes to.

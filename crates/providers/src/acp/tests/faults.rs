@@ -138,7 +138,7 @@ async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
         plain()
     ));
     let provider = AcpProvider::new();
-    let output = cancelled(&provider, &json!(options()), fake.context()).await.1.unwrap();
+    let output = cancelled(&provider, options(), fake.context()).await.1.unwrap();
     assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, "so far"));
     let next = AcpOptions { resume: output.session_id, ..options() };
     let output = run(&provider, next, fake.context()).await.1.unwrap();

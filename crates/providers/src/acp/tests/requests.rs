@@ -111,7 +111,7 @@ async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
         question(8, shell()),
     ));
     let provider = AcpProvider::new();
-    let (_, result) = cancelled(&provider, &json!(options()), fake.asking(NeverAnswers)).await;
+    let (_, result) = cancelled(&provider, options(), fake.asking(NeverAnswers)).await;
     assert_eq!(result.unwrap().stop_reason, StopReason::Aborted);
     let reported: Vec<Value> = fake.received().into_iter().skip(3).collect();
     let cancelled =

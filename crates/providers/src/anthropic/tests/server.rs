@@ -46,10 +46,6 @@ impl harness::Vendor for TestApi {
         messages.first().map_or(json!([]), |message| message["content"].clone())
     }
 
-    fn new() -> AnthropicProvider {
-        AnthropicProvider::new()
-    }
-
     fn with_store(store: Arc<dyn ConversationStore>) -> AnthropicProvider {
         AnthropicProvider::with_store(store)
     }

@@ -12,13 +12,14 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::harness::{self, Harness, Vendor, reported, scripted, session_of, spoken, text};
+use super::harness::{Harness, Vendor, reported, scripted, session_of, spoken, text};
+use crate::tests::FinishedTurn;
 use crate::{Conversation, ConversationClaim, ConversationStore};
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// What a turn answered.
-fn answer<R: Vendor>(turn: harness::FinishedTurn<R::Output>) -> String {
+fn answer<R: Vendor>(turn: FinishedTurn<R::Output>) -> String {
     R::returned(&turn.1.unwrap()).0.to_owned()
 }
 

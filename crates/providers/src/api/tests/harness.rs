@@ -4,11 +4,10 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Host, Provider, ProviderItem, ProviderOutput,
-    ProviderSessionId, StreamEvent, Usage,
+    Environment, ErrorCode, ExecutionContext, Host, Provider, ProviderOutput, ProviderSessionId, StreamEvent,
+    Usage,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -18,11 +17,12 @@ use super::replay::RecordedResponse;
 use crate::api::Api;
 use crate::api::account::Account;
 use crate::conversation::ConversationStore;
+use crate::tests::{FinishedTurn, watched};
 
 /// What the checks have to know about one adapter.
 pub(crate) trait Vendor {
     type Api: Api<Input = Self::Input, Output = Self::Output>;
-    type Provider: Provider<Input = Self::Input, Output = Self::Output> + Debug;
+    type Provider: Provider<Input = Self::Input, Output = Self::Output> + Default + Debug;
     type Input: DeserializeOwned;
     type Output: ProviderOutput + Debug;
 
@@ -43,9 +43,7 @@ pub(crate) trait Vendor {
     fn history(case: &RecordedResponse) -> <Self::Api as Api>::History;
     /// What a conversation of one response stores of it.
     fn stored(messages: &[Value]) -> Value;
-    /// One that stores its conversations as files.
-    fn new() -> Self::Provider;
-    /// One that stores them here.
+    /// One that stores its conversations here.
     fn with_store(store: Arc<dyn ConversationStore>) -> Self::Provider;
     /// The address of the API at a server.
     fn base_url(server: &str) -> String;
@@ -63,9 +61,6 @@ pub(crate) trait Vendor {
     fn usage_when_cut() -> Usage;
 }
 
-/// The events of one turn and its end.
-pub(crate) type FinishedTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
-
 /// A provider whose conversations are in a temporary folder.
 pub(crate) struct Harness<R: Vendor> {
     pub(crate) folder: TempDir,
@@ -80,7 +75,7 @@ impl<R: Vendor> Harness<R> {
         let (home, address) = (folder.path().display().to_string(), R::base_url(address));
         let pairs = [R::KEY, (R::Api::ADDRESS.variable, address.as_str()), ("INSPAN_HOME", home.as_str())];
         let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        Self { folder, provider: R::new(), env }
+        Self { folder, provider: R::Provider::default(), env }
     }
 
     pub(crate) fn context(&self) -> ExecutionContext {
@@ -100,26 +95,11 @@ impl<R: Vendor> Harness<R> {
         mut look: impl FnMut(&StreamEvent, &ExecutionContext),
     ) -> FinishedTurn<R::Output> {
         let input: R::Input = serde_json::from_value(input).unwrap();
-        let mut stream = self.provider.execute(input, context.clone());
-        let mut events = Vec::new();
-        while let Some(item) = stream.next().await {
-            match item {
-                Ok(ProviderItem::Event(event)) => {
-                    look(&event, &context);
-                    events.push(event);
-                }
-                Ok(ProviderItem::Output(output)) => {
-                    assert!(stream.next().await.is_none());
-                    return (events, Ok(output));
-                }
-                Err(error) => {
-                    assert!(stream.next().await.is_none());
-                    assert_eq!(error.provider.as_deref(), Some(R::Api::PROVIDER));
-                    return (events, Err(error));
-                }
-            }
+        let turn = watched(&self.provider, input, context.clone(), |event| look(event, &context)).await;
+        if let Err(error) = &turn.1 {
+            assert_eq!(error.provider.as_deref(), Some(R::Api::PROVIDER));
         }
-        panic!("the stream ended without its end");
+        turn
     }
 
     /// All files of the folder, as one text.

@@ -14,8 +14,9 @@ use inspan_protocol::{
 use inspan_testkit::{MCP_SERVER, running_servers};
 use serde_json::{Value, json};
 
-use super::harness::{FinishedTurn, Harness, Vendor, reported, scripted, session_of, spoken, text};
+use super::harness::{Harness, Vendor, reported, scripted, session_of, spoken, text};
 use crate::program::tests::fake::wait_until;
+use crate::tests::FinishedTurn;
 
 const SOON: Duration = Duration::from_secs(20);
 

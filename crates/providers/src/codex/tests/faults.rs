@@ -10,8 +10,9 @@ use inspan_protocol::{
 use serde_json::{Value, json};
 
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
-use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, wait_until, warnings};
+use crate::program::tests::fake::{self, Fake, NeverAnswers, run, wait_until, warnings};
 use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
+use crate::tests::FinishedTurn;
 
 /// Answers everything up to an open thread, in the order in which it is asked.
 const OPEN: &str = r#"
@@ -35,16 +36,8 @@ fn fake(script: &str) -> Fake {
     Fake::new("codex", script)
 }
 
-async fn run(
-    provider: &CodexProvider,
-    options: CodexOptions,
-    context: ExecutionContext,
-) -> FakeTurn<CodexOutput> {
-    fake::run(provider, &json!(options), context).await
-}
-
-async fn once(options: CodexOptions, context: ExecutionContext) -> FakeTurn<CodexOutput> {
-    fake::once::<CodexProvider>(&json!(options), context).await
+async fn once(options: CodexOptions, context: ExecutionContext) -> FinishedTurn<CodexOutput> {
+    fake::once::<CodexProvider>(options, context).await
 }
 
 struct FakeCodex;

@@ -50,10 +50,6 @@ impl harness::Vendor for TestApi {
         json!(messages)
     }
 
-    fn new() -> OpenAiProvider {
-        OpenAiProvider::new()
-    }
-
     fn with_store(store: Arc<dyn ConversationStore>) -> OpenAiProvider {
         OpenAiProvider::with_store(store)
     }

@@ -4,16 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, Environment, ErrorCode, ExecutionContext, Host, PermissionBroker, PermissionDecision,
-    PermissionRequest, Provider, ProviderItem, StreamEvent,
+    PermissionRequest, Provider, StreamEvent,
 };
 use inspan_testkit::is_running;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
+
+use crate::tests::{self, FinishedTurn};
 
 /// A folder with one program.
 pub(crate) struct Fake {
@@ -90,27 +92,24 @@ impl Fake {
 }
 
 /// The input of a turn with these options.
-pub(crate) fn input<P: Provider>(options: &Value) -> P::Input {
+pub(crate) fn input<P: Provider>(options: impl Serialize) -> P::Input {
     serde_json::from_value(json!({ "prompt": "go", "options": options })).unwrap()
 }
-
-/// The events of a turn and its end.
-pub(crate) type FakeTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 /// Runs a turn with these options.
 pub(crate) async fn run<P: Provider>(
     provider: &P,
-    options: &Value,
+    options: impl Serialize,
     context: ExecutionContext,
-) -> FakeTurn<P::Output> {
+) -> FinishedTurn<P::Output> {
     watched(provider, options, context, |_| {}).await
 }
 
 /// Runs a turn of a provider that is shut down after it.
 pub(crate) async fn once<P: Provider + Default>(
-    options: &Value,
+    options: impl Serialize,
     context: ExecutionContext,
-) -> FakeTurn<P::Output> {
+) -> FinishedTurn<P::Output> {
     let provider = P::default();
     let turn = run(&provider, options, context).await;
     provider.shutdown().await;
@@ -120,9 +119,9 @@ pub(crate) async fn once<P: Provider + Default>(
 /// Runs a turn, and cancels it at its first text.
 pub(crate) async fn cancelled<P: Provider>(
     provider: &P,
-    options: &Value,
+    options: impl Serialize,
     context: ExecutionContext,
-) -> FakeTurn<P::Output> {
+) -> FinishedTurn<P::Output> {
     let cancel = context.cancel.clone();
     let watch = |event: &StreamEvent| {
         if matches!(event, StreamEvent::Text { .. }) {
@@ -135,23 +134,11 @@ pub(crate) async fn cancelled<P: Provider>(
 /// Runs a turn, and shows each event as it comes.
 pub(crate) async fn watched<P: Provider>(
     provider: &P,
-    options: &Value,
+    options: impl Serialize,
     context: ExecutionContext,
-    mut watch: impl FnMut(&StreamEvent),
-) -> FakeTurn<P::Output> {
-    let mut stream = provider.execute(input::<P>(options), context);
-    let mut events = Vec::new();
-    while let Some(item) = stream.next().await {
-        match item {
-            Ok(ProviderItem::Event(event)) => {
-                watch(&event);
-                events.push(event);
-            }
-            Ok(ProviderItem::Output(output)) => return (events, Ok(output)),
-            Err(error) => return (events, Err(error)),
-        }
-    }
-    panic!("the stream ended without an output or an error");
+    watch: impl FnMut(&StreamEvent),
+) -> FinishedTurn<P::Output> {
+    tests::watched(provider, input::<P>(options), context, watch).await
 }
 
 /// The codes of the warnings among events.
