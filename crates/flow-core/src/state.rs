@@ -116,7 +116,7 @@ pub fn is_fact(event: &Event) -> bool {
 }
 
 /// The fold of a run's facts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
     pub(crate) session: SessionFacts,
@@ -210,37 +210,7 @@ impl Facts {
     pub fn new(graph: &Graph) -> Self {
         let mut frames = FrameTable::default();
         frames.push(FrameState::new(graph, FrameIx::FLOW, BodyIx::default()));
-        Self {
-            session: SessionFacts::default(),
-            continued_at: None,
-            last_at: Timestamp::default(),
-            rested: Duration::ZERO,
-            limited: Duration::ZERO,
-            used: Duration::ZERO,
-            outputs: None,
-            phase_begun: false,
-            phase_ended: false,
-            progress: 0,
-            frames,
-            ending_frames: BTreeSet::new(),
-            unpriced_before: false,
-            uncounted_before: false,
-            dearest: 0.0,
-            most_tokens: 0,
-            turn_reported: false,
-            reserving: BTreeSet::new(),
-            releases: 0,
-            reported_tokens: 0,
-            budget_reported: false,
-            carried: None,
-            spent_in: BTreeMap::new(),
-            taken_over: BTreeMap::new(),
-            raised: BudgetRaise::default(),
-            pausing: None,
-            ending: None,
-            ended_by: None,
-            touched: Vec::new(),
-        }
+        Self { frames, ..Self::default() }
     }
 
     /// Takes one event of the log. Total and idempotent: an event that was taken before, comes late or is
