@@ -132,7 +132,7 @@ impl NodeKind {
 }
 
 /// Whether a node's attempt takes one of the flow's places for work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Occupies {
     /// It works.
     #[default]

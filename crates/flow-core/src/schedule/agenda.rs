@@ -18,9 +18,8 @@ pub(crate) struct Agenda {
     entries: BTreeMap<TaskRef, Entry>,
     /// The frames that are open, the flow's aside.
     frames: BTreeMap<FrameIx, FrameEntry>,
-    /// Tasks that can start and need a place for work, and those that need none.
-    workers: BTreeSet<TaskRef>,
-    waiters: BTreeSet<TaskRef>,
+    /// Tasks that can start, by whether they need a place for work.
+    ready: BTreeSet<(Occupies, TaskRef)>,
     /// When a task is to be tried again, or an attempt's time is up.
     timers: BTreeSet<(Timestamp, TaskRef)>,
     /// When the time of a frame is up.
@@ -29,9 +28,8 @@ pub(crate) struct Agenda {
     ended: BTreeSet<(u64, TaskRef)>,
     /// Frames in which nothing can happen any more.
     idle: BTreeSet<FrameIx>,
-    /// Tasks that run frames and have something to decide about them, and those that only could begin another frame.
-    stepping: BTreeSet<TaskRef>,
-    opening: BTreeSet<TaskRef>,
+    /// Tasks that run frames, by what is to be decided about these.
+    steps: BTreeSet<(FramesStep, TaskRef)>,
 }
 
 /// The index entry of one task.
@@ -100,45 +98,20 @@ impl Agenda {
         };
         let old = old.unwrap_or_default();
         if old != new {
-            self.replace(task, old, new);
+            replace(&mut self.ready, task, old.ready, new.ready);
+            replace(&mut self.timers, task, old.timer, new.timer);
+            replace(&mut self.ended, task, old.settles, new.settles);
+            replace(&mut self.steps, task, old.step, new.step);
         }
         if task.frame != FrameIx::FLOW {
             self.refresh_frame(facts, task.frame, old.is_active, new.is_active);
         }
     }
 
-    fn replace(&mut self, task: TaskRef, old: Entry, new: Entry) {
-        match old.ready {
-            Some(Occupies::Slot) => self.workers.remove(&task),
-            Some(Occupies::Nothing) => self.waiters.remove(&task),
-            None => false,
-        };
-        match new.ready {
-            Some(Occupies::Slot) => self.workers.insert(task),
-            Some(Occupies::Nothing) => self.waiters.insert(task),
-            None => false,
-        };
-        old.timer.map(|at| self.timers.remove(&(at, task)));
-        self.timers.extend(new.timer.map(|at| (at, task)));
-        old.settles.map(|since| self.ended.remove(&(since, task)));
-        self.ended.extend(new.settles.map(|since| (since, task)));
-        match old.step {
-            Some(FramesStep::Decide) => self.stepping.remove(&task),
-            Some(FramesStep::Open) => self.opening.remove(&task),
-            None => false,
-        };
-        match new.step {
-            Some(FramesStep::Decide) => self.stepping.insert(task),
-            Some(FramesStep::Open) => self.opening.insert(task),
-            None => false,
-        };
-    }
-
     fn refresh_frame(&mut self, facts: &Facts, frame: FrameIx, was_active: bool, is_active: bool) {
         let Some(state) = facts.frames.get(frame) else {
-            if let Some(closed) = self.frames.remove(&frame) {
-                closed.deadline.map(|at| self.frame_timers.remove(&(at, frame)));
-            }
+            let closed = self.frames.remove(&frame).unwrap_or_default();
+            replace(&mut self.frame_timers, frame, closed.deadline, None);
             self.idle.remove(&frame);
             return;
         };
@@ -146,8 +119,7 @@ impl Agenda {
         entry.active = entry.active + u32::from(is_active) - u32::from(was_active);
         let deadline = state.deadline.filter(|_| state.ending.is_none() && state.limited_since.is_none());
         if entry.deadline != deadline {
-            entry.deadline.map(|at| self.frame_timers.remove(&(at, frame)));
-            self.frame_timers.extend(deadline.map(|at| (at, frame)));
+            replace(&mut self.frame_timers, frame, entry.deadline, deadline);
             entry.deadline = deadline;
         }
         match entry.active {
@@ -176,10 +148,7 @@ impl Agenda {
 
     /// Tasks that can start, in the order of the graph, retries aside.
     pub(super) fn ready(&self, occupies: Occupies) -> impl Iterator<Item = TaskRef> {
-        match occupies {
-            Occupies::Slot => self.workers.iter().copied(),
-            Occupies::Nothing => self.waiters.iter().copied(),
-        }
+        self.ready.range((occupies, FIRST_TASK)..=(occupies, LAST_TASK)).map(|(_, task)| *task)
     }
 
     /// Tasks whose edges can be resolved, the earliest first.
@@ -192,16 +161,18 @@ impl Agenda {
         self.idle.last().copied()
     }
 
-    /// Tasks that have something to decide about the frames that they run.
-    pub(super) fn stepping(&self) -> impl Iterator<Item = TaskRef> {
-        self.stepping.iter().copied()
-    }
-
-    /// Tasks that could begin another frame.
-    pub(super) fn opening(&self) -> impl Iterator<Item = TaskRef> {
-        self.opening.iter().copied()
+    /// Tasks about whose frames this is to be decided.
+    pub(super) fn steps(&self, step: FramesStep) -> impl Iterator<Item = TaskRef> {
+        self.steps.range((step, FIRST_TASK)..=(step, LAST_TASK)).map(|(_, task)| *task)
     }
 }
 
-/// After every task in the order of tasks.
+/// Puts something at another place of an index.
+fn replace<K: Ord, T: Ord + Copy>(index: &mut BTreeSet<(K, T)>, of: T, old: Option<K>, new: Option<K>) {
+    old.map(|key| index.remove(&(key, of)));
+    index.extend(new.map(|key| (key, of)));
+}
+
+/// Before and after every task in the order of tasks.
+const FIRST_TASK: TaskRef = TaskRef { frame: FrameIx::FLOW, node: NodeIx(0) };
 const LAST_TASK: TaskRef = TaskRef { frame: FrameIx(u32::MAX), node: NodeIx(u32::MAX) };

@@ -14,7 +14,7 @@ use crate::{
     graph::{Body, FrameIx, Frames, FramesKind, OnExceeded, OnExhausted, OnItemError, TaskRef},
     nodes::read_input,
     pilot::misfit,
-    state::{FrameEnd, FrameSet},
+    state::{FrameEnd, FrameSet, FramesStep},
 };
 
 /// How many items a foreach may have.
@@ -39,7 +39,7 @@ impl Run {
         if let Some(frame) = self.agenda.idle_frame() {
             return self.conclude_frame(frame, now, actions);
         }
-        let task = self.agenda.stepping().next();
+        let task = self.agenda.steps(FramesStep::Decide).next();
         if let Some(task) = task {
             self.decide_frames(task, now, actions);
         }
@@ -50,7 +50,7 @@ impl Run {
         if self.facts.slots() >= self.max_concurrency {
             return;
         }
-        let task = self.agenda.opening().next();
+        let task = self.agenda.steps(FramesStep::Open).next();
         let Some(task) = task else { return };
         if self.is_overdue(task, now) {
             let error = self.timed_out(task);

@@ -40,7 +40,7 @@ pub(crate) struct FrameSet {
 }
 
 /// What is to be decided about the frames of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FramesStep {
     /// How many there are, whether another begins, or how the node ends.
     Decide,
