@@ -253,8 +253,8 @@ pub struct Node {
     pub input: Template,
     /// Whether it runs at all.
     pub when: Option<Condition>,
-    /// What is done about time and failure; nodes that say nothing of it share one.
-    pub policy: Arc<NodePolicy>,
+    /// What is done about time and failure.
+    pub policy: NodePolicy,
     /// Its effects.
     pub effects: Effects,
     /// The pool of machines that it runs on, where sessions run on several.
@@ -423,7 +423,7 @@ pub enum EdgeOn {
 }
 
 /// What an edge that closes a cycle carries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cycle {
     /// How often it may fire.
     pub max_iterations: u32,

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    build::{self, SharedPolicies},
+    build,
     check::{self, Checked, FrameTerms, SchemaCheck, Shape, Types},
     input::Declared,
     resolve::{self, Around, Flow, FrameKind, InputSchema, Resolved, ResolvedNode},
@@ -57,7 +57,6 @@ pub(super) struct Bodies<'c> {
     /// The flows that run others without a limit, each with the one that it runs.
     unlimited: Vec<(String, String)>,
     secrets: Vec<String>,
-    policies: SharedPolicies,
     depth: usize,
     /// The deepest level so far of the flow that is being compiled.
     deepest: usize,
@@ -146,7 +145,6 @@ impl<'c> Bodies<'c> {
             path: String::new(),
             unlimited: Vec::new(),
             secrets: Vec::new(),
-            policies: SharedPolicies::default(),
             depth: 0,
             deepest: 0,
         }
@@ -185,7 +183,7 @@ impl<'c> Bodies<'c> {
         let gives = types.gives();
         let terms = mem::take(&mut checked.terms);
         let subflow = self.all[at].subflow.take();
-        self.all[at] = build::body(resolved, checked, frames, subflow, &mut self.policies);
+        self.all[at] = build::body(resolved, checked, frames, subflow);
         CompiledBody { body: BodyIx(u32::try_from(at).unwrap_or(u32::MAX)), terms, needs, gives }
     }
 

@@ -49,13 +49,12 @@ pub(super) fn body(
     checked: Checked,
     frames: Vec<Option<Box<Frames>>>,
     subflow: Option<Subflow>,
-    policies: &mut SharedPolicies,
 ) -> Body {
     let nodes = resolved.nodes.iter().zip(checked.nodes).zip(frames);
     let mut nodes: Vec<Node> = nodes
         .map(|((node, mut checked), frames)| {
-            let agents = agents(node, &mut checked, policies);
-            Node { agents, ..build_node(node, checked, frames, policies) }
+            let agents = agents(node, &mut checked);
+            Node { agents, ..build_node(node, checked, frames) }
         })
         .collect();
     let edges = edges(&resolved, checked.conditions, checked.loops);
@@ -73,12 +72,7 @@ pub(super) fn body(
     }
 }
 
-fn build_node(
-    node: &ResolvedNode<'_>,
-    checked: CheckedNode,
-    frames: Option<Box<Frames>>,
-    policies: &mut SharedPolicies,
-) -> Node {
+fn build_node(node: &ResolvedNode<'_>, checked: CheckedNode, frames: Option<Box<Frames>>) -> Node {
     let info = node.node_type.as_ref().map(|known| known.info());
     let kind = node.kind().unwrap_or(NodeKind::Plain);
     Node {
@@ -87,7 +81,7 @@ fn build_node(
         program: node.program().map(Into::into),
         input: Template::new(node.spec.id.clone(), "input", checked.input),
         when: checked.when,
-        policy: policies.of(node.spec.policy.as_deref(), kind),
+        policy: policy(node.spec.policy.as_deref(), kind),
         effects: node.effects(),
         pool: node.spec.pool.map(|(name, _)| name.into()),
         session: node.session,
@@ -108,11 +102,7 @@ fn build_node(
 }
 
 /// The agents that may work on a node, if there are several.
-fn agents(
-    node: &ResolvedNode<'_>,
-    checked: &mut CheckedNode,
-    policies: &mut SharedPolicies,
-) -> Option<Box<Agents>> {
+fn agents(node: &ResolvedNode<'_>, checked: &mut CheckedNode) -> Option<Box<Agents>> {
     let own = node.spec.agent?;
     let others = node.others.iter().zip(checked.others.drain(..));
     let mut agents = Agents {
@@ -121,7 +111,7 @@ fn agents(
             .chain(node.others.iter().filter_map(|other| other.spec.agent))
             .map(str::to_owned)
             .collect(),
-        others: others.map(|(other, checked)| build_node(other, checked, None, policies)).collect(),
+        others: others.map(|(other, checked)| build_node(other, checked, None)).collect(),
         chosen: 1 + node.others.iter().filter(|other| other.spec.is_chosen).count(),
         choice: checked.choice.take().map(|choice| Template::new(node.spec.id.clone(), "agent", choice)),
         fallback: Vec::new(),
@@ -141,24 +131,9 @@ fn placeholder() -> NodeId {
     PLACEHOLDER.clone().unwrap_or_else(placeholder)
 }
 
-/// The default policies, which all nodes without a `policy` of a kind share.
-#[derive(Default)]
-pub(super) struct SharedPolicies {
-    agent: Option<Arc<NodePolicy>>,
-    plain: Option<Arc<NodePolicy>>,
-}
-
-impl SharedPolicies {
-    fn of(&mut self, written: Option<&PolicySpec>, kind: NodeKind) -> Arc<NodePolicy> {
-        let Some(written) = written else {
-            let shared = if kind == NodeKind::Agent { &mut self.agent } else { &mut self.plain };
-            return shared.get_or_insert_with(|| Arc::new(policy(&PolicySpec::default(), kind))).clone();
-        };
-        Arc::new(policy(written, kind))
-    }
-}
-
-fn policy(written: &PolicySpec, kind: NodeKind) -> NodePolicy {
+fn policy(written: Option<&PolicySpec>, kind: NodeKind) -> NodePolicy {
+    let unwritten = PolicySpec::default();
+    let written = written.unwrap_or(&unwritten);
     let default = Retry::default();
     let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
     let retry = Retry {

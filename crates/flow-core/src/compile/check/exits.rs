@@ -22,8 +22,7 @@ pub(super) fn check(body: &Resolved<'_>, loops: &Loops, sink: &mut Sink) {
         return;
     }
     let certain = Certain::new(spec, links);
-    let fails =
-        |found: &&LoopEdge| found.cycle().is_some_and(|cycle| cycle.on_exhausted == OnExhausted::Fail);
+    let fails = |found: &&LoopEdge| found.cycle.on_exhausted == OnExhausted::Fail;
     let mut endless: Vec<usize> = Vec::new();
     for found in loops.iter().filter(fails) {
         let link = &links.links[found.edge];

@@ -33,7 +33,8 @@ pub(super) struct LoopEdge {
     pub(super) edge: usize,
     pub(super) from: NodeIx,
     pub(super) to: NodeIx,
-    cycle: Option<Cycle>,
+    /// How often it may fire, and what then.
+    pub(super) cycle: Cycle,
 }
 
 impl Loops {
@@ -70,7 +71,7 @@ impl Loops {
     /// The cycle that an edge closes, and the loop edges that it waits for.
     pub(in crate::compile) fn take(&mut self, edge: usize) -> (Option<Cycle>, Vec<EdgeIx>) {
         let place = self.all.binary_search_by_key(&edge, |found| found.edge).ok();
-        let cycle = place.and_then(|place| self.all[place].cycle.take());
+        let cycle = place.map(|place| std::mem::take(&mut self.all[place].cycle));
         let leaves = self.leaves.get(&edge).into_iter().flatten();
         (cycle, leaves.map(|&at| EdgeIx(self.all[at].edge as u32)).collect())
     }
@@ -92,17 +93,9 @@ impl Loops {
                 let problem = Problem::error(Code::LoopWithoutCycle, span, message).help(help);
                 sink.push(problem.key(format!("{}.maxIterations", written.key)));
             }
-            let cycle = Cycle {
-                max_iterations,
-                on_exhausted: written.on_exhausted,
-                body: Arc::default(),
-                direct,
-                quiet: Vec::new(),
-                inner: Vec::new(),
-                rank: 0,
-                releases: Vec::new(),
-            };
-            self.all.push(LoopEdge { edge, from: link.from, to: link.to, cycle: Some(cycle) });
+            let on_exhausted = written.on_exhausted;
+            let cycle = Cycle { max_iterations, on_exhausted, direct, ..Cycle::default() };
+            self.all.push(LoopEdge { edge, from: link.from, to: link.to, cycle });
         }
     }
 
@@ -134,9 +127,7 @@ impl Loops {
         for (place, found) in self.all.iter_mut().enumerate() {
             let Some(body) = bodies.get(&found.to) else { continue };
             body.iter().for_each(|ix| self.around[at(*ix)].push(place));
-            if let Some(cycle) = &mut found.cycle {
-                cycle.body = body.clone();
-            }
+            found.cycle.body = body.clone();
         }
     }
 
@@ -168,10 +159,8 @@ impl Loops {
                 together.iter().flat_map(|&other| self.body(other).iter().copied()).collect();
             quiet.sort_unstable();
             quiet.dedup();
-            if let Some(cycle) = &mut self.all[place].cycle {
-                cycle.rank = rank;
-                (cycle.inner, cycle.quiet) = (inner, quiet);
-            }
+            let cycle = &mut self.all[place].cycle;
+            (cycle.rank, cycle.inner, cycle.quiet) = (rank, inner, quiet);
         }
     }
 
@@ -233,14 +222,12 @@ impl Loops {
         }
         for (&edge, left) in &self.leaves {
             for &place in left {
-                if let Some(cycle) = &mut self.all[place].cycle {
-                    cycle.releases.push(links.links[edge].from);
-                }
+                self.all[place].cycle.releases.push(links.links[edge].from);
             }
         }
-        for cycle in self.all.iter_mut().filter_map(|found| found.cycle.as_mut()) {
-            cycle.releases.sort_unstable();
-            cycle.releases.dedup();
+        for found in &mut self.all {
+            found.cycle.releases.sort_unstable();
+            found.cycle.releases.dedup();
         }
     }
 
@@ -297,18 +284,11 @@ impl Loops {
     }
 
     fn body(&self, place: usize) -> &[NodeIx] {
-        self.all[place].cycle.as_ref().map_or(&[], |cycle| &cycle.body)
+        &self.all[place].cycle.body
     }
 
     fn direct(&self, place: usize) -> &[NodeIx] {
-        self.all[place].cycle.as_ref().map_or(&[], |cycle| &cycle.direct)
-    }
-}
-
-impl LoopEdge {
-    /// How often it may fire, and what then.
-    pub(super) fn cycle(&self) -> Option<&Cycle> {
-        self.cycle.as_ref()
+        &self.all[place].cycle.direct
     }
 }
 
