@@ -27,21 +27,36 @@ struct Registered {
 pub struct Described {
     /// What is known of it.
     pub info: NodeTypeInfo,
-    input: OnceLock<Option<Validator>>,
-    output: OnceLock<Option<Validator>>,
-    /// Whether the schema of its input marks some value with one of our words.
-    pub(crate) has_marks: bool,
+    pub(crate) input: Arc<CompiledSchema>,
+    output: CompiledSchema,
 }
 
 impl Described {
-    /// The compiled schema of the input; none if the schema is broken, which is its maker's fault.
+    /// The compiled schema of the input; none if the schema is broken.
     pub fn input(&self) -> Option<&Validator> {
-        self.input.get_or_init(|| jsonschema::validator_for(&self.info.input).ok()).as_ref()
+        self.input.validator()
     }
 
-    /// The compiled schema of the output; none if the schema is broken, which is its maker's fault.
+    /// The compiled schema of the output; none if the schema is broken.
     pub fn output(&self) -> Option<&Validator> {
-        self.output.get_or_init(|| jsonschema::validator_for(&self.info.output).ok()).as_ref()
+        self.output.validator()
+    }
+}
+
+/// A schema, and what checks values against it, which is made when it is first needed.
+pub(crate) struct CompiledSchema {
+    pub(crate) json: Value,
+    validator: OnceLock<Option<Validator>>,
+}
+
+impl CompiledSchema {
+    pub(crate) fn of(json: Value) -> Self {
+        Self { json, validator: OnceLock::new() }
+    }
+
+    /// None if the schema itself is broken, which is the fault of its maker and not of the author.
+    pub(crate) fn validator(&self) -> Option<&Validator> {
+        self.validator.get_or_init(|| jsonschema::validator_for(&self.json).ok()).as_ref()
     }
 }
 
@@ -93,9 +108,9 @@ impl Registered {
     fn described(&self) -> &Arc<Described> {
         self.described.get_or_init(|| {
             let info = self.node_type.describe();
-            let has_marks = has_marks(&info.input);
-            let (input, output) = (OnceLock::new(), OnceLock::new());
-            Arc::new(Described { info, input, output, has_marks })
+            let input = Arc::new(CompiledSchema::of(info.input.clone()));
+            let output = CompiledSchema::of(info.output.clone());
+            Arc::new(Described { info, input, output })
         })
     }
 }
@@ -112,15 +127,3 @@ pub(crate) const SAME: &str = "x-same";
 
 /// Adds to a field of an output schema what must be set to get it.
 pub(crate) const NEEDS: &str = "x-needs";
-
-/// Whether a schema marks some value.
-pub(crate) fn has_marks(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => {
-            [CONDITION, RAW, DURATION].iter().any(|mark| map.get(*mark) == Some(&Value::Bool(true)))
-                || map.values().any(has_marks)
-        }
-        Value::Array(items) => items.iter().any(has_marks),
-        _ => false,
-    }
-}

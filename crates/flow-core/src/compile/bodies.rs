@@ -13,10 +13,10 @@ use super::{
     build,
     check::{self, Checked, FrameTerms, SchemaCheck, Shape, Types},
     input::Declared,
-    resolve::{self, Around, Flow, FrameKind, InputSchema, Resolved, ResolvedNode},
+    resolve::{self, Around, Flow, FrameKind, Resolved, ResolvedNode},
 };
 use crate::{
-    catalog::NodeCatalog,
+    catalog::{CompiledSchema, NodeCatalog},
     diagnostic::{Code, Problem, Sink, SourceSpan},
     expr::has_segments,
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
@@ -76,7 +76,7 @@ struct BodyCall {
 /// A flow that others run.
 struct KnownFlow {
     body: BodyIx,
-    schema: Option<InputSchema>,
+    schema: Option<CompiledSchema>,
     /// The keys of its input that it uses for certain; nothing while it is being compiled.
     needs: Option<BTreeMap<String, String>>,
     /// What nodes gave to it meanwhile.
@@ -428,7 +428,7 @@ impl<'c> Bodies<'c> {
         let body = BodyIx(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
         let known = KnownFlow {
             body,
-            schema: flow.input_schema.clone().map(InputSchema::of),
+            schema: flow.input_schema.clone().map(CompiledSchema::of),
             needs: None,
             waiting: Vec::new(),
             height: 0,

@@ -134,9 +134,9 @@ impl<'c> Checker<'c> {
         };
         let parsed = match node.kind() {
             Some(NodeKind::Frames) if !node.is_of_pack() => {
-                self.frames_input(input, node.schema.as_ref(), site)
+                self.frames_input(input, node.schema.as_deref(), site)
             }
-            _ => self.input(input, node.schema.as_ref(), site),
+            _ => self.input(input, node.schema.as_deref(), site),
         };
         if let (Some(node_type), Some(schema)) = (&node.node_type, &node.schema) {
             NodeCheck { node, node_type, input, schema, bound: &parsed.bound, sink: self.sink }.run();

@@ -11,7 +11,6 @@ use std::{
 };
 
 use inspan_protocol::NodeId;
-use jsonschema::Validator;
 use serde_json::Value;
 
 pub(super) use files::check_schema;
@@ -20,7 +19,7 @@ pub(super) use links::{Link, Links, id_of, name, reach};
 use files::Files;
 
 use crate::{
-    catalog::{Described, NodeCatalog, has_marks},
+    catalog::{CompiledSchema, Described, NodeCatalog},
     diagnostic::{Code, Problem, Sink, did_you_mean},
     graph::{Effects, NodeIx, NodeSession},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
@@ -116,7 +115,7 @@ pub(super) struct ResolvedNode<'a> {
     /// The same as JSON.
     pub(super) json: Value,
     /// The schema of the input.
-    pub(super) schema: Option<InputSchema>,
+    pub(super) schema: Option<Arc<CompiledSchema>>,
     /// The conversation that it continues or branches.
     pub(super) session: Option<NodeSession>,
     /// The node as it is with each of the other agents that may work on it.
@@ -130,21 +129,6 @@ pub(super) struct KnownType {
     described: Arc<Described>,
     /// The flow that it runs, for a type of a pack that the flow names.
     pub(super) flow: Option<Arc<PackFlow>>,
-}
-
-/// The schema of the input of a node.
-#[derive(Clone)]
-pub(super) enum InputSchema {
-    /// The one of its type.
-    OfType(Arc<Described>),
-    /// One that depends on the input.
-    Own(Arc<OwnSchema>),
-}
-
-pub(super) struct OwnSchema {
-    json: Value,
-    validator: Option<Validator>,
-    has_marks: bool,
 }
 
 impl ResolvedNode<'_> {
@@ -181,37 +165,6 @@ impl KnownType {
     }
 }
 
-impl InputSchema {
-    /// A schema that does not belong to a node type.
-    pub(super) fn of(json: Value) -> Self {
-        let (validator, has_marks) = (jsonschema::validator_for(&json).ok(), has_marks(&json));
-        Self::Own(Arc::new(OwnSchema { json, validator, has_marks }))
-    }
-
-    pub(super) fn json(&self) -> &Value {
-        match self {
-            Self::OfType(described) => &described.info.input,
-            Self::Own(own) => &own.json,
-        }
-    }
-
-    /// Whether some value is marked with `x-when`, `x-raw` or `x-time`.
-    pub(super) fn has_marks(&self) -> bool {
-        match self {
-            Self::OfType(described) => described.has_marks,
-            Self::Own(own) => own.has_marks,
-        }
-    }
-
-    /// None if the schema itself is broken, which is the fault of its maker and not of the author.
-    pub(super) fn validator(&self) -> Option<&Validator> {
-        match self {
-            Self::OfType(described) => described.input(),
-            Self::Own(own) => own.validator.as_ref(),
-        }
-    }
-}
-
 /// Resolves the names of a body, and reports those that name nothing.
 pub(super) fn resolve<'a>(
     spec: &'a BodySpec<'a>,
@@ -231,7 +184,7 @@ pub(super) fn resolve<'a>(
 /// Resolves single nodes.
 struct NodeResolver<'r, 'a> {
     flow: &'a Flow<'a>,
-    own_schemas: HashMap<String, InputSchema>,
+    own_schemas: HashMap<String, Arc<CompiledSchema>>,
     sink: &'r mut Sink,
 }
 
@@ -367,11 +320,15 @@ fn advice(name: &str, catalog: &NodeCatalog) -> Option<String> {
 }
 
 /// The schema of an input; those that depend on the input are compiled once for each different one.
-fn schema(node_type: &KnownType, input: &Value, own: &mut HashMap<String, InputSchema>) -> InputSchema {
+fn schema(
+    node_type: &KnownType,
+    input: &Value,
+    own: &mut HashMap<String, Arc<CompiledSchema>>,
+) -> Arc<CompiledSchema> {
     let Some(json) = node_type.describe.input_schema_for(input) else {
-        return InputSchema::OfType(node_type.described.clone());
+        return node_type.described.input.clone();
     };
-    own.entry(json.to_string()).or_insert_with(|| InputSchema::of(json)).clone()
+    own.entry(json.to_string()).or_insert_with(|| Arc::new(CompiledSchema::of(json))).clone()
 }
 
 /// "node `review`", for a message.

@@ -8,7 +8,8 @@ use super::{
     node::FIXED,
 };
 use crate::{
-    compile::resolve::{Around, FrameKind, InputSchema},
+    catalog::CompiledSchema,
+    compile::resolve::{Around, FrameKind},
     diagnostic::{Code, Problem},
     expr::{Condition, FRAME, Template, TemplateValue, has_segments, is_reserved},
     spec::{Data, Key, Yaml},
@@ -33,7 +34,7 @@ impl Checker<'_> {
     pub(super) fn frames_input(
         &mut self,
         input: &Yaml,
-        schema: Option<&InputSchema>,
+        schema: Option<&CompiledSchema>,
         site: &Site<'_>,
     ) -> ParsedInput {
         let mut own = input.clone();

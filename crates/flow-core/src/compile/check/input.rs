@@ -5,8 +5,7 @@ use serde_json::Value;
 
 use super::{Checker, names::Site};
 use crate::{
-    catalog::{CONDITION, DURATION, RAW},
-    compile::resolve::InputSchema,
+    catalog::{CONDITION, CompiledSchema, DURATION, RAW},
     diagnostic::{Code, Problem},
     expr::{TemplateValue, as_shell_length, dollar, parse_template, shell_length, without_dollar},
     nodes::pointer_part,
@@ -23,8 +22,7 @@ pub(super) struct ParsedInput {
 impl Checker<'_> {
     /// Parses the strings of a value that has no schema.
     pub(super) fn template(&mut self, value: &Yaml, site: &Site<'_>, key: &Key<'_>) -> TemplateValue {
-        let mut parser =
-            InputParser { site, checker: self, root: &Value::Null, whole: None, bound: Vec::new() };
+        let mut parser = InputParser { site, checker: self, whole: None, bound: Vec::new() };
         parser.draft(value, key, None)
     }
 
@@ -32,15 +30,12 @@ impl Checker<'_> {
     pub(super) fn input(
         &mut self,
         input: &Yaml,
-        schema: Option<&InputSchema>,
+        schema: Option<&CompiledSchema>,
         site: &Site<'_>,
     ) -> ParsedInput {
-        let whole = schema.map(InputSchema::json);
-        // Most schemas have no marks, and then the schema of a part is not looked up.
-        let marked = whole.filter(|_| schema.is_some_and(InputSchema::has_marks));
-        let root = marked.unwrap_or(&Value::Null);
-        let mut parser = InputParser { site, checker: self, root, whole, bound: Vec::new() };
-        let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), marked);
+        let whole = schema.map(|schema| &schema.json);
+        let mut parser = InputParser { site, checker: self, whole, bound: Vec::new() };
+        let draft = parser.draft(input, &Key::Field(&Key::Root, "input"), whole);
         let bound = parser.bound;
         let draft = match self.secrets_in(input, schema, site) {
             Some(secrets) => draft.with_literal(secrets),
@@ -53,13 +48,13 @@ impl Checker<'_> {
 struct InputParser<'p, 'c> {
     site: &'p Site<'p>,
     checker: &'p mut Checker<'c>,
-    root: &'p Value,
+    /// The schema of the input.
     whole: Option<&'p Value>,
     bound: Vec<String>,
 }
 
-impl InputParser<'_, '_> {
-    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&Value>) -> TemplateValue {
+impl<'p> InputParser<'p, '_> {
+    fn draft(&mut self, value: &Yaml, key: &Key<'_>, schema: Option<&'p Value>) -> TemplateValue {
         if marked(schema, CONDITION) {
             self.bound.push(pointer(key));
             let found = self.checker.condition(value, self.site, key);
@@ -80,7 +75,7 @@ impl InputParser<'_, '_> {
                     .iter()
                     .enumerate()
                     .map(|(at, item)| {
-                        let schema = part(self.root, schema, "items", None);
+                        let schema = self.part(schema, "items", None);
                         self.draft(item, &Key::Index(key, at), schema)
                     })
                     .collect(),
@@ -89,7 +84,7 @@ impl InputParser<'_, '_> {
                 entries
                     .iter()
                     .map(|entry| {
-                        let schema = part(self.root, schema, "properties", Some(&entry.key));
+                        let schema = self.part(schema, "properties", Some(&entry.key));
                         let value = self.draft(&entry.value, &Key::Field(key, &entry.key), schema);
                         (entry.key.clone(), value)
                     })
@@ -105,6 +100,10 @@ impl InputParser<'_, '_> {
             let problem = Problem::error(Code::InvalidValue, value.span, message).help(help.to_owned());
             self.checker.sink.push(self.site.locate(problem, key));
         }
+    }
+
+    fn part(&self, schema: Option<&'p Value>, word: &str, name: Option<&str>) -> Option<&'p Value> {
+        part(self.whole?, schema?, word, name)
     }
 
     /// Whether the value under a key can only be a string.
@@ -167,20 +166,19 @@ pub(super) fn at<'s>(root: &'s Value, key: &Key<'_>) -> Option<&'s Value> {
         Key::Root | Key::Field(Key::Root, _) => Some(root),
         Key::Field(parent, name) => {
             let above = at(root, parent)?;
-            part(root, Some(above), "properties", Some(name))
+            part(root, above, "properties", Some(name))
                 .or_else(|| above.get("additionalProperties").filter(|schema| schema.is_object()))
         }
-        Key::Index(parent, _) => part(root, at(root, parent), "items", None),
+        Key::Index(parent, _) => part(root, at(root, parent)?, "items", None),
     }
 }
 
 /// The schema of a part of a value, as far as it can be known without the value.
-fn part<'s>(root: &'s Value, schema: Option<&'s Value>, word: &str, name: Option<&str>) -> Option<&'s Value> {
-    let schema = schema?;
+fn part<'s>(root: &'s Value, schema: &'s Value, word: &str, name: Option<&str>) -> Option<&'s Value> {
     if let Some(path) = schema.get("$ref").and_then(Value::as_str) {
         let target = root.pointer(path.strip_prefix('#')?)?;
         // A reference to a reference is not followed, so that a cycle ends.
-        return if target.get("$ref").is_some() { None } else { part(root, Some(target), word, name) };
+        return if target.get("$ref").is_some() { None } else { part(root, target, word, name) };
     }
     let direct = schema.get(word).and_then(|part| match name {
         Some(name) => part.get(name),
@@ -190,7 +188,7 @@ fn part<'s>(root: &'s Value, schema: Option<&'s Value>, word: &str, name: Option
         let branches =
             ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|word| schema.get(word)?.as_array());
         let plain = branches.flatten().filter(|branch| branch.get("$ref").is_none());
-        plain.into_iter().find_map(|branch| part(root, Some(branch), word, name))
+        plain.into_iter().find_map(|branch| part(root, branch, word, name))
     })
 }
 

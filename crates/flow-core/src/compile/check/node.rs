@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::schema::SchemaCheck;
 use crate::{
-    compile::resolve::{InputSchema, KnownType, ResolvedNode, check_schema, quoted},
+    catalog::CompiledSchema,
+    compile::resolve::{KnownType, ResolvedNode, check_schema, quoted},
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     expr::has_segments,
     graph::{Budget, OnUnknown, SessionMode},
@@ -22,7 +23,7 @@ pub(super) struct NodeCheck<'c> {
     pub(super) node: &'c ResolvedNode<'c>,
     pub(super) node_type: &'c KnownType,
     pub(super) input: &'c Yaml,
-    pub(super) schema: &'c InputSchema,
+    pub(super) schema: &'c CompiledSchema,
     /// The JSON pointers of the values that are known only when the node runs.
     pub(super) bound: &'c [String],
     pub(super) sink: &'c mut Sink,
@@ -80,7 +81,7 @@ impl NodeCheck<'_> {
 
     /// Whether an agent has either a prompt or messages.
     fn prompt(&mut self) -> bool {
-        let properties = self.schema.json().get("properties");
+        let properties = self.schema.json.get("properties");
         let takes = |key: &str| properties.is_some_and(|properties| properties.get(key).is_some());
         if self.node_type.info().kind != NodeKind::Agent || !takes("prompt") {
             return true;
@@ -145,7 +146,7 @@ impl NodeCheck<'_> {
             ("maxThinkingTokens", can.thinking, "configure its thinking"),
             ("maxBudgetUsd", can.cost, "report the cost of a turn"),
         ];
-        let known = self.schema.json().pointer("/properties/options/properties");
+        let known = self.schema.json.pointer("/properties/options/properties");
         let mut missing = Vec::new();
         for (option, _, what) in needs.into_iter().filter(|(_, able, _)| !able) {
             let entry = self.input.get("options").and_then(|options| options.entry(option));

@@ -8,8 +8,7 @@ use jsonschema::{
 use serde_json::Value;
 
 use crate::{
-    catalog::DURATION,
-    compile::resolve::InputSchema,
+    catalog::{CompiledSchema, DURATION},
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     spec::{Yaml, either, pointer_parts, without_unit},
 };
@@ -20,7 +19,7 @@ pub(in crate::compile) struct SchemaCheck<'v> {
     pub(in crate::compile) json: &'v Value,
     /// The JSON pointers of the values that are not known yet.
     pub(in crate::compile) bound: &'v [String],
-    pub(in crate::compile) schema: &'v InputSchema,
+    pub(in crate::compile) schema: &'v CompiledSchema,
     /// What takes the input, in words.
     pub(in crate::compile) owner: &'v str,
     pub(in crate::compile) id: Option<&'v NodeId>,
@@ -206,7 +205,7 @@ impl SchemaCheck<'_> {
     fn schema_of(&self, error: &ValidationError<'_>) -> &Value {
         let path = error.schema_path().as_str();
         let owner = path.rsplit_once('/').map_or("", |(owner, _)| owner);
-        self.schema.json().pointer(owner).unwrap_or(&Value::Null)
+        self.schema.json.pointer(owner).unwrap_or(&Value::Null)
     }
 
     fn push(&self, problem: Problem, key: String, sink: &mut Sink) {

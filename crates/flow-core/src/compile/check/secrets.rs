@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Checker, names::Site};
 use crate::{
-    compile::resolve::InputSchema,
+    catalog::CompiledSchema,
     diagnostic::{Code, Problem, did_you_mean},
     nodes::pointer_part,
     spec::{Data, Key, Yaml},
@@ -22,10 +22,10 @@ impl Checker<'_> {
     pub(super) fn secrets_in(
         &mut self,
         input: &Yaml,
-        schema: Option<&InputSchema>,
+        schema: Option<&CompiledSchema>,
         site: &Site<'_>,
     ) -> Option<(String, Value)> {
-        schema?.json().pointer(&format!("/properties/{KEY}"))?;
+        schema?.json.pointer(&format!("/properties/{KEY}"))?;
         let mut pointers = Vec::new();
         self.find_secrets(input, &Key::Field(&Key::Root, "input"), "", site, &mut pointers);
         (!pointers.is_empty()).then(|| (KEY.to_owned(), json!(pointers)))

@@ -21,7 +21,7 @@ use super::{
     promised::Promised,
 };
 use crate::{
-    compile::resolve::{FrameKind, InputSchema, Resolved, ResolvedNode, id_of},
+    compile::resolve::{FrameKind, Resolved, ResolvedNode, id_of},
     diagnostic::{Code, Problem, Severity, Sink},
     expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
     graph::{EdgeOn, NodeIx},
@@ -276,7 +276,7 @@ impl TypeChecker<'_, '_, '_> {
     fn work(&mut self, ix: NodeIx, node: &ResolvedNode<'_>, checked: &CheckedNode, site: &Site<'_>) {
         let types = self.types;
         let Some(input) = &node.input else { return };
-        let schema = types.takes.get(&ix).or_else(|| node.schema.as_ref().map(InputSchema::json));
+        let schema = types.takes.get(&ix).or_else(|| node.schema.as_ref().map(|schema| &schema.json));
         let key = Key::Field(&Key::Root, "input");
         let place = TextPlace { site, key: &key, moment: Moment::Input };
         self.value(&checked.input, input, schema, &types.before(ix), &place);
