@@ -219,6 +219,10 @@ pub(crate) struct SourceSpan {
 }
 
 impl SourceSpan {
+    /// The place of what is not placed yet.
+    pub(crate) const NOWHERE: Self =
+        Self { source: 0, start: Position { line: 1, column: 1 }, end: Position { line: 1, column: 1 } };
+
     /// A single position.
     pub(crate) fn at(source: u16, line: u32, column: u32) -> Self {
         let start = Position { line, column };
@@ -242,9 +246,12 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn error(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
-        let severity = Severity::Error;
+    pub(crate) fn new(severity: Severity, code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
         Self { code, severity, span, message: message.into(), help: None, node: None, key: None }
+    }
+
+    pub(crate) fn error(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, code, span, message)
     }
 
     pub(crate) fn unknown_node_type(span: SourceSpan, name: &str) -> Self {
@@ -252,7 +259,12 @@ impl Problem {
     }
 
     pub(crate) fn warning(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::error(code, span, message) }
+        Self::new(Severity::Warning, code, span, message)
+    }
+
+    pub(crate) fn at(mut self, span: SourceSpan) -> Self {
+        self.span = span;
+        self
     }
 
     pub(crate) fn help(mut self, help: impl Into<Option<String>>) -> Self {

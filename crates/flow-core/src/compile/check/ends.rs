@@ -1,9 +1,9 @@
 //! Checks of `on`: edges that can never fire, and uses of the output of a node that has none at that place.
 
-use super::names::{NameProblem, Owner, Sees, Site};
+use super::names::{Owner, Sees, Site, wrong_name};
 use crate::{
     compile::resolve::{Link, Resolved, name, quoted},
-    diagnostic::{Code, Problem, Sink},
+    diagnostic::{Code, Problem, Severity, Sink},
     expr::Resolver,
     graph::{EdgeOn, NodeIx, OnFailure},
     node::NodeKind,
@@ -77,10 +77,11 @@ pub(super) fn output_after(
     key: Option<&str>,
     site: &Site<'_>,
     body: &Resolved<'_>,
-) -> Option<NameProblem> {
+) -> Option<Problem> {
     let is_marker = key.is_none_or(|key| matches!(key, "failed" | "error"));
     match end_of(node, site, body)? {
-        EdgeOn::Failure if !is_marker => Some(NameProblem::error(
+        EdgeOn::Failure if !is_marker => Some(wrong_name(
+            Severity::Error,
             format!("`{name}` has failed when this is evaluated, and has no `{}`", key.unwrap_or_default()),
             Some(format!("use `{name}.error`")),
         )),
@@ -90,9 +91,10 @@ pub(super) fn output_after(
         }
         EdgeOn::Skipped => {
             let message = format!("`{name}` was skipped when this is evaluated, and has no output");
-            Some(NameProblem::error(message, None))
+            Some(wrong_name(Severity::Error, message, None))
         }
-        EdgeOn::Any if !is_marker => Some(NameProblem::warning(
+        EdgeOn::Any if !is_marker => Some(wrong_name(
+            Severity::Warning,
             format!("`{name}` may have failed or been skipped when this is evaluated"),
             Some(format!("give a default: `{name}.{} | default(…)`", key.unwrap_or_default())),
         )),
@@ -100,7 +102,7 @@ pub(super) fn output_after(
             let message =
                 format!("`{name}` may not have failed when this is evaluated, and has no `error` then");
             let help = format!("test `{name}.failed` first, or give a default: `{name}.error | default(…)`");
-            Some(NameProblem::warning(message, Some(help)))
+            Some(wrong_name(Severity::Warning, message, Some(help)))
         }
         _ => None,
     }

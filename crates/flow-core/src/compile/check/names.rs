@@ -11,7 +11,7 @@ use crate::{
         input::has_own_rules,
         resolve::{Flow, FrameKind, Resolved, ResolvedNode, quoted},
     },
-    diagnostic::{Code, Problem, Severity, did_you_mean},
+    diagnostic::{Code, Problem, Severity, SourceSpan, did_you_mean},
     expr::{FRAME, NameUse, PathRoot, Resolver, SyntaxFault},
     graph::{NodeIx, OnFailure},
     spec::{EdgeSpec, Key, NodeSpec, Yaml},
@@ -168,18 +168,13 @@ impl Checker<'_> {
         let mut reported: Vec<&str> = Vec::new();
         for used in uses {
             let Some(found) = self.name_problem(used, site, &reported) else { continue };
-            let NameProblem { code, severity, message, help } = found;
             reported.push(used.root());
-            let problem = match severity {
-                Severity::Error => Problem::error,
-                Severity::Warning => Problem::warning,
-            };
-            let problem = problem(code, text.range(used.offset, used.path.len()), message);
-            self.sink.push(site.locate(problem.help(help), key));
+            let problem = found.at(text.range(used.offset, used.path.len()));
+            self.sink.push(site.locate(problem, key));
         }
     }
 
-    fn name_problem(&mut self, used: &NameUse, site: &Site<'_>, reported: &[&str]) -> Option<NameProblem> {
+    fn name_problem(&mut self, used: &NameUse, site: &Site<'_>, reported: &[&str]) -> Option<Problem> {
         let body = self.body;
         let mut parts = used.path.split('.');
         let root = parts.next().unwrap_or_default();
@@ -191,7 +186,8 @@ impl Checker<'_> {
                 }
                 flow_name(name, key, used.bare, body.flow)
             }
-            Some(Meaning::ForLoop) => Some(NameProblem::error(
+            Some(Meaning::ForLoop) => Some(wrong_name(
+                Severity::Error,
                 "`loop` is only available inside `{% for %}`".to_owned(),
                 Some("move it between `{% for … %}` and `{% endfor %}`".to_owned()),
             )),
@@ -232,25 +228,12 @@ impl Checker<'_> {
     }
 }
 
-/// What is wrong with the use of a name.
-pub(super) struct NameProblem {
-    code: Code,
-    severity: Severity,
-    message: String,
-    help: Option<String>,
+/// What is wrong with the use of a name, wherever that is.
+pub(super) fn wrong_name(severity: Severity, message: String, help: Option<String>) -> Problem {
+    Problem::new(severity, Code::UnknownBinding, SourceSpan::NOWHERE, message).help(help)
 }
 
-impl NameProblem {
-    pub(super) fn error(message: String, help: Option<String>) -> Self {
-        Self { code: Code::UnknownBinding, severity: Severity::Error, message, help }
-    }
-
-    pub(super) fn warning(message: String, help: Option<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::error(message, help) }
-    }
-}
-
-fn unknown(root: &str, body: &Resolved<'_>) -> NameProblem {
+fn unknown(root: &str, body: &Resolved<'_>) -> Problem {
     let input = body.flow.header.input.contains_key(root);
     let help = match root {
         _ if input => Some(format!("use `flow.input.{root}`")),
@@ -270,7 +253,7 @@ fn unknown(root: &str, body: &Resolved<'_>) -> NameProblem {
         return inside(root, id);
     }
     let help = help.or_else(|| did_you_mean(root, body.names()));
-    NameProblem::error(format!("unknown name `{root}`"), help)
+    wrong_name(Severity::Error, format!("unknown name `{root}`"), help)
 }
 
 /// Whether the body of a node, or one in it, has a node with this id.
@@ -288,14 +271,14 @@ fn gives(node: &ResolvedNode<'_>, key: &str) -> bool {
 }
 
 /// A name in the body of a node is used outside it.
-fn inside(name: &str, owner: &str) -> NameProblem {
+fn inside(name: &str, owner: &str) -> Problem {
     let message = format!("`{name}` is in the body of `{owner}` and cannot be seen from here");
     let help = format!("use the output of `{owner}`; `outputs` of its `body` says what each frame gives");
-    NameProblem::error(message, Some(help))
+    wrong_name(Severity::Error, message, Some(help))
 }
 
 /// Checks a path that begins with `frame`.
-fn frame_name<'p>(parts: impl Iterator<Item = &'p str>, body: &Resolved<'_>) -> Option<NameProblem> {
+fn frame_name<'p>(parts: impl Iterator<Item = &'p str>, body: &Resolved<'_>) -> Option<Problem> {
     let mut around = body.around;
     let mut path = FRAME.to_owned();
     for part in parts {
@@ -313,15 +296,15 @@ fn frame_name<'p>(parts: impl Iterator<Item = &'p str>, body: &Resolved<'_>) -> 
     None
 }
 
-fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<NameProblem> {
+fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<Problem> {
     let name = name.filter(|name| !known.contains(name))?;
     let help = did_you_mean(name, known.iter().copied()).unwrap_or_else(|| {
         format!("available: {}", known.iter().map(|k| format!("`{of}.{k}`")).collect::<Vec<_>>().join(", "))
     });
-    Some(NameProblem::error(format!("`{of}` has no `{name}`"), Some(help)))
+    Some(wrong_name(Severity::Error, format!("`{of}` has no `{name}`"), Some(help)))
 }
 
-fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>) -> Option<NameProblem> {
+fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>) -> Option<Problem> {
     if name != Some("input") {
         return member("flow", name, &["input", "name", "sessionId", "artifacts"]);
     }
@@ -338,12 +321,7 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
         let message = format!("the input `{key}` has no default");
         let help =
             format!("pass it with `-i {key}=…`, or declare a default: `flow: {{ input: {{ {key}: … }} }}`");
-        return Some(NameProblem {
-            code: Code::InputNotGiven,
-            severity: Severity::Warning,
-            message,
-            help: Some(help),
-        });
+        return Some(Problem::warning(Code::InputNotGiven, SourceSpan::NOWHERE, message).help(help));
     }
     let is_closed = |schema: &Value| {
         schema.get("additionalProperties") == Some(&Value::Bool(false))
@@ -356,10 +334,10 @@ fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>)
     let message = format!("the flow declares no input `{key}`");
     let help = did_you_mean(key, known).or_else(|| Some("declare it under `input`".to_owned()));
     let severity = if closed { Severity::Error } else { Severity::Warning };
-    Some(NameProblem { code: Code::UnknownBinding, severity, message, help })
+    Some(wrong_name(severity, message, help))
 }
 
-fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<'_>) -> Option<NameProblem> {
+fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<'_>) -> Option<Problem> {
     if site.sees == Sees::Frame {
         let message = format!("`{name}` is in the body, and this is evaluated before the body runs");
         let help = matches!(body.around.map(|around| around.kind), Some(FrameKind::Pass)).then(|| match body
@@ -369,7 +347,7 @@ fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<
             Some(_) => "`previous` has the `outputs` of the last pass".to_owned(),
             None => format!("use `previous.{name}`, the output of the last pass"),
         });
-        return Some(NameProblem::error(message, help));
+        return Some(wrong_name(Severity::Error, message, help));
     }
     let at = site.node?;
     if !bare || (site.sees == Sees::After && node == at) || body.links.precedes(node, at) {
@@ -383,11 +361,11 @@ fn order(name: &str, node: NodeIx, bare: bool, site: &Site<'_>, body: &Resolved<
         format!("`{name}` never runs before {id}: no path of edges leads there")
     };
     let help = format!("add an edge from `{name}`, or give a default: `{{{{ {name} | default(…) }}}}`");
-    Some(NameProblem::error(message, (node != at).then_some(help)))
+    Some(wrong_name(Severity::Error, message, (node != at).then_some(help)))
 }
 
 /// A body sees only the nodes around it that have run before the node that it belongs to.
-fn outer_order(name: &str, node: NodeIx, frame: NodeIx, body: &Resolved<'_>) -> Option<NameProblem> {
+fn outer_order(name: &str, node: NodeIx, frame: NodeIx, body: &Resolved<'_>) -> Option<Problem> {
     if body.links.precedes(node, frame) {
         return None;
     }
@@ -399,5 +377,5 @@ fn outer_order(name: &str, node: NodeIx, frame: NodeIx, body: &Resolved<'_>) -> 
         }
     };
     let help = (node != frame).then(|| format!("add an edge from `{name}` to {owner}"));
-    Some(NameProblem::error(message, help))
+    Some(wrong_name(Severity::Error, message, help))
 }

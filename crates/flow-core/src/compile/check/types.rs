@@ -22,13 +22,13 @@ use super::{
 };
 use crate::{
     compile::resolve::{FrameKind, Resolved, ResolvedNode, id_of},
-    diagnostic::{Code, Problem, Severity, Sink},
+    diagnostic::{Code, Problem, Sink},
     expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
     graph::{EdgeOn, NodeIx},
     spec::{Choices, Entry, Key, Yaml},
 };
 use facts::Facts;
-use infer::{Inference, TypeFinding};
+use infer::Inference;
 use order::{KnownOutput, Moment, Order};
 use outputs::{Around, Outputs};
 use readable::Readable;
@@ -502,14 +502,9 @@ impl TypeChecker<'_, '_, '_> {
         Readable { types: self.types, reader: place.site.node, moment: place.moment, sees: place.site.sees }
     }
 
-    fn report(&mut self, findings: Vec<TypeFinding>, text: &Yaml, place: &TextPlace<'_>) {
-        for TypeFinding { code, severity, offset, len, message, help } in findings {
-            let problem = match severity {
-                Severity::Error => Problem::error,
-                Severity::Warning => Problem::warning,
-            };
-            let problem = problem(code, text.range(offset, len), message).help(help);
-            self.sink.push(place.site.locate(problem, place.key));
+    fn report(&mut self, findings: Vec<(usize, usize, Problem)>, text: &Yaml, place: &TextPlace<'_>) {
+        for (offset, len, problem) in findings {
+            self.sink.push(place.site.locate(problem.at(text.range(offset, len)), place.key));
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     shape::{Fields, Kinds, PartShape, Presence, Rest, Shape},
 };
 use crate::{
-    diagnostic::{Code, Severity, did_you_mean, quoted},
+    diagnostic::{Code, Problem, Severity, SourceSpan, did_you_mean, quoted},
     expr::{
         Args, Binding, CompiledExpr, Expr, Function, Path, PathRoot, PathStep, Piece, Predicate, Strictness,
         spell_path,
@@ -38,18 +38,6 @@ pub(super) trait Roots {
 
     /// Whether a node in the body of the one at the start of a path has this name, which was reported elsewhere.
     fn is_inside(&self, root: &PathRoot, name: &str) -> bool;
-}
-
-/// A problem in a text.
-#[derive(Debug)]
-pub(super) struct TypeFinding {
-    pub(super) code: Code,
-    pub(super) severity: Severity,
-    /// The place in the text, in bytes.
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) message: String,
-    pub(super) help: Option<String>,
 }
 
 /// Whether an expression must have a value where it is used.
@@ -77,7 +65,8 @@ pub(super) struct Inference<'r> {
     /// Blocks that may not be run, or run several times.
     blocks: usize,
     reported: Vec<String>,
-    pub(super) findings: Vec<TypeFinding>,
+    /// What is wrong, each with its place in the text, in bytes.
+    pub(super) findings: Vec<(usize, usize, Problem)>,
 }
 
 impl<'r> Inference<'r> {
@@ -198,7 +187,8 @@ impl<'r> Inference<'r> {
         message: String,
         help: Option<String>,
     ) {
-        self.findings.push(TypeFinding { code, severity, offset: self.base + offset, len, message, help });
+        let problem = Problem::new(severity, code, SourceSpan::NOWHERE, message).help(help);
+        self.findings.push((self.base + offset, len, problem));
     }
 
     fn path(&mut self, path: &Path, need: Need) -> Shape {
