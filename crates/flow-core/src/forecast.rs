@@ -18,6 +18,7 @@ pub use history::History;
 use crate::{
     expr::StaticValue,
     graph::{Body, BodyIx, EdgeOn, Frames, FramesKind, Graph, Join, Node, NodeIx, OnFailure},
+    ids::in_order,
     node::NodeKind,
     schedule::product,
 };
@@ -477,21 +478,8 @@ fn own_time(node: &Node) -> Option<Estimate> {
 
 /// The nodes, each after those whose edges lead to it; loop edges aside.
 fn order(body: &Body) -> Vec<NodeIx> {
-    let mut waits: Vec<usize> = body.nodes.iter().map(|node| node.incoming.len()).collect();
-    let all = (0..body.nodes.len() as u32).map(NodeIx);
-    let mut order: Vec<NodeIx> = all.filter(|ix| body.node(*ix).incoming.is_empty()).collect();
-    let mut next = 0;
-    while let Some(ix) = order.get(next).copied() {
-        next += 1;
-        for edge in &body.node(ix).outgoing {
-            let to = body.edge(*edge).to;
-            waits[to.0 as usize] -= 1;
-            if waits[to.0 as usize] == 0 {
-                order.push(to);
-            }
-        }
-    }
-    order
+    let waits = body.nodes.iter().map(|node| node.incoming.len()).collect();
+    in_order(waits, |ix| body.node(ix).outgoing.iter().map(|edge| body.edge(*edge).to))
 }
 
 /// The time of the longest chain of nodes, in an order in which each comes after those that it waits for.

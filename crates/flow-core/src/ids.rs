@@ -44,6 +44,26 @@ pub struct NodeIx(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EdgeIx(pub u32);
 
+/// The nodes, each after those that lead to it. `waits` says how many do so for each; nodes in a cycle are left out.
+pub(crate) fn in_order<I: IntoIterator<Item = NodeIx>>(
+    mut waits: Vec<usize>,
+    targets: impl Fn(NodeIx) -> I,
+) -> Vec<NodeIx> {
+    let mut order: Vec<NodeIx> =
+        (0..).map(NodeIx).zip(&waits).filter(|(_, waits)| **waits == 0).map(|(ix, _)| ix).collect();
+    let mut next = 0;
+    while let Some(&node) = order.get(next) {
+        next += 1;
+        for to in targets(node) {
+            waits[to.0 as usize] -= 1;
+            if waits[to.0 as usize] == 0 {
+                order.push(to);
+            }
+        }
+    }
+    order
+}
+
 /// Something that counts up from 0.
 pub(crate) trait Position: Copy {
     /// Its number.

@@ -13,6 +13,7 @@ use crate::{
     },
     expr::{Condition, Predicate},
     graph::{EdgeOn, NodeIx},
+    ids::in_order,
     node::NodeKind,
 };
 
@@ -32,7 +33,8 @@ pub(super) enum KnownOutput {
 /// The nodes in the order in which they can run, and what the conditions between them prove.
 pub(super) struct Order<'f> {
     links: &'f Links<'f>,
-    /// The place of each node in an order in which every edge leads onward; loop edges do not count.
+    /// The place of each node in an order in which every edge leads onward; loop edges do not count. A node in a cycle has
+    /// none.
     place: Vec<u32>,
     /// The nodes in that order.
     pub(super) sorted: Vec<NodeIx>,
@@ -85,7 +87,10 @@ impl<'f> Order<'f> {
             incoming[link.to.0 as usize].push(at);
             outgoing[link.from.0 as usize].push(at);
         }
-        let (sorted, place) = sort(links, &incoming, &outgoing);
+        let waits = incoming.iter().map(Vec::len).collect();
+        let sorted = in_order(waits, |node| outgoing[ix(node)].iter().map(|&at| links.links[at].to));
+        let mut place = vec![u32::MAX; count];
+        (0..).zip(&sorted).for_each(|(at, node)| place[ix(*node)] = at);
         let join = |node: &ResolvedNode<'_>| match node.kind() {
             Some(NodeKind::Merge) if node.json["mode"] == "any" => Join::First,
             Some(NodeKind::Merge) => Join::All,
@@ -371,25 +376,4 @@ fn roots(facts: &Facts, index: &HashMap<NodeId, NodeIx>) -> Vec<NodeIx> {
     // `x.failed` is false where `x` has not run.
     let proves = |path: &&str| !path.ends_with(".failed");
     facts.paths().filter(proves).filter_map(|path| index.get(&root(path)?).copied()).collect()
-}
-
-/// The nodes in an order in which every edge leads onward. A node in a cycle has no place.
-fn sort(links: &Links<'_>, incoming: &[Vec<usize>], outgoing: &[Vec<usize>]) -> (Vec<NodeIx>, Vec<u32>) {
-    let mut waits: Vec<usize> = incoming.iter().map(Vec::len).collect();
-    let indices = (0_u32..).map(NodeIx).take(waits.len());
-    let mut sorted: Vec<NodeIx> = indices.filter(|node| waits[ix(*node)] == 0).collect();
-    let mut place = vec![u32::MAX; waits.len()];
-    let mut next = 0;
-    while let Some(&node) = sorted.get(next) {
-        place[ix(node)] = u32::try_from(next).unwrap_or(u32::MAX);
-        next += 1;
-        for &at in &outgoing[ix(node)] {
-            let to = links.links[at].to;
-            waits[ix(to)] -= 1;
-            if waits[ix(to)] == 0 {
-                sorted.push(to);
-            }
-        }
-    }
-    (sorted, place)
 }
