@@ -340,11 +340,8 @@ fn mapping_under<'y>(
     owner: &str,
     path: &str,
 ) -> Result<&'y mut Yaml, OverrideError> {
-    if map.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
-        map.set(key, map.span, Yaml::empty(map.span));
-    }
     let kind = map.get(key).map_or("null", Yaml::kind);
-    let inner = map.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_)));
+    let inner = map.mapping_mut(key, map.span);
     inner.ok_or_else(|| OverrideError::NoMapping { owner: owner.to_owned(), key: path.to_owned(), kind })
 }
 

@@ -27,7 +27,7 @@ pub(crate) use self::{
     yaml::{Data, Document, Entry, Layout, Yaml, parse, pointer_parts},
 };
 use crate::{
-    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     expr::has_segments,
     graph::FlowPolicy,
     source::{NAMED_FLOWS, normalized},
@@ -283,17 +283,4 @@ pub(crate) fn either(words: &[String]) -> String {
         [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
         words => words.concat(),
     }
-}
-
-/// Reads one of a fixed list of words.
-fn one_of<T: Copy>((text, span): Text<'_>, words: &[(&str, T)], key: &Key<'_>, sink: &mut Sink) -> Option<T> {
-    let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    if found.is_none() {
-        let names: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-        let help = did_you_mean(text, words.iter().map(|(word, _)| *word))
-            .unwrap_or_else(|| format!("expected {}", either(&names)));
-        let message = format!("invalid value `{text}` for `{}`", key.last());
-        sink.push(Problem::error(Code::InvalidValue, span, message).help(help).key(key));
-    }
-    found
 }

@@ -102,10 +102,7 @@ fn add_servers(root: &mut Yaml, included: &Yaml, sink: &mut Sink) {
         root.get("flow").is_some_and(|flow| matches!(flow.data, Data::Map(_))) && root.get(SERVERS).is_none();
     let header = if is_nested { root.get_mut("flow") } else { Some(root) };
     let Some(header) = header else { return };
-    if header.get(SERVERS).is_none() {
-        header.set(SERVERS, servers.span, Yaml::empty(servers.span));
-    }
-    let Some(known) = header.get_mut(SERVERS) else { return };
+    let Some(known) = header.mapping_mut(SERVERS, servers.span) else { return };
     for entry in servers.entries() {
         match known.entry(&entry.key) {
             Some(first) => {
@@ -363,10 +360,7 @@ impl AgentSettings<'_> {
         let mut below = self.user_options(node);
         merge(&mut below, &options);
         if !below.entries().is_empty() {
-            if node.get("input").is_none_or(|input| matches!(input.data, Data::Null)) {
-                node.set("input", node.span, Yaml::empty(node.span));
-            }
-            if let Some(input) = node.get_mut("input").filter(|input| matches!(input.data, Data::Map(_))) {
+            if let Some(input) = node.mapping_mut("input", node.span) {
                 under(input, "options", &below);
             }
         }
@@ -410,13 +404,8 @@ fn set_provider(node: &mut Yaml, to: &str) {
 fn set_model(node: &mut Yaml, model: &str) {
     let mut here = node;
     for key in ["input", "options"] {
-        if here.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
-            here.set(key, here.span, Yaml::empty(here.span));
-        }
         // What is a template as a whole is not known before the node runs.
-        let Some(inner) = here.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_))) else {
-            return;
-        };
+        let Some(inner) = here.mapping_mut(key, here.span) else { return };
         here = inner;
     }
     let span = here.get("model").unwrap_or(here).span;
@@ -440,11 +429,9 @@ fn is_settings(value: &Yaml, keys: &[&'static str], key: &Key<'_>, sink: &mut Si
                     fields::wrong(inner, &Key::Field(key, name), "a mapping", sink);
                 }
             }
+            "type" => drop(fields.required("type", "the agent", sink)),
             name => drop(fields.text(name, sink)),
         }
-    }
-    if keys.contains(&"type") && value.get("type").is_none() {
-        fields.missing("type", "the agent", sink);
     }
     fields.finish(sink);
     true
@@ -468,10 +455,7 @@ fn prompt(node: &mut Yaml, agent: &Yaml) {
     if let Some(file) = agent.entry("promptFile") {
         node.set("promptFile", file.key_span, file.value.clone());
     } else if let Some(prompt) = agent.entry("prompt") {
-        if input.is_none_or(|input| matches!(input.data, Data::Null)) {
-            node.set("input", prompt.key_span, Yaml::empty(prompt.key_span));
-        }
-        if let Some(input) = node.get_mut("input") {
+        if let Some(input) = node.mapping_mut("input", prompt.key_span) {
             input.set("prompt", prompt.key_span, prompt.value.clone());
         }
     }

@@ -3,11 +3,7 @@
 use crate::{
     diagnostic::{Code, Problem, Sink},
     graph::{Budget, OnExceeded, OnUnknown},
-    spec::{
-        Data, Key,
-        fields::{Fields, wrong},
-        one_of,
-    },
+    spec::{Key, fields::Fields},
 };
 
 /// The budget under a policy, if there is one. `default_on_exceeded` is its `onExceeded` if that is not set.
@@ -19,23 +15,13 @@ pub(super) fn read(
     let key = Key::Field(policy.key, "budget");
     let value = policy.get("budget")?;
     let mut fields = Fields::open(value, &key, sink)?;
+    let on_unknown = [("warn", OnUnknown::Warn), ("stop", OnUnknown::Stop)];
+    let on_exceeded = [("pause", OnExceeded::Pause), ("fail", OnExceeded::Fail)];
     let budget = Budget {
         usd: money(&mut fields, sink),
         tokens: fields.count("tokens", sink).map(u64::from),
-        on_unknown: fields
-            .text("onUnknown", sink)
-            .and_then(|text| {
-                let words = [("warn", OnUnknown::Warn), ("stop", OnUnknown::Stop)];
-                one_of(text, &words, &Key::Field(&key, "onUnknown"), sink)
-            })
-            .unwrap_or_default(),
-        on_exceeded: fields
-            .text("onExceeded", sink)
-            .and_then(|text| {
-                let words = [("pause", OnExceeded::Pause), ("fail", OnExceeded::Fail)];
-                one_of(text, &words, &Key::Field(&key, "onExceeded"), sink)
-            })
-            .unwrap_or(default_on_exceeded),
+        on_unknown: fields.word("onUnknown", &on_unknown, sink).unwrap_or_default(),
+        on_exceeded: fields.word("onExceeded", &on_exceeded, sink).unwrap_or(default_on_exceeded),
     };
     fields.finish(sink);
     if value.get("usd").is_none() && value.get("tokens").is_none() {
@@ -60,16 +46,5 @@ pub(super) fn confirm_above(policy: &mut Fields<'_, '_>, sink: &mut Sink) -> Opt
 }
 
 fn money(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
-    let value = fields.get("usd")?;
-    let key = Key::Field(fields.key, "usd");
-    let Data::Number(number) = &value.data else {
-        wrong(value, &key, "an amount in US dollars", sink);
-        return None;
-    };
-    let usd = number.as_f64().filter(|usd| usd.is_finite() && *usd > 0.0);
-    if usd.is_none() {
-        let message = format!("`usd` must be greater than 0, found {number}");
-        sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
-    }
-    usd
+    fields.number("usd", ["an amount in US dollars", "greater than 0"], |usd| usd > 0.0, sink)
 }

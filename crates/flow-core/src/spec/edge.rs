@@ -3,7 +3,7 @@
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{EdgeOn, OnExhausted},
-    spec::{Key, Text, Yaml, fields::Fields, one_of},
+    spec::{Key, Text, Yaml, fields::Fields},
 };
 
 /// The words for how a source may end.
@@ -32,30 +32,21 @@ pub(crate) struct EdgeSpec<'a> {
 impl<'a> EdgeSpec<'a> {
     pub(super) fn read(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
         let mut fields = Fields::open(value, key, sink)?;
-        let mut end = |name| {
-            let end = fields.text(name, sink);
-            if end.is_none() && fields.get(name).is_none() {
-                fields.missing(name, "the edge", sink);
-            }
-            end
-        };
+        let mut end = |name| fields.required(name, "the edge", sink);
         let (from, to) = (end("from"), end("to"));
-        let on = fields.text("on", sink).and_then(|text| one_of(text, &ENDS, &Key::Field(key, "on"), sink));
+        let on = fields.word("on", &ENDS, sink);
         let when = fields.get("when");
         let is_loop = fields.get("maxIterations").is_some();
         let max_iterations =
             fields.count("maxIterations", sink).map(|count| (count, fields.key_span("maxIterations")));
-        let on_exhausted = fields.text("onExhausted", sink);
-        if let Some((_, span)) = on_exhausted
+        if let Some((_, span)) = fields.get("onExhausted").and_then(Yaml::placed_text)
             && !is_loop
         {
             let message = "`onExhausted` needs `maxIterations`";
             sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(key, "maxIterations")));
         }
-        let on_exhausted = on_exhausted.and_then(|text| {
-            let words = [("fail", OnExhausted::Fail), ("continue", OnExhausted::Continue)];
-            one_of(text, &words, &Key::Field(key, "onExhausted"), sink)
-        });
+        let words = [("fail", OnExhausted::Fail), ("continue", OnExhausted::Continue)];
+        let on_exhausted = fields.word("onExhausted", &words, sink);
         fields.unbuilt("forEach", sink);
         let span = value.span;
         fields.finish(sink);

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
-    spec::{Data, Entry, Text, Yaml},
+    spec::{Data, Entry, Text, Yaml, either},
 };
 
 /// The longest duration: ten years.
@@ -128,6 +128,35 @@ impl<'a, 'k> Fields<'a, 'k> {
         self.get(name).filter(|value| text(value, &key, sink).is_some())
     }
 
+    /// The text under a key that must be there.
+    pub(super) fn required(&mut self, name: &'static str, whose: &str, sink: &mut Sink) -> Option<Text<'a>> {
+        let found = self.text(name, sink);
+        if self.get(name).is_none() {
+            self.missing(name, whose, sink);
+        }
+        found
+    }
+
+    /// One of a fixed list of words.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        name: &'static str,
+        words: &[(&str, T)],
+        sink: &mut Sink,
+    ) -> Option<T> {
+        let (text, span) = self.text(name, sink)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            let help = did_you_mean(text, words.iter().map(|(word, _)| *word))
+                .unwrap_or_else(|| format!("expected {}", either(&names)));
+            let message = format!("invalid value `{text}` for `{name}`");
+            let problem = Problem::error(Code::InvalidValue, span, message).help(help);
+            sink.push(problem.key(Key::Field(self.key, name)));
+        }
+        found
+    }
+
     pub(super) fn bool(&mut self, name: &'static str, sink: &mut Sink) -> Option<bool> {
         let value = self.get(name)?;
         if let Data::Bool(held) = &value.data {
@@ -162,6 +191,28 @@ impl<'a, 'k> Fields<'a, 'k> {
             sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
         }
         count
+    }
+
+    /// A number that fits, which is `what` in words.
+    pub(super) fn number(
+        &mut self,
+        name: &'static str,
+        [takes, what]: [&str; 2],
+        fits: impl Fn(f64) -> bool,
+        sink: &mut Sink,
+    ) -> Option<f64> {
+        let value = self.get(name)?;
+        let key = Key::Field(self.key, name);
+        let Data::Number(number) = &value.data else {
+            wrong(value, &key, takes, sink);
+            return None;
+        };
+        let found = number.as_f64().filter(|number| number.is_finite() && fits(*number));
+        if found.is_none() {
+            let message = format!("`{name}` must be {what}, found {number}");
+            sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
+        }
+        found
     }
 
     /// A duration.

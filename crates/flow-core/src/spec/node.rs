@@ -13,7 +13,6 @@ use crate::{
         edge::ENDS,
         fields,
         fields::{Fields, wrong},
-        one_of,
     },
 };
 
@@ -124,11 +123,9 @@ impl<'a> NodeSpec<'a> {
         // Names and descriptions are for people; nothing depends on them.
         fields.text("name", sink);
         fields.text("description", sink);
-        let effects = fields.text("effects", sink).and_then(|text| {
-            let words =
-                [("none", Effects::None), ("workspace", Effects::Workspace), ("external", Effects::External)];
-            one_of(text, &words, &Key::Field(key, "effects"), sink)
-        });
+        let effects =
+            [("none", Effects::None), ("workspace", Effects::Workspace), ("external", Effects::External)];
+        let effects = fields.word("effects", &effects, sink);
         let pool = fields.text_value("pool", sink).and_then(Yaml::placed_text);
         let named = fields.take(AGENTS);
         let others = named.map(Yaml::items).unwrap_or_default().iter().skip(1);
@@ -236,10 +233,7 @@ fn session<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<SessionSp
         return Some(SessionSpec { from, mode: SessionMode::Continue, fork_span: value.span });
     }
     let mut fields = Fields::open(value, &key, sink)?;
-    let from = fields.text("from", sink);
-    if fields.get("from").is_none() {
-        fields.missing("from", "the session", sink);
-    }
+    let from = fields.required("from", "the session", sink);
     let mode = match fields.bool("fork", sink) {
         Some(false) => SessionMode::Continue,
         None if fields.get("fork").is_none() => SessionMode::Continue,
@@ -259,10 +253,7 @@ fn fallback<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<FallbackSpe
     let read = items.filter_map(|(at, item)| {
         let key = Key::Index(&key, at);
         let mut fields = Fields::open(item, &key, sink)?;
-        let agent = fields.text("agent", sink);
-        if fields.get("agent").is_none() {
-            fields.missing("agent", "the entry of `fallback`", sink);
-        }
+        let agent = fields.required("agent", "the entry of `fallback`", sink);
         let when = fields.get("when");
         fields.finish(sink);
         Some(FallbackSpec { at, agent: agent?, when })
@@ -350,11 +341,8 @@ fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Dependenc
             return Some(Dependency { at, node, on: EdgeOn::Success });
         }
         let mut fields = Fields::open(item, &key, sink)?;
-        let node = fields.text("node", sink);
-        if node.is_none() && fields.get("node").is_none() {
-            fields.missing("node", "the dependency", sink);
-        }
-        let on = fields.text("on", sink).and_then(|text| one_of(text, &ENDS, &Key::Field(&key, "on"), sink));
+        let node = fields.required("node", "the dependency", sink);
+        let on = fields.word("on", &ENDS, sink);
         fields.finish(sink);
         Some(Dependency { at, node: node?, on: on.unwrap_or_default() })
     });
@@ -378,13 +366,8 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         OnFailure::Fail => OnExceeded::Pause,
     };
     read.budget = budget::read(&mut policy, default_on_exceeded, sink);
-    read.on_limit = policy
-        .text("onLimit", sink)
-        .and_then(|text| {
-            let words = [("wait", OnLimit::Wait), ("fail", OnLimit::Fail), ("fallback", OnLimit::Fallback)];
-            one_of(text, &words, &Key::Field(&key, "onLimit"), sink)
-        })
-        .unwrap_or_default();
+    let words = [("wait", OnLimit::Wait), ("fail", OnLimit::Fail), ("fallback", OnLimit::Fallback)];
+    read.on_limit = policy.word("onLimit", &words, sink).unwrap_or_default();
     let retry_key = Key::Field(&key, "retry");
     let retry_times = policy.get("retry").and_then(|value| match &value.data {
         Data::Number(number) => Some((value.span, number.clone())),
@@ -400,29 +383,13 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         read.has_retry = true;
         read.max_attempts = retry.count("maxAttempts", sink);
         read.backoff = retry.duration("backoff", sink);
-        read.factor = factor(&mut retry, sink);
+        let least = "a number of at least 1";
+        read.factor = retry.number("factor", [least, least], |factor| factor >= 1.0, sink);
         read.max_backoff = retry.duration("maxBackoff", sink);
-        read.on = retry.text("on", sink).and_then(|text| {
-            let words = [("retryable", RetryOn::Retryable), ("any", RetryOn::Any)];
-            one_of(text, &words, &Key::Field(&retry_key, "on"), sink)
-        });
+        let words = [("retryable", RetryOn::Retryable), ("any", RetryOn::Any)];
+        read.on = retry.word("on", &words, sink);
         retry.finish(sink);
     }
     policy.finish_with(sink, policy_advice);
     Some(Box::new(read))
-}
-
-fn factor(retry: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
-    let value = retry.get("factor")?;
-    let key = Key::Field(retry.key, "factor");
-    let Data::Number(number) = &value.data else {
-        wrong(value, &key, "a number of at least 1", sink);
-        return None;
-    };
-    let factor = number.as_f64().filter(|factor| factor.is_finite() && *factor >= 1.0);
-    if factor.is_none() {
-        let message = format!("`factor` must be a number of at least 1, found {number}");
-        sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
-    }
-    factor
 }

@@ -368,10 +368,7 @@ fn manifest<'y>(root: &'y Yaml, sink: &mut Sink) -> Option<(Text<'y>, &'y [Entry
         return None;
     };
     let mut fields = Fields::open(root, &Key::Root, sink)?;
-    let name = fields.text("name", sink);
-    if root.get("name").is_none() {
-        fields.missing("name", "the pack", sink);
-    }
+    let name = fields.required("name", "the pack", sink);
     fields.text("description", sink);
     fields.get("secrets");
     let nodes = fields.get("nodes");

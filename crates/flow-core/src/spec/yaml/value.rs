@@ -200,6 +200,14 @@ impl Yaml {
         Some(&mut entry.value)
     }
 
+    /// The mapping under a key, to change it; if there is nothing, one is added. Nothing if there is something else.
+    pub(crate) fn mapping_mut(&mut self, key: &str, span: SourceSpan) -> Option<&mut Self> {
+        if self.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
+            self.set(key, span, Self::empty(span));
+        }
+        self.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_)))
+    }
+
     /// An item of a list, to change it.
     pub(crate) fn item_mut(&mut self, at: usize) -> Option<&mut Self> {
         let Data::List(items) = &mut self.data else { return None };
