@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use inspan_engine::{AnswerCall, NodeCall, NodeCalls};
-use inspan_flow::{DescribeNode, DynNodeType, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo};
+use inspan_flow::{DynNodeType, NodeContext, NodeKind, NodeRegistry};
 use inspan_protocol::{
     AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, PermissionDecision, PermissionRequest,
     ProviderItem, ProviderSessionId, ProviderStream, ProviderWrapper, Redactor, StopReason, StreamEvent,
@@ -193,34 +193,27 @@ struct AnsweredNode {
     script: Arc<CaseScript>,
 }
 
-impl DescribeNode for AnsweredNode {
-    fn describe(&self) -> NodeTypeInfo {
-        self.runs.describe()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.runs.name()
-    }
-}
-
-impl NodeType for AnsweredNode {
-    async fn run(&self, mut context: NodeContext, input: Value) -> Result<Value, AgentError> {
-        let attempt = Arc::new(self.script.attempt(context.path.clone(), context.interrupted.is_some()));
-        match self.kind {
-            AnswerKind::Agent => ATTEMPT.scope(attempt, self.runs.run(context, input)).await,
-            AnswerKind::Exec | AnswerKind::Http | AnswerKind::Mcp => {
-                context.calls = NodeCalls::Answer(Arc::new(AnsweredCall { attempt, kind: self.kind }));
-                self.runs.run(context, input).await
-            }
-            AnswerKind::Output => match attempt.output(&input)? {
-                AttemptAnswer::Output(output) => Ok(output),
-                AttemptAnswer::Error(error) => {
-                    let failed = attempt.error(&error);
-                    Err(if pass(error.takes, &context.cancel).await { failed } else { context.aborted() })
+impl DynNodeType for AnsweredNode {
+    fn run(&self, mut context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>> {
+        async move {
+            let attempt = Arc::new(self.script.attempt(context.path.clone(), context.interrupted.is_some()));
+            match self.kind {
+                AnswerKind::Agent => ATTEMPT.scope(attempt, self.runs.run(context, input)).await,
+                AnswerKind::Exec | AnswerKind::Http | AnswerKind::Mcp => {
+                    context.calls = NodeCalls::Answer(Arc::new(AnsweredCall { attempt, kind: self.kind }));
+                    self.runs.run(context, input).await
                 }
-                AttemptAnswer::Turns(_) | AttemptAnswer::Call(..) => Err(attempt.no_output()),
-            },
+                AnswerKind::Output => match attempt.output(&input)? {
+                    AttemptAnswer::Output(output) => Ok(output),
+                    AttemptAnswer::Error(error) => {
+                        let failed = attempt.error(&error);
+                        Err(if pass(error.takes, &context.cancel).await { failed } else { context.aborted() })
+                    }
+                    AttemptAnswer::Turns(_) | AttemptAnswer::Call(..) => Err(attempt.no_output()),
+                },
+            }
         }
+        .boxed()
     }
 }
 

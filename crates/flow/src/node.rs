@@ -30,8 +30,8 @@ pub trait NodeType: DescribeNode {
     ) -> impl Future<Output = Result<Value, AgentError>> + Send;
 }
 
-/// The erased form of a [`NodeType`].
-pub trait DynNodeType: DescribeNode {
+/// What runs the nodes of a type: the erased form of a [`NodeType`].
+pub trait DynNodeType: Send + Sync + 'static {
     /// As [`NodeType::run`].
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>>;
 }
@@ -356,9 +356,15 @@ impl NodeRegistry {
 
     /// Adds a type under its own name; it replaces one of the same name.
     pub fn register(&mut self, node_type: impl NodeType) -> &mut Self {
-        let node_type: Arc<dyn DynNodeType> = Arc::new(node_type);
+        let node_type = Arc::new(node_type);
         self.catalog.register_shared(node_type.clone());
         self.types.insert(node_type.name(), node_type);
+        self
+    }
+
+    /// Says what runs a type that the catalogue describes.
+    pub(crate) fn run_by(&mut self, name: Arc<str>, runs: impl DynNodeType) -> &mut Self {
+        self.types.insert(name, Arc::new(runs));
         self
     }
 

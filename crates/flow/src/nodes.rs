@@ -9,20 +9,22 @@ use std::time::Duration;
 
 use inspan_engine::{Filter, ProviderRegistry, sleep_until};
 use inspan_flow_core::{
-    AnyAgent, ControlWait, Exec, HumanAnswer, HumanInput, HumanQuestion, ProviderAgent, WaitFor, WaitInput,
-    WaitOutput, builtin_catalog, read_input, write_output,
+    AnyAgent, ControlWait, DescribeNode, Exec, HttpRequest, HumanAnswer, HumanInput, HumanQuestion, McpCall,
+    ProviderAgent, WaitFor, WaitInput, WaitOutput, builtin_catalog, read_input, write_output,
 };
 use inspan_protocol::{AgentError, ErrorCode, Timestamp};
 use serde_json::Value;
 
 use crate::node::{NodeContext, NodeRegistry, NodeType};
+use http::HttpNode;
+use mcp::McpNode;
 
 /// All node types that come with Inspan, with one agent type per registered provider.
 pub fn builtin_nodes(providers: &ProviderRegistry) -> NodeRegistry {
     let providers: Vec<_> = providers.iter().map(|(_, provider)| provider.clone()).collect();
     let mut registry = NodeRegistry::from(builtin_catalog(providers.clone()));
     registry.register(ControlWait).register(HumanInput).register(Exec);
-    registry.register(http::HttpNode::default()).register(mcp::McpNode::default());
+    registry.run_by(HttpRequest.name(), HttpNode::default()).run_by(McpCall.name(), McpNode::default());
     for provider in &providers {
         registry.register(ProviderAgent(provider.clone()));
     }

@@ -1,13 +1,11 @@
 //! `http.request`: sends a request, follows redirects and gives the response, or the same from a recording. Secrets are
 //! filled in when the request is sent, and nowhere before.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
-use inspan_flow_core::{
-    DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, pointer_part,
-    read_input, write_output,
-};
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, InputProblem, beginning, is_too_deep};
+use futures::{FutureExt, future::BoxFuture};
+use inspan_flow_core::{HttpInput, HttpMethod, HttpOutput, pointer_part, read_input, write_output};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, beginning, is_too_deep};
 use inspan_transport::{
     Answer, Broken, Clocks, HeaderMap, HeaderName, HeaderValue, Http, Method, Request, StatusCode, Url,
     retry_after,
@@ -16,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::node::{NodeContext, NodeType, secret_not_set};
+use crate::node::{DynNodeType, NodeContext, secret_not_set};
 
 /// The largest body of a response, in bytes.
 const BODY_LIMIT: usize = 8 << 20;
@@ -35,34 +33,19 @@ const PRIVATE_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorizat
 #[derive(Default)]
 pub(super) struct HttpNode(Http);
 
-impl DescribeNode for HttpNode {
-    fn describe(&self) -> NodeTypeInfo {
-        HttpRequest.describe()
-    }
-
-    fn name(&self) -> Arc<str> {
-        HttpRequest.name()
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        HttpRequest.check_input(input)
-    }
-
-    fn effects_for(&self, input: &Value) -> Effects {
-        HttpRequest.effects_for(input)
-    }
-}
-
-impl NodeType for HttpNode {
-    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
-        let written: HttpInput = read_input(input.clone())?;
-        let call = context.node_call("http.request", recorded(&written));
-        let sent = async {
-            let filled = fill_in(input, &written.secrets_in, &context.host.env)?;
-            send(&self.0, &written, filled, &context).await
-        };
-        let (received, _) = context.call(call, sent, write_output).await?;
-        write_output(&output(&written, received)?)
+impl DynNodeType for HttpNode {
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>> {
+        async move {
+            let written: HttpInput = read_input(input.clone())?;
+            let call = context.node_call("http.request", recorded(&written));
+            let sent = async {
+                let filled = fill_in(input, &written.secrets_in, &context.host.env)?;
+                send(&self.0, &written, filled, &context).await
+            };
+            let (received, _) = context.call(call, sent, write_output).await?;
+            write_output(&output(&written, received)?)
+        }
+        .boxed()
     }
 }
 

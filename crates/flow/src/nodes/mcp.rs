@@ -1,17 +1,16 @@
 //! `mcp.call`: starts or reaches the server, calls the tool, and ends the server, or gives the same from a recording.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use inspan_flow_core::{
-    DescribeNode, Effects, McpCall, McpInput, McpOutput, NodeTypeInfo, read_input, write_output,
-};
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, InputProblem, is_too_deep};
+use futures::{FutureExt, future::BoxFuture};
+use inspan_flow_core::{McpInput, McpOutput, read_input, write_output};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, is_too_deep};
 use inspan_transport::{Close, Connection, Http, McpContext, McpResult, McpServer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::node::{NodeContext, NodeType};
+use crate::node::{DynNodeType, NodeContext};
 
 /// How long a server may take until it has listed its tools.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -24,38 +23,23 @@ const RESULT_LIMIT: usize = 8 << 20;
 #[derive(Default)]
 pub(super) struct McpNode(Http);
 
-impl DescribeNode for McpNode {
-    fn describe(&self) -> NodeTypeInfo {
-        McpCall.describe()
-    }
-
-    fn name(&self) -> Arc<str> {
-        McpCall.name()
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        McpCall.check_input(input)
-    }
-
-    fn effects_for(&self, input: &Value) -> Effects {
-        McpCall.effects_for(input)
-    }
-}
-
-impl NodeType for McpNode {
-    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
-        let McpInput { server, tool, arguments } = read_input(input)?;
-        let (name, entry) = server.0.into_iter().next().ok_or_else(|| {
-            AgentError::new(ErrorCode::ConfigInvalid, "`server` names none of the flow's `mcpServers`")
-        })?;
-        let recorded = json!({ "server": name, "tool": tool, "arguments": arguments });
-        let call = context.node_call("mcp.call", recorded);
-        let made = make(&self.0, &context, &name, &entry, &tool, arguments);
-        let (Called { content, structured_content, is_error }, _) =
-            context.call(call, made, write_output).await?;
-        let texts: Vec<&str> = content.iter().filter_map(|block| block["text"].as_str()).collect();
-        let text = texts.join("\n");
-        write_output(&McpOutput { text, content, structured_content, is_error })
+impl DynNodeType for McpNode {
+    fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>> {
+        async move {
+            let McpInput { server, tool, arguments } = read_input(input)?;
+            let (name, entry) = server.0.into_iter().next().ok_or_else(|| {
+                AgentError::new(ErrorCode::ConfigInvalid, "`server` names none of the flow's `mcpServers`")
+            })?;
+            let recorded = json!({ "server": name, "tool": tool, "arguments": arguments });
+            let call = context.node_call("mcp.call", recorded);
+            let made = make(&self.0, &context, &name, &entry, &tool, arguments);
+            let (Called { content, structured_content, is_error }, _) =
+                context.call(call, made, write_output).await?;
+            let texts: Vec<&str> = content.iter().filter_map(|block| block["text"].as_str()).collect();
+            let text = texts.join("\n");
+            write_output(&McpOutput { text, content, structured_content, is_error })
+        }
+        .boxed()
     }
 }
 
