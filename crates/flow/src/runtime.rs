@@ -233,16 +233,10 @@ impl FlowRunner {
         let mut given = std::mem::take(&mut self.builder.input);
         given.extend(input);
         let input = check_input(&self.builder.graph, given)?;
-        let writer = self.begin(&input).await?;
-        let mut run = Run::new(
-            self.builder.graph.clone(),
-            self.hub.session_id(),
-            input.clone(),
-            self.builder.max_concurrency,
-        );
-        if let Some(reusable) = self.builder.reusable.take() {
-            run = run.reusing(reusable);
-        }
+        let writer = self.create(&input, None).await?;
+        let (graph, limit) = (self.builder.graph.clone(), self.builder.max_concurrency);
+        let run = Run::new(graph, self.hub.session_id(), input.clone(), limit);
+        let run = run.reusing(self.builder.reusable.take());
         self.drive(run, writer, input, None).await
     }
 
@@ -267,12 +261,13 @@ impl FlowRunner {
             }
             return Err(error);
         }
-        if let Some(reusable) = self.builder.reusable.take() {
-            rest.run = rest.run.reusing(reusable);
-        }
+        rest.run = rest.run.reusing(self.builder.reusable.take());
         let writer = match rest.lease {
             Some(lease) => Some(self.writer(lease)),
-            None => self.begin_from(&rest.run, &rest.input).await?,
+            None => {
+                let base = Box::new(rest.run.snapshot(&rest.input));
+                self.create(&rest.input, Some(base)).await?
+            }
         };
         self.drive(rest.run, writer, rest.input, Some((resume, until, rest.last_at))).await
     }

@@ -80,20 +80,29 @@ pub fn lineage<'a>(
             }
             before => before?,
         };
-        let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
-        let graph_before = graph_of(&before, nodes)?;
-        let older = match lineage(store, nodes, &before, &graph_before).await {
-            // An ended session may be kept without those before it.
-            Err(RunError::NoParent { .. })
-                if store.entry(&parent.session).await?.digest.status.has_ended() =>
-            {
-                None
-            }
-            older => older?,
-        };
-        Ok(Some(Arc::new(parent.reusable(&before, &graph_before, &log, older, graph))))
+        Ok(Some(left_by(store, nodes, parent, &before, graph).await?.0))
     }
     .boxed()
+}
+
+/// What the session `before` has left for one with the flow `now` that follows it, and its own flow.
+async fn left_by(
+    store: &dyn RunStore,
+    nodes: &NodeRegistry,
+    parent: &Parent,
+    before: &SessionRecord,
+    now: &Graph,
+) -> Result<(Arc<Reusable>, Arc<Graph>), RunError> {
+    let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
+    let graph = graph_of(before, nodes)?;
+    let older = match lineage(store, nodes, before, &graph).await {
+        // An ended session may be kept without those before it.
+        Err(RunError::NoParent { .. }) if store.entry(&parent.session).await?.digest.status.has_ended() => {
+            None
+        }
+        older => older?,
+    };
+    Ok((Arc::new(parent.reusable(before, &graph, &log, older, now)), graph))
 }
 
 impl FlowRunnerBuilder {
@@ -119,19 +128,11 @@ impl FlowRunnerBuilder {
     ) -> Result<Self, RunError> {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
         let (record, entry) = (store.record(session).await?, store.entry(session).await?);
-        let has_ended = entry.digest.status.has_ended();
-        if kind == ParentKind::Resume && !has_ended {
+        if kind == ParentKind::Resume && !entry.digest.status.has_ended() {
             return Err(RunError::NotEnded { session: session.clone() });
         }
-        let before = graph_of(&record, &self.nodes)?;
-        let older = match lineage(&*store, &self.nodes, &record, &before).await {
-            // An ended session may be kept without those before it.
-            Err(RunError::NoParent { .. }) if has_ended => None,
-            older => older?,
-        };
-        let log = store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
         let parent = Parent { again, ..Parent::new(session.clone(), entry.digest.last_seq, kind) };
-        let reusable = parent.reusable(&record, &before, &log, older, &self.graph);
+        let (reusable, before) = left_by(&*store, &self.nodes, &parent, &record, &self.graph).await?;
         if let Some(place) = &parent.again {
             let refused = |why| {
                 let (session, place) = (session.clone(), place.clone());
@@ -146,7 +147,7 @@ impl FlowRunnerBuilder {
         self.input = record.input;
         let graph = &self.graph;
         self.input.retain(|key, value| takes_input(graph, key) && before.input.get(key) != Some(value));
-        Ok(self.reusing(Arc::new(reusable), parent))
+        Ok(self.reusing(reusable, parent))
     }
 }
 
@@ -246,24 +247,8 @@ impl FlowRunner {
         Some(origin)
     }
 
-    /// Makes the session known to the store, if there is one.
-    pub(super) async fn begin(
-        &mut self,
-        input: &Map<String, Value>,
-    ) -> Result<Option<EventWriter>, RunError> {
-        self.create(input, None).await
-    }
-
-    /// As `begin`, for a session whose log begins after a snapshot.
-    pub(super) async fn begin_from(
-        &mut self,
-        run: &Run,
-        input: &Map<String, Value>,
-    ) -> Result<Option<EventWriter>, RunError> {
-        self.create(input, Some(Box::new(run.snapshot(input)))).await
-    }
-
-    async fn create(
+    /// Makes the session known to the store, if there is one; `base` is the snapshot that its log begins after.
+    pub(super) async fn create(
         &mut self,
         input: &Map<String, Value>,
         base: Option<Box<RunSnapshot>>,
