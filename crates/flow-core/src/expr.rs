@@ -133,5 +133,12 @@ pub(crate) struct SyntaxFault {
     pub(crate) help: Option<String>,
 }
 
+impl SyntaxFault {
+    /// The same fault in a text with this many more bytes before it.
+    fn after(self, bytes: usize) -> Self {
+        Self { offset: self.offset + bytes, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests;

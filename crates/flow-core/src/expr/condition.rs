@@ -9,7 +9,7 @@ use crate::{
         BindingError, Scope, SyntaxFault,
         limits::Limits,
         path::{Path, plain_path},
-        program::{CompiledExpr, NameUse, Resolver, Strictness},
+        program::{CompiledExpr, NameUse, Resolver, Strictness, lone_path},
         segment::{Segment, segments},
     },
     ids::NodeIx,
@@ -190,24 +190,14 @@ pub(crate) fn parse_condition(
         _ => (inner, false),
     };
     let offset = shift + inner.len() - source.trim_start().len();
-    if let Some((name, steps)) = plain_path(source) {
-        let used = NameUse { path: dotted(source), offset, bare: true };
-        let root = resolver.root(name);
-        let test = match root {
-            Some(root) => Predicate::Path(Path::new(root, steps, source.trim(), offset)),
-            // The compiler refuses the unknown name.
-            None => Predicate::Constant(false),
-        };
+    let source = source.trim();
+    if let Some((path, used)) = lone_path(source, offset, resolver) {
+        let test = path.map_or(Predicate::Constant(false), Predicate::Path);
         let test = if negated { Predicate::Not(Box::new(test)) } else { test };
         return Ok((test, vec![used]));
     }
-    let (mut program, mut uses) = CompiledExpr::parse(source.trim(), Strictness::Condition, resolver)
-        .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
-    program.offset = offset;
-    for used in &mut uses {
-        used.offset += offset;
-    }
-    Ok((Predicate::CompiledExpr(source.trim().to_owned(), Box::new(program)), uses))
+    let (program, uses) = CompiledExpr::parse(source, offset, Strictness::Condition, resolver)?;
+    Ok((Predicate::CompiledExpr(source.to_owned(), Box::new(program)), uses))
 }
 
 /// Reads the `var` of an `equals`.
@@ -217,19 +207,13 @@ pub(crate) fn parse_variable(
     resolver: &dyn Resolver,
 ) -> Result<(Predicate, Vec<NameUse>), SyntaxFault> {
     let reason = "`var` must be a path such as `review.structuredOutput.passed`, without braces";
-    let (name, steps) =
-        plain_path(text).ok_or_else(|| SyntaxFault { reason: reason.to_owned(), offset: 0, help: None })?;
-    let used = NameUse { path: dotted(text), offset: 0, bare: false };
-    let test = match resolver.root(name) {
-        Some(root) => Predicate::Equals(Path::new(root, steps, text.trim(), 0), value),
-        None => Predicate::Constant(false),
-    };
-    Ok((test, vec![used]))
-}
-
-/// The part of a path before any brackets.
-pub(super) fn dotted(path: &str) -> String {
-    path.trim().split('[').next().unwrap_or_default().into()
+    let (path, used) = lone_path(text, 0, resolver).ok_or_else(|| SyntaxFault {
+        reason: reason.to_owned(),
+        offset: 0,
+        help: None,
+    })?;
+    let test = path.map_or(Predicate::Constant(false), |path| Predicate::Equals(path, value));
+    Ok((test, vec![NameUse { bare: false, ..used }]))
 }
 
 /// A condition without the braces around it, and where it begins.

@@ -56,7 +56,7 @@ impl PathRoot {
     }
 
     /// The node that it is the output of, and how many bodies further out that is.
-    pub(super) fn node(&self) -> Option<(u32, NodeIx)> {
+    pub(crate) fn node(&self) -> Option<(u32, NodeIx)> {
         match self {
             Self::Node(node) | Self::MayFail(node) => Some((0, *node)),
             Self::Outer { depth, node, .. } => Some((*depth, *node)),

@@ -76,18 +76,22 @@ pub(crate) struct CompiledExpr {
 }
 
 impl CompiledExpr {
+    /// Parses an expression that starts at this offset of a text.
     pub(super) fn parse(
         source: &str,
+        offset: usize,
         strictness: Strictness,
         resolver: &dyn Resolver,
     ) -> Result<(Self, Vec<NameUse>), SyntaxFault> {
-        vocabulary::check(source)?;
-        let read = parse_expr(source).map_err(|error| fault(&error, source))?;
         let mut reader = TreeBuilder::new(source, strictness, resolver);
-        let expression = reader.expression(&read)?;
-        let uses = sorted(reader.uses);
+        let read = vocabulary::check(source)
+            .and_then(|()| parse_expr(source).map_err(|error| fault(&error, source)))
+            .and_then(|read| reader.expression(&read));
+        let expression = read.map_err(|fault| fault.after(offset))?;
+        let mut uses = sorted(reader.uses);
         let (paths, is_constant) = (paths(&uses, resolver), uses.is_empty());
-        Ok((Self { expression, strictness, paths, is_constant, offset: 0 }, uses))
+        uses.iter_mut().for_each(|used| used.offset += offset);
+        Ok((Self { expression, strictness, paths, is_constant, offset }, uses))
     }
 
     pub(super) fn value(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, String> {
@@ -167,6 +171,19 @@ fn constant_error<T>(
     let scope = Scope::new(&[], &Value::Null, &Value::Null, &Value::Null);
     let error = if is_constant { evaluate(&scope, &limits) } else { None };
     error.filter(|_| !limits.were_exceeded())
+}
+
+/// A plain path at an offset of a text, and what it uses. There is no path to an unknown name, which the compiler refuses.
+pub(super) fn lone_path(
+    source: &str,
+    offset: usize,
+    resolver: &dyn Resolver,
+) -> Option<(Option<Path>, NameUse)> {
+    let (name, steps) = plain_path(source)?;
+    let source = source.trim();
+    let before_brackets = source.split('[').next().unwrap_or_default();
+    let path = resolver.root(name).map(|root| Path::new(root, steps, source, offset));
+    Some((path, NameUse { path: before_brackets.to_owned(), offset, bare: true }))
 }
 
 /// The paths among the names that a text uses.

@@ -6,10 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
-    condition::dotted,
     limits::Limits,
     path::{Path, PathRoot, plain_path},
-    program::{CompiledExpr, CompiledTemplate, NameUse, Resolver, Strictness},
+    program::{CompiledExpr, CompiledTemplate, NameUse, Resolver, Strictness, lone_path},
     segment::{Segment, Trims, has_segments, segments},
     tree::Stmt,
     vocabulary,
@@ -230,7 +229,6 @@ impl TemplateValue {
                 };
                 let value = binding.resolve(scope, limits).map_err(failed)?;
                 // Else an output could name a secret: itself, or with the text around it.
-                // Else an output could name a secret: itself, or with the text around it.
                 let mut named = Vec::new();
                 if key.is_in_server() {
                     self.each_path(&mut |path| named.extend(path.get(scope).into_iter().flat_map(names_in)));
@@ -304,14 +302,9 @@ impl Binding {
         paths.map(|path| &*path.source).next().unwrap_or("the template")
     }
 
-    fn resolve(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, (&str, String)> {
+    fn resolve<'a>(&'a self, scope: &Scope<'a>, limits: &Limits) -> Result<Value, (&'a str, String)> {
         match self {
-            Self::Path(path) => {
-                let failed = |reason| (path.source.as_str(), reason);
-                let value = path.get(scope).map_err(failed)?;
-                limits.copy(value).map_err(failed)?;
-                Ok(value.clone())
-            }
+            Self::Path(path) => Ok(to_copy(path, scope, limits)?.clone()),
             Self::CompiledExpr(source, program) => {
                 program.value(scope, limits).map_err(|reason| (source.as_str(), reason))
             }
@@ -320,15 +313,10 @@ impl Binding {
                 for piece in pieces {
                     match piece {
                         Piece::Text(piece) => text.push_str(piece),
-                        Piece::Path(path) => {
-                            let failed = |reason| (path.source.as_str(), reason);
-                            let value = path.get(scope).map_err(failed)?;
-                            limits.copy(value).map_err(failed)?;
-                            match value {
-                                Value::String(value) => text.push_str(value),
-                                other => text.push_str(&other.to_string()),
-                            }
-                        }
+                        Piece::Path(path) => match to_copy(path, scope, limits)? {
+                            Value::String(value) => text.push_str(value),
+                            other => text.push_str(&other.to_string()),
+                        },
                     }
                 }
                 Ok(Value::String(text))
@@ -339,6 +327,12 @@ impl Binding {
             }
         }
     }
+}
+
+/// The value of a path, which may be copied.
+fn to_copy<'a>(path: &'a Path, scope: &Scope<'a>, limits: &Limits) -> Result<&'a Value, (&'a str, String)> {
+    let value = path.get(scope).and_then(|value| limits.copy(value).map(|()| value));
+    value.map_err(|reason| (path.source.as_str(), reason))
 }
 
 /// What the own text of a template names, at any depth.
@@ -418,7 +412,7 @@ pub(crate) fn parse_template(
                 help: Some("write `{% elif … %}`".to_owned()),
             });
         }
-        vocabulary::check(source).map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
+        vocabulary::check(source).map_err(|fault| fault.after(*offset))?;
     }
     let is_blank = |part: &&Segment<'_>| matches!(part, Segment::Text(text) if text.trim().is_empty());
     let mut solid = parts.iter().filter(|part| !is_blank(part));
@@ -484,21 +478,10 @@ fn whole(
 ) -> Result<(Binding, Vec<NameUse>), SyntaxFault> {
     let offset = offset + source.len() - source.trim_start().len();
     let source = source.trim();
-    if let Some((name, steps)) = plain_path(source) {
-        let used = NameUse { path: dotted(source), offset, bare: true };
-        let binding = match resolver.root(name) {
-            Some(root) => Binding::Path(Path::new(root, steps, source, offset)),
-            // The compiler refuses the unknown name.
-            None => Binding::Text(Vec::new()),
-        };
-        return Ok((binding, vec![used]));
+    if let Some((path, used)) = lone_path(source, offset, resolver) {
+        return Ok((path.map_or(Binding::Text(Vec::new()), Binding::Path), vec![used]));
     }
-    let (mut program, mut uses) = CompiledExpr::parse(source, Strictness::Template, resolver)
-        .map_err(|fault| SyntaxFault { offset: fault.offset + offset, ..fault })?;
-    program.offset = offset;
-    for used in &mut uses {
-        used.offset += offset;
-    }
+    let (program, uses) = CompiledExpr::parse(source, offset, Strictness::Template, resolver)?;
     Ok((Binding::CompiledExpr(source.to_owned(), Box::new(program)), uses))
 }
 
@@ -510,11 +493,9 @@ fn pieces(parts: &[Segment<'_>], resolver: &dyn Resolver) -> (Binding, Vec<NameU
             Segment::Text(text) => found.push(Piece::Text((*text).to_owned())),
             Segment::Expression { source, offset, .. } => {
                 let offset = offset + source.len() - source.trim_start().len();
-                uses.push(NameUse { path: dotted(source), offset, bare: true });
-                if let Some((name, steps)) = plain_path(source)
-                    && let Some(root) = resolver.root(name)
-                {
-                    found.push(Piece::Path(Path::new(root, steps, source.trim(), offset)));
+                if let Some((path, used)) = lone_path(source, offset, resolver) {
+                    found.extend(path.map(Piece::Path));
+                    uses.push(used);
                 }
             }
             _ => {}
