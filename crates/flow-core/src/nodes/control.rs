@@ -86,7 +86,7 @@ impl DescribeNode for ControlSwitch {
     }
 
     fn compute(&self, input: Value) -> Computed {
-        Computed::Done(typed::read_input(input).and_then(route).and_then(|route| typed::write_output(&route)))
+        Computed::Done(typed::compute(input, route))
     }
 }
 
@@ -138,9 +138,7 @@ impl DescribeNode for ControlMerge {
     }
 
     fn compute(&self, input: Value) -> Computed {
-        let end =
-            typed::read_input::<Merge>(input).and_then(|_| typed::write_output(&Merged { merged: true }));
-        Computed::Done(end)
+        Computed::Done(typed::compute(input, |_: Merge| Ok(Merged { merged: true })))
     }
 }
 
@@ -346,7 +344,7 @@ impl DescribeNode for ControlEnd {
     }
 
     fn compute(&self, input: Value) -> Computed {
-        Computed::Done(typed::read_input::<End>(input).and_then(|end| typed::write_output(&end)))
+        Computed::Done(typed::compute::<End, _>(input, Ok))
     }
 }
 

@@ -111,11 +111,7 @@ impl DescribeNode for DataValidate {
     }
 
     fn compute(&self, input: Value) -> Computed {
-        Computed::Done(
-            typed::read_input(input)
-                .and_then(validate)
-                .and_then(|validated: Validated| typed::write_output(&validated)),
-        )
+        Computed::Done(typed::compute(input, validate))
     }
 }
 

@@ -63,6 +63,14 @@ pub fn write_output<O: Serialize>(output: &O) -> Result<Value, AgentError> {
         .map_err(|error| AgentError::new(ErrorCode::OutputInvalid, format!("the output is no JSON: {error}")))
 }
 
+/// Computes the output of an input.
+pub(super) fn compute<I: DeserializeOwned, O: Serialize>(
+    input: Value,
+    compute: impl FnOnce(I) -> Result<O, AgentError>,
+) -> Result<Value, AgentError> {
+    read_input(input).and_then(compute).and_then(|output| write_output(&output))
+}
+
 /// Which codes are no failure: those of a list, or any.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -102,9 +110,7 @@ macro_rules! pure_node {
     ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr) => {
         crate::nodes::typed::node_at_once!($(#[$meta])* $type: $name in $pack, $help, describe::<$input, $output>, |input| {
             let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
-            crate::nodes::typed::read_input(input)
-                .and_then(compute)
-                .and_then(|output| crate::nodes::typed::write_output(&output))
+            crate::nodes::typed::compute(input, compute)
         });
     };
 }
