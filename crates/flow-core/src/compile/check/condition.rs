@@ -53,13 +53,7 @@ impl ConditionParser<'_, '_> {
     }
 
     fn structure(&mut self, value: &Yaml, entries: &[Entry], key: &Key<'_>) -> Option<Predicate> {
-        for entry in entries.iter().filter(|entry| !WORDS.contains(&entry.key.as_str())) {
-            let help = did_you_mean(&entry.key, WORDS)
-                .unwrap_or_else(|| "a condition is one of `equals`, `not`, `and`, `or`".to_owned());
-            let message = format!("unknown key `{}` in a condition", entry.key);
-            let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-            self.report(problem, &Key::Field(key, &entry.key));
-        }
+        self.unknown_keys(entries, &WORDS, "a condition", "is one of `equals`, `not`, `and`, `or`", key);
         let [entry] = entries else {
             let message = "a condition must have exactly one of `equals`, `not`, `and`, `or`";
             self.report(Problem::error(Code::ConditionSyntax, value.span, message), key);
@@ -72,6 +66,17 @@ impl ConditionParser<'_, '_> {
             "and" => self.parts(&entry.value, &inner).map(Predicate::All),
             "or" => self.parts(&entry.value, &inner).map(Predicate::Any),
             _ => None,
+        }
+    }
+
+    /// Reports keys that a mapping may not have; `what` it is, and `has` the right ones.
+    fn unknown_keys(&mut self, entries: &[Entry], known: &[&str], what: &str, has: &str, key: &Key<'_>) {
+        for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+            let help =
+                did_you_mean(&entry.key, known.iter().copied()).unwrap_or_else(|| format!("{what} {has}"));
+            let message = format!("unknown key `{}` in {what}", entry.key);
+            let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
+            self.report(problem, &Key::Field(key, &entry.key));
         }
     }
 
@@ -98,13 +103,7 @@ impl ConditionParser<'_, '_> {
             self.report(Problem::error(Code::WrongType, value.span, message), key);
             return None;
         };
-        for entry in entries.iter().filter(|entry| !matches!(entry.key.as_str(), "var" | "value")) {
-            let message = format!("unknown key `{}` in `equals`", entry.key);
-            let help = did_you_mean(&entry.key, ["var", "value"])
-                .unwrap_or_else(|| "`equals` takes `var` and `value`".to_owned());
-            let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-            self.report(problem, &Key::Field(key, &entry.key));
-        }
+        self.unknown_keys(entries, &["var", "value"], "`equals`", "takes `var` and `value`", key);
         for name in ["var", "value"] {
             if value.get(name).is_none() {
                 let message = format!("`equals` is missing `{name}`");

@@ -107,11 +107,8 @@ impl SchemaCheck<'_> {
                 let options = options.as_array().into_iter().flatten();
                 // `null` is not a useful suggestion.
                 let words: Vec<String> = options.filter(|option| !option.is_null()).map(spell).collect();
-                let written = spell(error.instance());
-                let help = did_you_mean(&written, words.iter().map(String::as_str))
-                    .unwrap_or_else(|| format!("expected {}", either(&words)));
-                let message = format!("invalid value `{written}` for `{last}`");
-                self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
+                let problem = self.no_such_word(path, &spell(error.instance()), &words, &last);
+                self.push(problem, key, sink);
             }
             Kind::Pattern { .. } if !holds_bound => {
                 let described = self.schema_of(error)["description"].as_str();
@@ -125,6 +122,14 @@ impl SchemaCheck<'_> {
                 self.push(Problem::error(Code::InvalidInput, self.span(path), message), key, sink);
             }
         }
+    }
+
+    /// That a value is none of the words that may be there.
+    fn no_such_word(&self, path: &str, written: &str, words: &[String], last: &str) -> Problem {
+        let help = did_you_mean(written, words.iter().map(String::as_str))
+            .unwrap_or_else(|| format!("expected {}", either(words)));
+        let message = format!("invalid value `{written}` for `{last}`");
+        Problem::error(Code::InvalidValue, self.span(path), message).help(help)
     }
 
     /// No alternative matches. If only one has the right type, its errors are reported.
@@ -146,10 +151,7 @@ impl SchemaCheck<'_> {
         }
         let last = key.rsplit('.').next().unwrap_or(&key).to_owned();
         if let (Some(words), Some(written)) = (constants(context), self.input.at(path).and_then(Yaml::text)) {
-            let help = did_you_mean(written, words.iter().map(String::as_str))
-                .unwrap_or_else(|| format!("expected {}", either(&words)));
-            let message = format!("invalid value `{written}` for `{last}`");
-            self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
+            self.push(self.no_such_word(path, written, &words, &last), key, sink);
             return;
         }
         let of_type = |error: &ValidationError<'_>| {

@@ -408,11 +408,7 @@ impl<'r> Inference<'r> {
                     _ => Shape::any(),
                 }
             }
-            Expr::List(items) => {
-                let shapes: Vec<Shape> = items.iter().map(|item| self.expr(item, Need::Value)).collect();
-                let items = shapes.into_iter().reduce(|a, b| a.union(&b));
-                items.map_or_else(|| Shape::of(Kinds::LIST), Shape::list)
-            }
+            Expr::List(items) => Shape::list_of(items.iter().map(|item| self.expr(item, Need::Value))),
             Expr::Map(pairs) => {
                 for (key, value) in pairs {
                     self.expr(key, Need::Value);

@@ -218,10 +218,7 @@ impl<'t> Outputs<'t> {
             TemplateValue::Text(_) => Shape::of(Kinds::STRING.or(Kinds::NULL)),
             TemplateValue::Bound(binding) => Inference::new(self, Facts::default()).binding(binding),
             TemplateValue::Condition(_) => Shape::of(Kinds::BOOL),
-            TemplateValue::List(items) => {
-                let items = items.iter().map(|item| self.given(item)).reduce(|a, b| a.union(&b));
-                items.map_or_else(|| Shape::of(Kinds::LIST), Shape::list)
-            }
+            TemplateValue::List(items) => Shape::list_of(items.iter().map(|item| self.given(item))),
             TemplateValue::Object(entries) => {
                 let known = entries.iter().map(|(key, value)| (key.clone(), always(self.given(value))));
                 Shape::mapping(known.collect(), Rest::Closed)

@@ -29,6 +29,12 @@ impl Readable<'_> {
     fn is_after_all(&self) -> bool {
         self.reader.is_none() && (self.moment == Moment::Until || self.sees == Sees::After)
     }
+
+    /// The node whose output a name stands for, and the body that it is in.
+    fn source(&self, root: &PathRoot) -> Option<(&Types<'_>, NodeIx)> {
+        let (depth, node) = root.node()?;
+        Some((self.types.further_out(depth)?, node))
+    }
 }
 
 impl Roots for Readable<'_> {
@@ -59,14 +65,9 @@ impl Roots for Readable<'_> {
     }
 
     fn why_skipped(&self, root: &PathRoot) -> String {
-        let (types, node) = match root {
-            PathRoot::Node(node) | PathRoot::MayFail(node) => (Some(self.types), node),
-            PathRoot::Outer { depth, node, .. } => (self.types.further_out(*depth), node),
-            _ => return String::new(),
-        };
-        let Some(types) = types else { return String::new() };
+        let Some((types, node)) = self.source(root) else { return String::new() };
         let is_own = !matches!(root, PathRoot::Outer { .. }) && self.is_after_all();
-        let end = types.ends_before(*node, self.moment != Moment::Until).filter(|_| is_own);
+        let end = types.ends_before(node, self.moment != Moment::Until).filter(|_| is_own);
         if let Some(end) = end {
             let end = id_of(types.body.spec, end.0 as usize);
             let what = match types.body.around.map(|around| around.kind) {
@@ -76,7 +77,7 @@ impl Roots for Readable<'_> {
             };
             return format!("it does not run where `{end}` ends {what} before it");
         }
-        match types.order.skips(*node) {
+        match types.order.skips(node) {
             Skips::ByItself => "it is skipped where its `when` does not hold".to_owned(),
             Skips::ByEdge(from) => {
                 let from = id_of(types.body.spec, from.0 as usize);
@@ -91,11 +92,7 @@ impl Roots for Readable<'_> {
     }
 
     fn is_inside(&self, root: &PathRoot, name: &str) -> bool {
-        let (types, node) = match root {
-            PathRoot::Node(node) | PathRoot::MayFail(node) => (Some(self.types), node),
-            PathRoot::Outer { depth, node, .. } => (self.types.further_out(*depth), node),
-            _ => return false,
-        };
-        types.is_some_and(|types| has_inside(types.body.nodes[node.0 as usize].spec, name))
+        let source = self.source(root);
+        source.is_some_and(|(types, node)| has_inside(types.body.nodes[node.0 as usize].spec, name))
     }
 }

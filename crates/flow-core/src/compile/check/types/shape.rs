@@ -169,6 +169,11 @@ impl Shape {
         Self { items: Some(Arc::new(items)), ..Self::of(Kinds::LIST) }
     }
 
+    /// A list of these items.
+    pub(super) fn list_of(items: impl Iterator<Item = Self>) -> Self {
+        items.reduce(|a, b| a.union(&b)).map_or_else(|| Self::of(Kinds::LIST), Self::list)
+    }
+
     pub(super) fn mapping(known: BTreeMap<String, Field>, rest: Rest) -> Self {
         Self { fields: Some(Arc::new(Fields { known, rest })), ..Self::of(Kinds::MAPPING) }
     }

@@ -78,9 +78,7 @@ impl Inference<'_> {
             matches!((&proven, &each.target), (Some(facts), AssignTarget::Name(name)) if facts.prove(name));
         let items = match &each.items {
             Expr::List(items) if is_tested => {
-                let shapes: Vec<Shape> = items.iter().map(|item| self.expr(item, Need::Nothing)).collect();
-                let items = shapes.into_iter().reduce(|a, b| a.union(&b));
-                items.map_or_else(|| Shape::of(Kinds::LIST), Shape::list)
+                Shape::list_of(items.iter().map(|item| self.expr(item, Need::Nothing)))
             }
             items => self.expr(items, Need::Value),
         };
