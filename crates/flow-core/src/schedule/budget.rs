@@ -135,8 +135,8 @@ impl Run {
         let spends = state.status == NodeStatus::Running && state.spends();
         let more = state.more.as_ref();
         let was_reported = more.is_some_and(|more| more.budget_reported);
-        let unpriced = more.is_some_and(|more| more.unpriced && !more.unpriced_before);
-        let uncounted = more.is_some_and(|more| more.uncounted && !more.uncounted_before);
+        let unpriced = more.is_some_and(|more| more.spent.unpriced && !more.unpriced_before);
+        let uncounted = more.is_some_and(|more| more.spent.uncounted && !more.uncounted_before);
         if unpriced {
             self.warn(Some(task), Unknown::Price, budget, actions);
         }

@@ -187,7 +187,7 @@ impl Run {
                 NodeStatus::Skipped => ReuseDecision::Skipped,
                 _ => return None,
             };
-            let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
+            let cost_usd = node.more.as_ref().map(|more| more.spent.cost_usd).filter(|cost| *cost > 0.0);
             let path = self.facts.path(&self.graph, task);
             Some(Planned { was_finished: true, cost_usd, ..Planned::new(path, decision) })
         });

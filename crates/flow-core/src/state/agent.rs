@@ -173,11 +173,8 @@ impl Facts {
     fn charge(&mut self, graph: &Graph, task: Option<&NodePath>, spent: Spending) {
         let Some(node) = self.of_run(graph, task) else { return };
         let more = node.more();
-        more.cost_usd += spent.cost_usd;
-        more.tokens = more.tokens.saturating_add(spent.tokens);
-        more.unpriced |= spent.unpriced;
-        more.uncounted |= spent.uncounted;
-        let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
+        more.spent += spent;
+        let attempt = (more.spent.cost_usd - more.cost_before, more.spent.tokens - more.tokens_before);
         let was_known = (self.dearest > 0.0, self.most_tokens > 0);
         self.dearest = self.dearest.max(attempt.0);
         self.most_tokens = self.most_tokens.max(attempt.1);
@@ -193,11 +190,7 @@ impl Facts {
             self.frames[frame].spent += spent;
             let owner = self.frames[frame].owner;
             if let Some(owner) = owner {
-                let more = self.node_mut(owner).more();
-                more.cost_usd += spent.cost_usd;
-                more.tokens = more.tokens.saturating_add(spent.tokens);
-                more.unpriced |= spent.unpriced;
-                more.uncounted |= spent.uncounted;
+                self.node_mut(owner).more().spent += spent;
             }
             next = owner.map(|owner| owner.frame);
         }

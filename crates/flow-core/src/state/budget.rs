@@ -41,8 +41,8 @@ impl Facts {
         let of_open = |task: &&TaskRef| self.frames.get(task.frame).is_some();
         self.reserving.iter().filter(of_open).map(|task| {
             let so_far = self.node(*task).more.as_ref().map_or_else(Spending::default, |more| Spending {
-                cost_usd: more.cost_usd - more.cost_before,
-                tokens: more.tokens - more.tokens_before,
+                cost_usd: more.spent.cost_usd - more.cost_before,
+                tokens: more.spent.tokens - more.tokens_before,
                 ..Spending::default()
             });
             (*task, self.estimate(graph, *task, so_far))
@@ -208,8 +208,7 @@ impl NodeState {
     fn spent(&self) -> Spending {
         let Some(more) = &self.more else { return Spending::default() };
         let mut spent = more.carried;
-        let super::node::More { cost_usd, tokens, unpriced, uncounted, .. } = **more;
-        spent += Spending { cost_usd, tokens, unpriced, uncounted };
+        spent += more.spent;
         spent
     }
 }

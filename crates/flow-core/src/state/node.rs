@@ -116,14 +116,10 @@ pub(crate) struct More {
     #[serde(default)]
     pub(crate) worked: bool,
     /// What all its attempts have cost.
-    pub(crate) cost_usd: f64,
-    pub(crate) tokens: u64,
-    /// Whether some turn's price is unknown, and whether it was when the session was last resumed.
-    pub(crate) unpriced: bool,
+    #[serde(flatten)]
+    pub(crate) spent: Spending,
+    /// Whether some turn's price was unknown when the session was last resumed, and some turn's tokens.
     pub(crate) unpriced_before: bool,
-    /// The same for tokens.
-    #[serde(default)]
-    pub(crate) uncounted: bool,
     #[serde(default)]
     pub(crate) uncounted_before: bool,
     /// The cost of the node when its newest attempt began.

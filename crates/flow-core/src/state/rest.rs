@@ -100,8 +100,8 @@ impl Facts {
         let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();
         for task in tasks {
             if let Some(more) = &mut self.node_mut(task).more {
-                more.unpriced_before = more.unpriced;
-                more.uncounted_before = more.uncounted;
+                more.unpriced_before = more.spent.unpriced;
+                more.uncounted_before = more.spent.uncounted;
                 more.budget_reported = false;
             }
             let path = self.path(graph, task);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentSessionRef, EdgeStatus, EndedFrameSnapshot, FrameSnapshot, FramesSnapshot, NodePath, NodeSnapshot,
-    NodeStatus, Outcome, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionSpending, SessionStatus,
+    NodeStatus, Outcome, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionSpending, SessionStatus, Spending,
 };
 use serde_json::{Map, Value};
 
@@ -363,10 +363,10 @@ impl NodeState {
             resume: more.resume,
             asked: more.asked.filter(|_| more.reply.is_some()),
             reply: more.reply,
-            cost_usd: more.cost_usd,
-            unpriced: more.unpriced,
-            uncounted: more.uncounted,
-            tokens: more.tokens,
+            cost_usd: more.spent.cost_usd,
+            unpriced: more.spent.unpriced,
+            uncounted: more.spent.uncounted,
+            tokens: more.spent.tokens,
             carried: more.carried,
             agents: Vec::new(),
             frames: self.frames.as_deref().map(FrameSet::saved),
@@ -396,10 +396,9 @@ impl NodeState {
         more.taken.clone_from(&saved.messages);
         more.asked.clone_from(&saved.asked);
         more.reply.clone_from(&saved.reply);
-        (more.cost_usd, more.cost_before) = (saved.cost_usd, saved.cost_usd);
-        (more.tokens, more.tokens_before) = (saved.tokens, saved.tokens);
-        more.unpriced = saved.unpriced;
-        more.uncounted = saved.uncounted;
+        let NodeSnapshot { cost_usd, tokens, unpriced, uncounted, .. } = *saved;
+        more.spent = Spending { cost_usd, tokens, unpriced, uncounted };
+        (more.cost_before, more.tokens_before) = (cost_usd, tokens);
         more.carried = saved.carried;
     }
 }

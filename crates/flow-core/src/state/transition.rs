@@ -125,7 +125,7 @@ impl Facts {
                 // It starts again, and messages to it follow its first turn.
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),
             }
-            (more.cost_before, more.tokens_before) = (more.cost_usd, more.tokens);
+            (more.cost_before, more.tokens_before) = (more.spent.cost_usd, more.spent.tokens);
             more.asks = false;
         }
         if let Some(known) = known {
