@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     About, DescribeNode, Explanation, FlowRunner, FlowRunnerBuilder, Graph, MemoryStore, NodeContext,
-    NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Parent, ParentKind, Resume, Reusable, RunStore,
-    Select, SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load, testing::graph,
+    NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Parent, ParentKind, Resume, Reusable, RunStore, Select,
+    SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load, testing::graph,
 };
 
 /// The fixtures' folder.
@@ -42,15 +42,7 @@ struct TestAgent;
 
 impl DescribeNode for TestAgent {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "claude.agent".into(),
-            pack: "agents".into(),
-            help: String::new(),
-            input: json!({}),
-            output: json!({}),
-            kind: NodeKind::Agent,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas("claude.agent", "agents", NodeKind::Agent)
     }
 }
 
@@ -114,6 +106,12 @@ fn shown(explanation: &Explanation) -> String {
     text
 }
 
+fn assert_snapshot(name: &str, text: &str) {
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, text);
+    });
+}
+
 #[test]
 fn what_became_of_every_node_of_every_fixture() {
     let mut text = String::new();
@@ -125,9 +123,7 @@ fn what_became_of_every_node_of_every_fixture() {
         }
         text.push('\n');
     }
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("fixtures", text);
-    });
+    assert_snapshot("fixtures", &text);
 }
 
 #[test]
@@ -215,13 +211,28 @@ impl Kept {
         runner.resume(Resume::default()).await.unwrap();
     }
 
-    async fn shown(&self) -> String {
+    /// Another session in the same store, which does what an earlier one has left to do.
+    async fn take_over(before: &Self, name: &str, kind: ParentKind, until: u64) -> Self {
+        let run = crate::Run::new(before.graph.clone(), &before.session, Map::new(), None);
+        let reusable = Arc::new(Reusable::of(run, &before.log().await, u64::MAX));
+        let kept =
+            Self { session: SessionId::from(name), store: before.store.clone(), graph: before.graph.clone() };
+        let parent = Parent::new(before.session.clone(), until, kind);
+        kept.builder().reusing(reusable, parent).build().run(Map::new()).await.unwrap();
+        kept
+    }
+
+    async fn explain(&self, about: About) -> Explanation {
         let record = self.store.record(&self.session).await.unwrap();
-        let log = self.log().await;
-        all(&self.graph)
-            .into_iter()
-            .map(|about| shown(&explain(&self.graph, &record, &log, about, false)))
-            .collect()
+        explain(&self.graph, &record, &self.log().await, about, false)
+    }
+
+    async fn shown(&self) -> String {
+        let mut text = String::new();
+        for about in all(&self.graph) {
+            text.push_str(&shown(&self.explain(about).await));
+        }
+        text
     }
 }
 
@@ -275,21 +286,15 @@ async fn an_edge_that_fires_in_any_case_says_how_its_source_ended() {
     let kept = Kept::new(IN_ANY_CASE);
     kept.run().await;
     let shown = kept.shown().await;
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("in_any_case", shown);
-    });
+    assert_snapshot("in_any_case", &shown);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_of_a_frame_that_has_ended_waits_for_nothing() {
     let kept = Kept::new(IN_FRAMES);
     kept.run().await;
-    let record = kept.store.record(&kept.session).await.unwrap();
-    let about = About::Node(NodePath::new("each[1]/use"));
-    let said = shown(&explain(&kept.graph, &record, &kept.log().await, about, false));
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("in_frames", said);
-    });
+    let said = shown(&kept.explain(About::Node(NodePath::new("each[1]/use"))).await);
+    assert_snapshot("in_frames", &said);
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,17 +333,8 @@ async fn a_person_is_to_decide_also_in_a_session_that_continues_another() {
     let mut before = Kept::new(LASTING);
     before.run().await;
     before.cut_after("task:start").await;
-    let reusable = Reusable::of(
-        crate::Run::new(before.graph.clone(), &before.session, Map::new(), None),
-        &before.log().await,
-        u64::MAX,
-    );
-    let kept = Kept { session: SessionId::from("next"), store: before.store.clone(), ..Kept::new(LASTING) };
-    let parent = Parent::new(before.session.clone(), 3, ParentKind::Resume);
-    kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
-    let record = kept.store.record(&kept.session).await.unwrap();
-    let about = About::Node(NodePath::new("sent"));
-    let standing = explain(&kept.graph, &record, &kept.log().await, about, false).standing;
+    let kept = Kept::take_over(&before, "next", ParentKind::Resume, 3).await;
+    let standing = kept.explain(About::Node(NodePath::new("sent"))).await.standing;
     assert_eq!(standing.text, "`sent` was interrupted and may have taken effect: a person must decide");
 }
 
@@ -377,19 +373,10 @@ async fn sessions_that_rest_run_out_or_died() {
 
     let before = Kept::new(LASTING);
     before.run().await;
-    let reusable = Reusable::of(
-        crate::Run::new(before.graph.clone(), &before.session, Map::new(), None),
-        &before.log().await,
-        u64::MAX,
-    );
-    let kept = Kept { session: SessionId::from("fork"), store: before.store.clone(), ..Kept::new(LASTING) };
-    let parent = Parent::new(before.session.clone(), 9, ParentKind::Fork);
-    kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
+    let kept = Kept::take_over(&before, "fork", ParentKind::Fork, 9).await;
     add("forked", kept.shown().await);
 
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("sessions", text);
-    });
+    assert_snapshot("sessions", &text);
 }
 
 #[test]
@@ -442,9 +429,12 @@ nodes:
     let because = async |policy: &str| {
         let kept = Kept::new(&flow(policy));
         kept.run().await;
-        let record = kept.store.record(&kept.session).await.unwrap();
-        let explained = explain(&kept.graph, &record, &kept.log().await, About::Session, false);
-        let said = explained.because.into_iter().filter(|said| said.text.contains("failed:"));
+        let said = kept
+            .explain(About::Session)
+            .await
+            .because
+            .into_iter()
+            .filter(|said| said.text.contains("failed:"));
         said.map(|said| (said.task.unwrap().to_string(), said.text)).collect::<Vec<_>>()
     };
     let said = because("continue").await;

@@ -11,7 +11,7 @@ use std::{
 use inspan_engine::{Channel, Clock, Hub, VirtualClock};
 use inspan_protocol::{BoxError, Command, Envelope, Event, MessageMode, NodeId, Outcome, Timestamp};
 
-use super::stage::{Stage, pass, pause_after, session, spawn};
+use super::stage::{Stage, kill, pass, pause_after, session, spawn};
 use crate::{
     FlowRunResult, Resume, RunError, RunStore, Verdict, WhenWaiting,
     testing::{Do, TalkProvider},
@@ -165,17 +165,16 @@ nodes:
 async fn a_command_waits_for_an_owner_and_for_its_turn() {
     let play = talk();
     let stage = Stage::new(FLOW, &play);
-    let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
-    pause_after(leave().build(), 50).await;
+    pause_after(stage.builder().when_waiting(WhenWaiting::Leave).build(), 50).await;
     // No process runs it; the agent will continue soon, and the question has not been asked.
     let early = stage.post(&say("hello")).await;
     assert_eq!(stage.answer(early).await, None);
-    let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    let left = stage.resume_and_leave().await;
     assert_eq!((left.outcome, stage.answer(early).await), (Outcome::Waiting, Some(Verdict::Accepted)));
     assert_eq!(play.calls(), ["one", "c: one", "c: hello"]);
     // The question was asked by a process that has ended; the answer waits until it is asked again.
     let answer = stage.post(&reply("yes")).await;
-    let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    let done = stage.resume_and_leave().await;
     stage.check().await;
     assert_eq!((done.outcome, stage.answer(answer).await), (Outcome::Success, Some(Verdict::Accepted)));
     assert_eq!(
@@ -188,11 +187,10 @@ async fn a_command_waits_for_an_owner_and_for_its_turn() {
 async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
     let play = talk();
     let stage = Stage::new(FLOW, &play);
-    let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
-    pause_after(leave().build(), 50).await;
+    pause_after(stage.builder().when_waiting(WhenWaiting::Leave).build(), 50).await;
     let to_all = Command::Send { content: "hello".to_owned() };
     let stored = stage.post(&to_all).await;
-    let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    let left = stage.resume_and_leave().await;
     assert_eq!((left.outcome, stage.answer(stored).await), (Outcome::Waiting, Some(Verdict::Accepted)));
     assert_eq!(play.calls(), ["one", "c: one", "c: hello"]);
     // Now only a person is waited for: a message that is stored keeps waiting, and is refused when the session ends.
@@ -200,7 +198,7 @@ async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
     let open = left.open_prompts()[0].prompt_id.clone();
     let answer = Command::Reply { prompt: open, content: "yes".to_owned(), choice: None };
     let answer = stage.post(&answer).await;
-    let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    let done = stage.resume_and_leave().await;
     assert_eq!((done.outcome, stage.answer(answer).await), (Outcome::Success, Some(Verdict::Accepted)));
     let refused = Verdict::Refused("the session is not active".to_owned());
     assert_eq!(stage.answer(late).await, Some(refused));
@@ -249,8 +247,7 @@ async fn a_stored_answer_counts_before_its_question_is_asked_again() {
         if dies {
             let running = spawn(stage.builder().build());
             pass(50).await;
-            running.abort();
-            let _aborted = running.await;
+            kill(running).await;
         } else {
             pause_after(stage.builder().build(), 50).await;
         }
@@ -308,14 +305,12 @@ async fn what_a_person_said_about_a_doubtful_node_counts_before_it_is_asked_agai
         let stage = Stage::new(text, &talk());
         let running = spawn(stage.builder().build());
         pass(5).await;
-        running.abort();
-        let _aborted = running.await;
-        let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
-        let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+        kill(running).await;
+        let left = stage.resume_and_leave().await;
         let prompt = left.open_prompts()[0].prompt_id.clone();
         let choice = Some(choice.to_owned());
         let stored = stage.post(&Command::Reply { prompt, content: String::new(), choice }).await;
-        let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+        let done = stage.resume_and_leave().await;
         stage.check().await;
         assert_eq!((done.outcome, stage.answer(stored).await), (Outcome::Success, Some(Verdict::Accepted)));
         let asked = stage.count("session:prompt e").await;

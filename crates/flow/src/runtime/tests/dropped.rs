@@ -12,7 +12,7 @@ use inspan_protocol::{AgentError, Outcome, Rejection};
 use serde_json::{Map, Value, json};
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::stage::{Stage, pass, session, spawn};
+use super::stage::{Stage, kill, pass, session, spawn};
 use crate::{
     DescribeNode, FlowRunner, MemoryStore, NodeContext, NodeKind, NodeType, NodeTypeInfo, Resume, Run,
     RunError, RunStore, SqliteOptions, SqliteStore, StoreError, builtin_nodes,
@@ -33,8 +33,7 @@ async fn a_session_whose_run_was_dropped_is_opened_again() {
     let handle = runner.handle();
     let running = spawn(runner);
     pass(1_000).await;
-    running.abort();
-    assert!(running.await.unwrap_err().is_cancelled());
+    kill(running).await;
     assert_eq!(handle.stop(None), Err(Rejection::NotActive));
     assert_eq!(handle.pause(None).await, Err(Rejection::NotActive));
     assert!(handle.snapshot().await.is_none());
@@ -64,8 +63,7 @@ async fn what_ran_until_the_last_event_before_a_crash_is_work_and_no_idle_time()
         Stage::new("name: f\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n", &talk);
     let running = spawn(stage.builder().build());
     pass(5_000).await;
-    running.abort();
-    assert!(running.await.unwrap_err().is_cancelled());
+    kill(running).await;
     pass(3_595_000).await;
     assert_eq!(stage.resume().await.outcome, Outcome::Success);
     let log = stage.log().await;
@@ -137,8 +135,7 @@ async fn a_session_is_not_free_before_what_ran_has_ended() {
     let builder = || builder().store(store.clone());
     let running = spawn(builder().build());
     tokio::task::spawn_blocking(move || begun.recv().unwrap()).await.unwrap();
-    running.abort();
-    assert!(running.await.unwrap_err().is_cancelled());
+    kill(running).await;
     // The node cannot be cancelled before it waits.
     let refused = builder().open(&session()).await.err();
     assert!(matches!(refused, Some(RunError::Store(StoreError::Held { .. }))), "{refused:?}");

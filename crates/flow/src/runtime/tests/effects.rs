@@ -10,7 +10,7 @@ use inspan_engine::Channel;
 use inspan_protocol::{BoxError, Envelope, ErrorCode, Event, Outcome, PauseCause, SessionId};
 use serde_json::{Map, json};
 
-use super::stage::{Stage, pass, session, spawn};
+use super::stage::{Stage, kill, pass, session, spawn};
 use crate::{
     Lease, Parent, ParentKind, Resume, Reusable, RunError, RunStore, Select, StoreError,
     testing::{Do, TalkProvider},
@@ -239,8 +239,7 @@ nodes:
     let mut running = spawn(stage.builder().build());
     for epoch in 1..=10 {
         pass(1_000).await;
-        running.abort();
-        assert!(running.await.unwrap_err().is_cancelled());
+        kill(running).await;
         stage.store.inner.release(&Lease { session: session(), epoch }).await.unwrap();
         running = tokio::spawn(stage.open().await.resume(Resume::default()));
     }

@@ -9,7 +9,7 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::stage::{Stage, pass, pause_after, session, spawn};
+use super::stage::{Stage, kill, pass, pause_after, session, spawn};
 use crate::{
     Changed, FlowRunner, Lease, Parent, ParentKind, Resume, Reusable, RunError, RunStore, Select,
     SnapshotError, StoreError, WhenWaiting,
@@ -370,8 +370,7 @@ const ASK: &str = "name: ask\nnodes:\n  - { id: human, type: human.input, input:
 #[tokio::test(start_paused = true)]
 async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_default() {
     let stage = Stage::new(ASK, &talk());
-    let leave = |builder: crate::FlowRunnerBuilder| builder.when_waiting(WhenWaiting::Leave);
-    let left = leave(stage.builder()).build().run(Map::new()).await.unwrap();
+    let left = stage.builder().when_waiting(WhenWaiting::Leave).build().run(Map::new()).await.unwrap();
     assert_eq!((left.outcome, left.status, stage.now()), (Outcome::Waiting, SessionStatus::Waiting, 0));
     assert_eq!(
         left.nodes.iter().map(|(_, node)| node.status).collect::<Vec<_>>(),
@@ -379,8 +378,7 @@ async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_defaul
     );
     stage.check().await;
     pass(10_000).await;
-    let again =
-        leave(stage.builder()).open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    let again = stage.resume_and_leave().await;
     assert_eq!((again.outcome, stage.now()), (Outcome::Waiting, 10_000));
     let deadlines: Vec<_> = again
         .open_prompts()
@@ -390,8 +388,7 @@ async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_defaul
     assert_eq!(deadlines, [("human.1".to_owned(), 30_000)]);
     // The time passed while no process ran it: the default is taken at once.
     pass(50_000).await;
-    let done =
-        leave(stage.builder()).open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+    let done = stage.resume_and_leave().await;
     stage.check().await;
     assert_eq!(
         (done.outcome, stage.now(), stage.effects.done()),
@@ -509,8 +506,7 @@ async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_aga
             } else {
                 let running = spawn(stage.builder().build());
                 pass(1_000).await;
-                running.abort();
-                assert!(running.await.unwrap_err().is_cancelled());
+                kill(running).await;
                 stage.store.inner.release(&Lease { session: session(), epoch: 1 }).await.unwrap();
             }
             let result = if how == "is edited" {

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -17,11 +18,12 @@ use inspan_protocol::{
     AgentError, Command, Envelope, Event, EventId, NodePath, PromptKind, RunSnapshot, SessionId, Timestamp,
 };
 use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
 
 use crate::{
     Batch, DescribeNode, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore,
     NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Owner, PostedCommand, Resume, RunError,
-    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, async_trait,
+    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, WhenWaiting, async_trait,
     testing::{TalkProvider, graph},
 };
 
@@ -75,6 +77,12 @@ impl Stage {
         self.open().await.resume(Resume::default()).await.unwrap()
     }
 
+    /// As `resume`, by a process that does not wait for a person or a time.
+    pub(super) async fn resume_and_leave(&self) -> FlowRunResult {
+        let runner = self.builder().when_waiting(WhenWaiting::Leave).open(&session()).await.unwrap();
+        runner.resume(Resume::default()).await.unwrap()
+    }
+
     pub(super) fn now(&self) -> u64 {
         self.clock.now().as_millis() as u64
     }
@@ -125,8 +133,14 @@ impl Stage {
 }
 
 /// Runs a session in a separate task.
-pub(super) fn spawn(runner: FlowRunner) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
+pub(super) fn spawn(runner: FlowRunner) -> JoinHandle<Result<FlowRunResult, RunError>> {
     tokio::spawn(runner.run(Map::new()))
+}
+
+/// Ends a process at once, as if it had died.
+pub(super) async fn kill<T: Debug>(running: JoinHandle<T>) {
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
 }
 
 /// Runs a session for so long and pauses it.
