@@ -338,27 +338,20 @@ impl AttemptAnswer {
                 turns.iter().map(turn).collect::<Result<_, _>>().map(Self::Turns)
             }
             (AnswerKind::Agent, value) => Ok(Self::Turns(vec![turn(value)?])),
-            (AnswerKind::Exec, Value::String(stdout)) => {
-                Ok(ExecAnswer { stdout: stdout.clone(), ..ExecAnswer::default() }.recorded())
+            (AnswerKind::Exec, value) => {
+                let of_text = |stdout| ExecAnswer { stdout, ..ExecAnswer::default() };
+                let forms = "a program's answer is a text or a mapping such as `{ stdout: …, exitCode: 0 }`";
+                text_or_mapping(value, of_text, forms).map(ExecAnswer::recorded)
             }
-            (AnswerKind::Exec, Value::Object(_)) => typed::<ExecAnswer>(value).map(ExecAnswer::recorded),
-            (AnswerKind::Exec, _) => {
-                Err("a program's answer is a text or a mapping such as `{ stdout: …, exitCode: 0 }`"
-                    .to_owned())
+            (AnswerKind::Http, value) => {
+                let of_text = |text| HttpAnswer { text: Some(text), ..HttpAnswer::default() };
+                let forms = "a response is a text or a mapping such as `{ status: 200, json: … }`";
+                text_or_mapping(value, of_text, forms)?.recorded()
             }
-            (AnswerKind::Http, Value::String(text)) => {
-                HttpAnswer { text: Some(text.clone()), ..HttpAnswer::default() }.recorded()
-            }
-            (AnswerKind::Http, Value::Object(_)) => typed::<HttpAnswer>(value)?.recorded(),
-            (AnswerKind::Http, _) => {
-                Err("a response is a text or a mapping such as `{ status: 200, json: … }`".to_owned())
-            }
-            (AnswerKind::Mcp, Value::String(text)) => {
-                McpAnswer { text: Some(text.clone()), ..McpAnswer::default() }.recorded()
-            }
-            (AnswerKind::Mcp, Value::Object(_)) => typed::<McpAnswer>(value)?.recorded(),
-            (AnswerKind::Mcp, _) => {
-                Err("a tool's answer is a text or a mapping such as `{ structuredContent: … }`".to_owned())
+            (AnswerKind::Mcp, value) => {
+                let of_text = |text| McpAnswer { text: Some(text), ..McpAnswer::default() };
+                let forms = "a tool's answer is a text or a mapping such as `{ structuredContent: … }`";
+                text_or_mapping(value, of_text, forms)?.recorded()
             }
         }
     }
@@ -368,16 +361,22 @@ fn turn(value: &Value) -> Result<AnsweredTurn, String> {
     if value.get("error").is_some_and(Value::is_string) {
         return error(value).map(AnsweredTurn::Error);
     }
+    let of_text = |text| AgentAnswer { text: Some(text), ..AgentAnswer::default() };
+    let forms =
+        "an agent's answer is a text, or a mapping such as `{ structuredOutput: … }` or `{ error: … }`";
+    text_or_mapping(value, of_text, forms).map(|answer| AnsweredTurn::Answer(Box::new(answer)))
+}
+
+/// Reads an answer that is a text alone or a mapping; `forms` says so where it is neither.
+fn text_or_mapping<T: de::DeserializeOwned>(
+    value: &Value,
+    of_text: impl FnOnce(String) -> T,
+    forms: &str,
+) -> Result<T, String> {
     match value {
-        Value::String(text) => {
-            let answer = AgentAnswer { text: Some(text.clone()), ..AgentAnswer::default() };
-            Ok(AnsweredTurn::Answer(Box::new(answer)))
-        }
-        Value::Object(_) => typed(value).map(|answer| AnsweredTurn::Answer(Box::new(answer))),
-        _ => Err(
-            "an agent's answer is a text, or a mapping such as `{ structuredOutput: … }` or `{ error: … }`"
-                .to_owned(),
-        ),
+        Value::String(text) => Ok(of_text(text.clone())),
+        Value::Object(_) => typed(value),
+        _ => Err(forms.to_owned()),
     }
 }
 

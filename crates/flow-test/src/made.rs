@@ -190,11 +190,14 @@ fn places(trace: &Trace) -> Vec<(&str, Vec<&NodeTrace>)> {
     all
 }
 
+/// What sort of answer nodes of a type take.
+fn answer_kind(nodes: &NodeRegistry, node_type: &str) -> Option<AnswerKind> {
+    cases::answer_kind(nodes, node_type, nodes.described(node_type)?.info.kind)
+}
+
 /// The answers of a node, one for each attempt that ended; a single one is not in a list.
 fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
-    let node_type = &passes.first()?.node_type;
-    let kind = nodes.described(node_type).map(|known| known.info.kind)?;
-    let kind = cases::answer_kind(nodes, node_type, kind)?;
+    let kind = answer_kind(nodes, &passes.first()?.node_type)?;
     let mut all = Vec::new();
     for pass in passes {
         all.extend(pass.ends.iter().map(|end| match end {
@@ -219,16 +222,10 @@ fn answered(output: &Value, turns: &[String], kind: AnswerKind) -> Value {
     let text = |key: &str| output[key].as_str().unwrap_or_default().to_owned();
     match kind {
         AnswerKind::Output => output.clone(),
-        AnswerKind::Http => {
+        AnswerKind::Http | AnswerKind::Mcp => {
             let mut answer = output.clone();
-            if let Some(fields) = answer.as_object_mut().filter(|fields| fields.contains_key("json")) {
-                fields.remove("text");
-            }
-            answer
-        }
-        AnswerKind::Mcp => {
-            let mut answer = output.clone();
-            if let Some(fields) = answer.as_object_mut() {
+            let says_it_again = kind == AnswerKind::Mcp || answer.get("json").is_some();
+            if let Some(fields) = answer.as_object_mut().filter(|_| says_it_again) {
                 fields.remove("text");
             }
             answer
@@ -372,9 +369,7 @@ fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
         let leads_on = trace.fired.iter().any(|(from, _)| from == place);
         let Some(last) = passes.last().filter(|_| !leads_on && !place.contains('/')) else { continue };
         let Some(output) = last.output.as_deref() else { continue };
-        let kind = nodes.described(&last.node_type).map(|known| known.info.kind);
-        let kind = kind.and_then(|kind| cases::answer_kind(nodes, &last.node_type, kind));
-        let keys: &[&str] = match kind {
+        let keys: &[&str] = match answer_kind(nodes, &last.node_type) {
             Some(AnswerKind::Agent) => &["text", "structuredOutput"],
             Some(AnswerKind::Exec) => &["stdout"],
             Some(AnswerKind::Http) => &["status", "json"],
@@ -388,15 +383,19 @@ fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
             _ if output.is_object() => &[],
             _ => continue,
         };
-        for key in keys.iter().filter(|key| !output[**key].is_null()) {
-            let value = output[*key].clone();
-            outputs.insert(format!("{place}.{key}"), exactly(value));
-        }
-        if keys.is_empty() {
-            outputs.insert(place.to_owned(), exactly(output.clone()));
-        }
+        expect_parts(place, output, keys, &mut outputs);
     }
     outputs
+}
+
+/// Expects these parts of an output, or all of it if none are named.
+fn expect_parts(place: &str, output: &Value, keys: &[&str], outputs: &mut Map<String, Value>) {
+    for key in keys.iter().filter(|key| !output[**key].is_null()) {
+        outputs.insert(format!("{place}.{key}"), exactly(output[*key].clone()));
+    }
+    if keys.is_empty() {
+        outputs.insert(place.to_owned(), exactly(output.clone()));
+    }
 }
 
 /// What the frames of a node gave, without what differs from run to run: sessions, usage and times of agents.
@@ -417,12 +416,7 @@ fn of_frames(place: &str, output: &Value, outputs: &mut Map<String, Value>) {
                 () if given.get("waitedMs").is_some() => continue,
                 () => &[],
             };
-            for key in keys.iter().filter(|key| !given[**key].is_null()) {
-                outputs.insert(format!("{place}.{key}"), exactly(given[*key].clone()));
-            }
-            if keys.is_empty() {
-                outputs.insert(place, exactly(given.clone()));
-            }
+            expect_parts(&place, given, keys, outputs);
         }
     }
 }

@@ -394,18 +394,30 @@ impl Trace {
 
     /// The newest pass of each place, or all passes if the pattern names one.
     fn newest(&self, pattern: &Pattern) -> Vec<(&NodePath, &NodeTrace)> {
-        let found: Vec<_> = self.nodes.iter().filter(|(path, _)| pattern.matches(path)).collect();
-        if pattern.has_pass() {
-            return found;
+        match pattern.has_pass() {
+            true => self.matching(pattern).collect(),
+            false => self.best_pass(pattern, |path, _| path.pass()),
         }
-        let mut newest: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
-        for (path, node) in found {
-            let known = newest.entry(without_pass(path)).or_insert((path, node));
-            if path.pass() >= known.0.pass() {
+    }
+
+    fn matching(&self, pattern: &Pattern) -> impl Iterator<Item = (&NodePath, &NodeTrace)> {
+        self.nodes.iter().filter(|(path, _)| pattern.matches(path))
+    }
+
+    /// The pass of each place that a pattern means which weighs most.
+    fn best_pass<W: PartialOrd>(
+        &self,
+        pattern: &Pattern,
+        weight: impl Fn(&NodePath, &NodeTrace) -> W,
+    ) -> Vec<(&NodePath, &NodeTrace)> {
+        let mut best: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
+        for (path, node) in self.matching(pattern) {
+            let known = best.entry(without_pass(path)).or_insert((path, node));
+            if weight(path, node) >= weight(known.0, known.1) {
                 *known = (path, node);
             }
         }
-        newest.into_values().collect()
+        best.into_values().collect()
     }
 
     /// The statuses of the nodes that a pattern means.
@@ -437,21 +449,13 @@ impl Trace {
 
     /// The newest pass with an output of each place that a pattern means; the newest of all if none has one.
     pub(crate) fn outputs(&self, pattern: &Pattern) -> Vec<(&NodePath, &NodeTrace)> {
-        let mut newest: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
-        for (path, node) in self.nodes.iter().filter(|(path, _)| pattern.matches(path)) {
-            let known = newest.entry(without_pass(path)).or_insert((path, node));
-            let weight = |(path, node): (&NodePath, &NodeTrace)| (node.output.is_some(), path.pass());
-            if weight((path, node)) >= weight(*known) {
-                *known = (path, node);
-            }
-        }
-        newest.into_values().collect()
+        self.best_pass(pattern, |path, node| (node.output.is_some(), path.pass()))
     }
 
     /// How often the nodes were tried that a pattern means, all passes of a place together unless it names one.
     pub(crate) fn attempts(&self, pattern: &Pattern) -> Vec<(NodePath, u32)> {
         let mut all: BTreeMap<&str, (&NodePath, u32)> = BTreeMap::new();
-        for (path, node) in self.nodes.iter().filter(|(path, _)| pattern.matches(path)) {
+        for (path, node) in self.matching(pattern) {
             let place = if pattern.has_pass() { path.as_str() } else { without_pass(path) };
             all.entry(place).or_insert((path, 0)).1 += node.attempts;
         }

@@ -11,9 +11,7 @@ use std::{
 };
 
 use inspan_engine::ProviderRegistry;
-use inspan_flow::{
-    DescribeNode, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
-};
+use inspan_flow::{DescribeNode, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, builtin_nodes};
 use inspan_flow_test::{Options, Report, SnapshotMode, Suite, find};
 use inspan_protocol::AgentError;
 use serde_json::{Value, json};
@@ -252,15 +250,7 @@ struct Count(Arc<AtomicU32>);
 
 impl DescribeNode for Count {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "my.count".into(),
-            pack: "core".into(),
-            help: "Counts.".to_owned(),
-            input: json!({ "type": "object" }),
-            output: json!({}),
-            kind: NodeKind::Plain,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas("my.count", "core", NodeKind::Plain)
     }
 }
 
