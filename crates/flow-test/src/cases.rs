@@ -145,14 +145,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn problem(&mut self, at: Option<Location>, key: &str, message: impl Into<String>) {
-        let at = at.filter(|at| at.line() > 0);
-        self.problems.push(FileProblem {
-            file: self.path.to_owned(),
-            line: at.map(|at| at.line()),
-            column: at.map(|at| at.column()),
-            key: Some(key.to_owned()),
-            message: message.into(),
-        });
+        self.problems.push(FileProblem::new(self.path, at, Some(key.to_owned()), message.into()));
     }
 
     fn defaults(&mut self, base: &Spanned<CaseSpec>) {

@@ -247,12 +247,8 @@ impl Expect {
 
     /// What is wrong with the expectations themselves, by their keys.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {
-        let mut problems = Vec::new();
-        for (key, why) in self.parsed() {
-            if let Err(why) = why {
-                problems.push((key, why));
-            }
-        }
+        let wrong = self.parsed().into_iter().filter_map(|(key, node)| Some((key, node.err()?)));
+        let mut problems: Vec<_> = wrong.collect();
         let matchers = self.error.iter().map(|matcher| ("error".to_owned(), matcher));
         let named = |of: &'static str| move |(key, matcher)| (format!("{of}.{key}"), matcher);
         let matchers = matchers
@@ -262,11 +258,8 @@ impl Expect {
             Some(PromptExpect::Of(of)) => of.iter().map(named("prompts")).collect(),
             _ => Vec::new(),
         };
-        for (key, matcher) in matchers.chain(prompts) {
-            if let Err(why) = matcher.validators() {
-                problems.push((key, why));
-            }
-        }
+        let matchers = matchers.chain(prompts);
+        problems.extend(matchers.filter_map(|(key, matcher)| Some((key, matcher.validators().err()?))));
         if self.duration == Some(DurationExpect::default()) {
             problems.push(("duration".to_owned(), "nothing is expected: use `min` or `max`".to_owned()));
         }

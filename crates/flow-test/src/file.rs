@@ -39,6 +39,15 @@ pub struct FileProblem {
     pub message: String,
 }
 
+impl FileProblem {
+    /// A problem at a place of a file, if it is known.
+    pub(crate) fn new(file: &Path, at: Option<Location>, key: Option<String>, message: String) -> Self {
+        let at = at.filter(|at| at.line() > 0);
+        let (line, column) = (at.map(|at| at.line()), at.map(|at| at.column()));
+        Self { file: file.to_owned(), line, column, key, message }
+    }
+}
+
 impl fmt::Display for FileProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
@@ -337,6 +346,13 @@ impl<'de> Deserialize<'de> for Replies {
 }
 
 impl Replies {
+    pub(crate) fn all(&self) -> &[ReplySpec] {
+        match self {
+            Self::Every(reply) => std::slice::from_ref(reply),
+            Self::Each(replies) => replies,
+        }
+    }
+
     /// The reply to a node's question with this number, counting from 0.
     pub(crate) fn get(&self, number: usize) -> Option<&ReplySpec> {
         match self {
@@ -407,13 +423,7 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
             }
         }
     };
-    Err(FileProblem {
-        file: path.to_owned(),
-        line: at.map(|at| at.line()),
-        column: at.map(|at| at.column()),
-        key,
-        message,
-    })
+    Err(FileProblem::new(path, at, key, message))
 }
 
 /// Whether a file says nothing.

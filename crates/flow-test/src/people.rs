@@ -61,12 +61,8 @@ impl People {
         let own = self.replies.iter().take(self.own).enumerate();
         let said = own.filter_map(|(at, (key, replies))| {
             let used = state.used.get(&at).copied().unwrap_or_default();
-            let all = match replies {
-                Replies::Every(_) => 1,
-                Replies::Each(replies) => replies.len(),
-            };
             let late = state.late.get(&at).is_some_and(|late| *late > 0);
-            unused(&format!("replies.{key}"), used, all).or_else(|| {
+            unused(&format!("replies.{key}"), used, replies.all().len()).or_else(|| {
                 late.then(|| format!("`replies.{key}`: a reply comes after the end of its question"))
             })
         });
@@ -75,11 +71,7 @@ impl People {
 
     /// Whether some reply comes only after a while.
     pub(crate) fn take_their_time(&self) -> bool {
-        let late = |replies: &Replies| match replies {
-            Replies::Every(reply) => !reply.after().0.is_zero(),
-            Replies::Each(replies) => replies.iter().any(|reply| !reply.after().0.is_zero()),
-        };
-        self.replies.iter().any(|(_, replies)| late(replies))
+        self.replies.iter().flat_map(|(_, replies)| replies.all()).any(|reply| !reply.after().0.is_zero())
     }
 
     /// Replies and messages that the session refused.

@@ -47,6 +47,7 @@ pub(crate) struct SuiteContext {
 }
 
 /// The result of a case.
+#[derive(Default)]
 pub(crate) struct CaseRun {
     pub(crate) trace: Trace,
     pub(crate) sent: Vec<SentRequest>,
@@ -208,7 +209,7 @@ async fn crashes(
         }
         for (cut, path) in cuts {
             let before = &log[..cut];
-            let after = Arc::new(script.after(before));
+            let after = Arc::new(script.after(session.case, before));
             let people = Arc::new(People::new(session.case));
             before.iter().for_each(|envelope| people.learn(envelope));
             let resumed = CaseSession { people, ..*session };
@@ -221,16 +222,13 @@ async fn crashes(
                     continue;
                 }
             };
-            let missing = after.missing();
-            if missing.is_empty() {
+            let mut why: Vec<_> = after.missing().into_iter().map(|missing| missing.message).collect();
+            if why.is_empty() {
                 let mut trace = Trace::of(&log);
                 trace.mark_handled(session.graph);
-                failures
-                    .extend(compare(whole, &trace).into_iter().map(|why| FailedExpectation::new(&key, why)));
-            } else {
-                failures
-                    .extend(missing.into_iter().map(|missing| FailedExpectation::new(&key, missing.message)));
+                why = compare(whole, &trace);
             }
+            failures.extend(why.into_iter().map(|why| FailedExpectation::new(&key, why)));
         }
     }
     failures

@@ -98,16 +98,9 @@ impl CaseScript {
     }
 
     /// The answers of a session that continues after these events.
-    pub(crate) fn after(self: &Arc<Self>, before: &[Arc<Envelope>]) -> Self {
-        let script = Self {
-            answers: self.answers.clone(),
-            own: self.own,
-            faults: self.faults.clone(),
-            recordings: self.recordings.as_ref().map(Replayer::rewound),
-            undisturbed: Some(self.clone()),
-            hub: OnceLock::new(),
-            state: Mutex::default(),
-        };
+    pub(crate) fn after(self: &Arc<Self>, case: &Case, before: &[Arc<Envelope>]) -> Self {
+        let recordings = self.recordings.as_ref().map(Replayer::rewound);
+        let script = Self { undisturbed: Some(self.clone()), ..Self::new(case, recordings) };
         before.iter().for_each(|envelope| script.observe(envelope));
         script
     }
@@ -296,7 +289,7 @@ impl Attempt {
             call + 1,
             indented(&prompt)
         );
-        self.script.miss(format!("answers.{}", self.path), message)
+        self.miss(message)
     }
 
     fn recorded(
@@ -318,6 +311,11 @@ impl Attempt {
         Ok(taken)
     }
 
+    /// Records that there is no answer for this node.
+    fn miss(&self, message: String) -> AgentError {
+        self.script.miss(format!("answers.{}", self.path), message)
+    }
+
     /// No key and no recording is for this attempt.
     pub(crate) fn unanswered(&self, input: &Value) -> AgentError {
         let keys = self.script.answers.iter().map(|(key, _)| key.as_str());
@@ -327,7 +325,7 @@ impl Attempt {
         };
         let sent = indented(&lines(&prompt_of(&request(input))));
         let message = format!("there is no answer for `{}`: {hint}\nit is sent:\n{sent}", self.path);
-        self.script.miss(format!("answers.{}", self.path), message)
+        self.miss(message)
     }
 
     /// The result of a program, a request or a tool; `None` if no key is for it.
@@ -351,21 +349,18 @@ impl Attempt {
     pub(crate) fn error(&self, error: &ErrorAnswer) -> AgentError {
         match error.error(self.script.now()) {
             Ok(error) => error,
-            Err(why) => self.script.miss(format!("answers.{}", self.path), why),
+            Err(why) => self.miss(why),
         }
     }
 
     /// An answer of another sort of node.
     pub(crate) fn no_output(&self) -> AgentError {
-        self.script.miss(
-            format!("answers.{}", self.path),
-            format!("the answer does not fit the node `{}`", self.path),
-        )
+        self.miss(format!("the answer does not fit the node `{}`", self.path))
     }
 
     /// A call that no recording fits.
     pub(crate) fn no_recording(&self, why: &str) -> AgentError {
-        self.script.miss(format!("answers.{}", self.path), format!("`{}`: {why}", self.path))
+        self.miss(format!("`{}`: {why}", self.path))
     }
 }
 

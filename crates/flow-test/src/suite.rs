@@ -246,16 +246,10 @@ impl Suite {
         let recordings = case.recordings.as_ref().and_then(|dir| file.recordings.get(dir));
         let run = match runtime {
             Ok(runtime) => runtime.block_on(run::run(&self.around, &file.flow, case, recordings)),
-            Err(error) => CaseRun {
-                trace: Trace::default(),
-                sent: Vec::new(),
-                failures: vec![FailedExpectation::new(
-                    "session",
-                    format!("the runtime does not start: {error}"),
-                )],
-                warnings: Vec::new(),
-                unused_defaults: BTreeSet::new(),
-            },
+            Err(error) => {
+                let why = format!("the runtime does not start: {error}");
+                CaseRun { failures: vec![FailedExpectation::new("session", why)], ..CaseRun::default() }
+            }
         };
         let CaseRun { trace, sent, mut failures, warnings, unused_defaults } = run;
         let wants = case.expect.wants_snapshot() && failures.is_empty();
@@ -288,14 +282,8 @@ impl Suite {
         let flow_path = flow_of(path, written.flow.as_ref().map(|flow| flow.value.as_str()));
         let known = flows.entry(flow_path.clone()).or_insert_with(|| self.flow(&flow_path));
         let flow = known.clone().map_err(|problem| {
-            let at = written.flow.as_ref().map(|flow| flow.referenced).filter(|at| at.line() > 0);
-            vec![FileProblem {
-                file: path.to_owned(),
-                line: at.map(|at| at.line()),
-                column: at.map(|at| at.column()),
-                key: Some("flow".to_owned()),
-                message: problem.message,
-            }]
+            let at = written.flow.as_ref().map(|flow| flow.referenced);
+            vec![FileProblem::new(path, at, Some("flow".to_owned()), problem.message)]
         })?;
         let cases = cases::cases(path, &written, &flow.graph, &self.around.nodes)?;
         let mut recordings = BTreeMap::new();
@@ -352,7 +340,7 @@ fn is_selected(options: &Options, file: &Ready, case: &Case) -> bool {
 }
 
 fn problem(path: &Path, message: String) -> FileProblem {
-    FileProblem { file: path.to_owned(), line: None, column: None, key: None, message }
+    FileProblem::new(path, None, None, message)
 }
 
 fn read_text(path: &Path) -> Result<String, FileProblem> {
