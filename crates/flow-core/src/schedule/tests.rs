@@ -20,15 +20,23 @@ mod shape;
 mod sim;
 mod turns;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{AgentError, ErrorCode, Event, NodeStatus, Timestamp, WaitingOn};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{AttemptEnd, Run, StartNode};
-use crate::NodeIx;
-use crate::testing::graph;
+use super::{AttemptEnd, Reusable, Run, StartNode};
+use crate::{About, Explanation, NodeIx, SessionRecord, explain_taking_over, testing::graph};
 use sim::{AttemptStep, Sim, story, world};
+
+/// What is said of a session that could take over this work.
+fn explained(sim: &Sim, origin: Option<Reusable>, about: About) -> Explanation {
+    let graph = sim.run.graph();
+    let session = sim.run.session().clone();
+    let record = SessionRecord::new(session, (*graph.source).clone(), Map::new(), Timestamp::default());
+    let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
+    explain_taking_over(graph, &record, origin.map(Arc::new), &log, about, false)
+}
 
 #[test]
 fn backoff_grows_to_its_limit_and_the_vendors_wish_wins() {

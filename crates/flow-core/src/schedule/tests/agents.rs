@@ -1,6 +1,6 @@
 //! Agents that were interrupted: what they continue, and which message they get. Usage limits that are waited for.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use inspan_protocol::{
     AgentError, ErrorCode, Event, NodePath, Outcome, SessionStatus, SteerStrength, Timestamp,
@@ -8,11 +8,12 @@ use inspan_protocol::{
 use serde_json::json;
 
 use super::{
+    explained,
     reuse::reusable,
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    About, SessionRecord, StatementKind, explain,
+    About, StatementKind,
     schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::graph,
 };
@@ -101,13 +102,8 @@ fn a_retry_goes_on_in_the_conversation_unless_that_is_the_fault_or_nothing_was_d
 #[test]
 fn messages_that_no_turn_has_answered_go_to_the_agent_in_the_next_session() {
     let graph = graph(ONE);
-    let begins = |left: &Reusable| {
-        let mut next = Sim::reusing(&graph, left.clone());
-        next.until_event("agent:session", talk);
-        next
-    };
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("agent:session", talk);
+    let begins = |left: &Reusable| Sim::reusing(&graph, left.clone()).driven_to("agent:session", talk);
+    let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", talk);
     message(&mut sim, "first");
     message(&mut sim, "second");
     let left = reusable(&sim, usize::MAX);
@@ -126,8 +122,7 @@ fn messages_that_no_turn_has_answered_go_to_the_agent_in_the_next_session() {
     fork.branch_off();
     assert_eq!(begins(&fork).starts("a"), ["1 -: -"]);
     // They follow the first turn where there is no conversation yet.
-    let mut unnamed = Sim::new(&graph, &[]);
-    unnamed.until_event("agent:start", talk);
+    let mut unnamed = Sim::new(&graph, &[]).driven_to("agent:start", talk);
     message(&mut unnamed, "first");
     assert_eq!(begins(&reusable(&unnamed, usize::MAX)).starts("a"), ["1 -: - +first"]);
 }
@@ -295,8 +290,7 @@ edges:
   - { from: a, to: a, when: "a.text == 'done'", maxIterations: 1, onExhausted: continue }
 "#,
     );
-    let mut sim = Sim::new(&graph, &[]).driven_to("loop:iterate", talk);
-    sim.until_event("agent:start", talk);
+    let sim = Sim::new(&graph, &[]).driven_to("loop:iterate", talk).driven_to("agent:start", talk);
     let crashed = resumed(&sim, None).driven(talk);
     crashed.check();
     assert_eq!(crashed.starts("a"), ["2 -: -"]);
@@ -345,8 +339,7 @@ fn a_limit_is_waited_out_and_burns_no_attempt() {
     assert_eq!(wait(last - 1), json!({ "type": "flow:waiting", "on": "limit", "until": until }));
     assert_eq!(sim.run.wake_at().unwrap().as_millis(), 3_600_000);
     // Resumed elsewhere, it still waits, and gets the caller's message.
-    let mut elsewhere = resumed(&sim, Some("go on")).driven_to("flow:waiting", limited);
-    elsewhere.drive(limited);
+    let elsewhere = resumed(&sim, Some("go on")).driven_to("flow:waiting", limited).driven(limited);
     elsewhere.check();
     assert_eq!(elsewhere.starts("a"), ["2 c-a: go on"]);
     sim.drive(limited);
@@ -551,12 +544,9 @@ fn a_lost_attempt_is_reported_and_started_again() {
     let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", world);
     sim.lose_one();
     sim.drive(world);
-    let flow = (*graph.source).clone();
-    let record = SessionRecord::new("s".into(), flow, serde_json::Map::new(), Timestamp::default());
-    let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
     let explained = |about| {
-        let because = explain(&graph, &record, &log, about, false).because;
-        let lost = because.into_iter().filter(|one| one.kind == StatementKind::Lost);
+        let lost =
+            explained(&sim, None, about).because.into_iter().filter(|one| one.kind == StatementKind::Lost);
         lost.map(|one| one.text).collect::<Vec<_>>()
     };
     let node = "attempt 1 was lost with the process that ran it; it is started again, and uses no try";

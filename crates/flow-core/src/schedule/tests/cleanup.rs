@@ -29,9 +29,16 @@ fn status(sim: &Sim, node: &str) -> NodeStatus {
     sim.run.state().node(TaskRef::of_flow(ix)).status
 }
 
-/// How what cleans up and what works have ended, and the flow.
-fn ends(sim: &Sim) -> (NodeStatus, NodeStatus, Option<Outcome>) {
-    (status(sim, "wait_back"), status(sim, "wait_work"), sim.run.state().outcome())
+/// A flow of those nodes, and more.
+fn takes(more: &str) -> String {
+    format!("flow: {{ name: f }}{TAKES}{more}")
+}
+
+/// What works is cancelled, and what cleans up and the flow have ended so.
+fn assert_ends(sim: &Sim, back: NodeStatus, flow: Outcome) {
+    sim.check();
+    let ends = (status(sim, "wait_back"), status(sim, "wait_work"), sim.run.state().outcome());
+    assert_eq!(ends, (back, NodeStatus::Cancelled, Some(flow)), "{}", story(&sim.log));
 }
 
 fn starts_of(sim: &Sim, node: &str) -> usize {
@@ -42,11 +49,8 @@ fn starts_of(sim: &Sim, node: &str) -> usize {
 #[test]
 fn it_ends_although_the_flow_fails() {
     for seed in 0..20 {
-        let sim =
-            Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{FAILS}")), &[]).shuffled(seed).driven(world);
-        sim.check();
-        let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Failed));
-        assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+        let sim = Sim::new(&graph(&takes(FAILS)), &[]).shuffled(seed).driven(world);
+        assert_ends(&sim, NodeStatus::Complete, Outcome::Failed);
         assert_eq!(starts_of(&sim, "wait_back"), 1);
     }
 }
@@ -55,9 +59,7 @@ fn it_ends_although_the_flow_fails() {
 fn it_ends_although_the_flows_time_is_up() {
     let sim = Sim::new(&graph(&format!("flow: {{ name: f, policy: {{ timeout: 3s }} }}{TAKES}")), &[])
         .driven(world);
-    sim.check();
-    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::TimedOut));
-    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+    assert_ends(&sim, NodeStatus::Complete, Outcome::TimedOut);
 }
 
 /// A flow that is stopped while `wait_back` runs.
@@ -73,21 +75,15 @@ fn stopped(text: &str) -> Sim {
 
 #[test]
 fn it_ends_although_the_session_is_stopped() {
-    let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}"));
-    sim.drive(world);
-    sim.check();
-    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Stopped));
-    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+    let sim = stopped(&takes("")).driven(world);
+    assert_ends(&sim, NodeStatus::Complete, Outcome::Stopped);
 }
 
 #[test]
 fn its_own_time_is_its_limit() {
     let back = "id: wait_back, policy: { timeout: 2s }";
-    let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}").replace("id: wait_back", back));
-    sim.drive(world);
-    sim.check();
-    let expected = (NodeStatus::Failed, NodeStatus::Cancelled, Some(Outcome::Stopped));
-    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+    let sim = stopped(&takes("").replace("id: wait_back", back)).driven(world);
+    assert_ends(&sim, NodeStatus::Failed, Outcome::Stopped);
 }
 
 #[test]
@@ -139,21 +135,17 @@ nodes:
 #[test]
 fn it_ends_although_a_node_ends_the_flow_well() {
     let end = "  - { id: done, type: control.end, dependsOn: [take] }\n";
-    let sim = Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{end}")), &[]).driven(|start, run| {
-        match start.path.node() {
-            "done" => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
-            _ => world(start, run),
-        }
+    let sim = Sim::new(&graph(&takes(end)), &[]).driven(|start, run| match start.path.node() {
+        "done" => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
+        _ => world(start, run),
     });
-    sim.check();
-    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Success));
-    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+    assert_ends(&sim, NodeStatus::Complete, Outcome::Success);
 }
 
 #[test]
 fn one_that_failed_before_is_tried_again() {
     let back = "id: twice_back, policy: { retry: { maxAttempts: 2, backoff: 4s } }";
-    let text = format!("flow: {{ name: f }}{TAKES}").replace("id: wait_back", back);
+    let text = takes("").replace("id: wait_back", back);
     let mut sim = Sim::new(&graph(&text), &[]).driven_to("task:failed", world);
     sim.emit(None, Event::SessionAbort { reason: None });
     sim.drive(world);
@@ -164,7 +156,7 @@ fn one_that_failed_before_is_tried_again() {
 
 #[test]
 fn one_that_waits_for_a_usage_limit_does_not_hold_up_the_end() {
-    let text = format!("flow: {{ name: f }}{TAKES}").replace(
+    let text = takes("").replace(
         "id: wait_back, type: control.noop",
         "id: limited_back, type: talk.agent, input: { prompt: go }",
     );
@@ -183,10 +175,8 @@ fn what_costs_money_or_waits_for_a_person_or_a_time_does_not_hold_up_the_end() {
         "type: human.input, input: { prompt: go }",
         "type: control.wait, input: { ms: 5000 }",
     ] {
-        let text = format!("flow: {{ name: f }}{TAKES}")
-            .replace("id: wait_back, type: control.noop", &format!("id: wait_back, {node}"));
-        let mut sim = stopped(&text);
-        sim.drive(world);
+        let text = takes("").replace("id: wait_back, type: control.noop", &format!("id: wait_back, {node}"));
+        let sim = stopped(&text).driven(world);
         sim.check();
         assert_eq!(status(&sim, "wait_back"), NodeStatus::Cancelled, "{}", story(&sim.log));
     }
@@ -194,22 +184,15 @@ fn what_costs_money_or_waits_for_a_person_or_a_time_does_not_hold_up_the_end() {
 
 #[test]
 fn one_that_dies_with_its_process_is_run_again() {
-    let whole = {
-        let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}"));
-        sim.until_event("task:cancelled", world);
-        sim
-    };
+    let whole = stopped(&takes("")).driven_to("task:cancelled", world);
     let sim = Sim::resumed(whole.run.graph(), &whole.log, None).driven(world);
-    sim.check();
-    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Stopped));
-    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+    assert_ends(&sim, NodeStatus::Complete, Outcome::Stopped);
     assert_eq!(starts_of(&sim, "wait_back"), 2);
 }
 
 #[test]
 fn the_log_of_an_older_version_means_what_it_meant() {
-    let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}"));
-    sim.until_event("task:cancelled", world);
+    let mut sim = stopped(&takes("")).driven_to("task:cancelled", world);
     for envelope in &mut sim.log {
         if let Event::TaskStart { cleans_up, .. } = &mut envelope.event {
             *cleans_up = false;

@@ -105,12 +105,10 @@ fn doubtful(answer: Option<&'static str>) -> Sim {
 
 #[test]
 fn what_may_have_taken_effect_is_done_again_only_if_a_person_says_so() {
-    let mut asked = doubtful(None);
-    asked.until_event("flow:waiting", world);
+    let asked = doubtful(None).driven_to("flow:waiting", world);
     assert_eq!((asked.started.len(), asked.run.doubts().count()), (0, 1));
     let ends = ["run it again", "it is done", "let it fail"].map(|answer| {
-        let mut sim = doubtful(Some(answer));
-        sim.drive(world);
+        let sim = doubtful(Some(answer)).driven(world);
         sim.check();
         let state = sim.run.state();
         // The failure that a person wants is not tried again.
@@ -160,8 +158,7 @@ fn what_was_cancelled_before_it_began_has_had_no_effect() {
 #[test]
 fn the_doubt_and_its_answer_survive_the_next_crash() {
     for answer in ["run it again", "it is done", "let it fail"] {
-        let mut whole = doubtful(Some(answer));
-        whole.drive(world);
+        let whole = doubtful(Some(answer)).driven(world);
         let first = whole
             .log
             .iter()
@@ -227,8 +224,7 @@ fn what_a_person_said_of_it_counts_in_the_next_session_too() {
     let edited = graph(&RISKY.replace("name: risky", "name: edited"));
     let ends = |is_stopped| {
         ["run it again", "it is done", "let it fail"].map(|answer| {
-            let mut answered = doubtful(Some(answer));
-            answered.until_event("session:reply", world);
+            let mut answered = doubtful(Some(answer)).driven_to("session:reply", world);
             if is_stopped {
                 answered.emit(None, Event::SessionAbort { reason: None });
                 answered.drive(world);

@@ -33,9 +33,7 @@ proptest! {
 
     #[test]
     fn any_flow_ends_in_order_and_is_the_fold_of_its_log(shape in shape(), seed in any::<u64>()) {
-        let text = text(&shape);
-        let graph = graph(&text);
-        let sim = Sim::new(&graph, &[]).shuffled(seed).driven(world);
+        let (text, graph, sim) = whole(&shape, seed);
         sim.check();
         prop_assert!(sim.most <= shape.limit + shape.waiters(), "{} ran at once\n{}", sim.most, text);
         let doubled: Vec<_> = sim.log.iter().chain(&sim.log).cloned().collect();

@@ -283,12 +283,10 @@ fn what_failed_runs_again_and_what_was_cut_short_continues() {
 #[test]
 fn a_session_that_replaces_another_goes_on_in_its_conversations_but_for_those_used_since() {
     let graph = graph("name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n");
-    let mut sim = Sim::new(&graph, &[]);
-    sim.until_event("agent:session", talk);
+    let sim = Sim::new(&graph, &[]).driven_to("agent:session", talk);
     let (session, seq) = (SessionId::from("s"), sim.log.len() as u64);
     // It was resumed after the last event that counts.
-    let mut resumed = Sim::resumed(&graph, &sim.log, None);
-    resumed.until_event("agent:session", talk);
+    let resumed = Sim::resumed(&graph, &sim.log, None).driven_to("agent:session", talk);
     let record = SessionRecord::new(
         session.clone(),
         (*graph.source).clone(),

@@ -1,15 +1,16 @@
 //! What an earlier session left unfinished, failed or lost: what is done again, why, and with which consent.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Outcome, Timestamp};
 
 use super::{
+    explained,
     reuse::{CHAIN, planned, ran, reusable, reusable_after, talk},
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    About, AttemptLoss, SessionRecord, StatementKind, explain_taking_over,
+    About, AttemptLoss, StatementKind,
     schedule::{AttemptEnd, Planned, Reusable, ReuseDecision, ReuseReason, Run, StartNode},
     testing::graph,
 };
@@ -303,8 +304,7 @@ fn the_work_of_a_node_that_an_edit_renames_is_dropped_and_may_be_done_again() {
     let none: Vec<String> = Vec::new();
     let flow =
         CHAIN.to_owned() + "  - { id: end, type: talk.agent, input: { prompt: end }, dependsOn: [side] }\n";
-    let mut sim = Sim::new(&graph(&flow), &[]);
-    sim.until_event("task:complete", talk);
+    let sim = Sim::new(&graph(&flow), &[]).driven_to("task:complete", talk);
     assert_eq!(sim.log.last().unwrap().context.task, Some(NodePath::new("a")), "{}", story(&sim.log));
     let a = vec!["a 0.5".to_owned()];
     let renamed = flow.replace("id: a,", "id: z,").replace("[a]", "[z]");
@@ -337,8 +337,7 @@ nodes:
     let [dropped, replaced, _] = lost(&sim, &each("review", "").replace("id: each", "id: all"));
     assert_eq!((dropped, replaced), (vec!["each 1".to_owned()], vec!["each 1".to_owned()]));
     // Frames of a node that waits for a new one.
-    let mut sim = Sim::new(&graph(&each("review", "")), &[]);
-    sim.until_event("task:complete", talk);
+    let sim = Sim::new(&graph(&each("review", "")), &[]).driven_to("task:complete", talk);
     let new = each("review", "  - { id: new, type: talk.agent, input: { prompt: new } }\n");
     let new = new.replace("type: control.foreach", "type: control.foreach\n    dependsOn: [new]");
     let [dropped, _, again] = lost(&sim, &new);
@@ -349,8 +348,7 @@ nodes:
 #[test]
 fn an_agent_that_was_interrupted_and_begins_anew_does_work_again() {
     let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
-    let mut sim = Sim::new(&graph(flow), &[]);
-    sim.until_event("agent:usage", talk);
+    let sim = Sim::new(&graph(flow), &[]).driven_to("agent:usage", talk);
     let none: Vec<String> = Vec::new();
     let [dropped, _, again] = lost(&sim, &flow.replace("one", "two"));
     assert_eq!((dropped, again), (none.clone(), vec!["a 0.5".to_owned()]));
@@ -362,8 +360,7 @@ fn an_agent_that_was_interrupted_and_begins_anew_does_work_again() {
     // What has spent nothing is begun again in any case, unless it may have taken effect.
     for (effects, expected) in [("", none.clone()), ("effects: external, ", vec!["a 0".to_owned()])] {
         let flow = flow.replace("input:", &format!("{effects}input:"));
-        let mut sim = Sim::new(&graph(&flow), &[]);
-        sim.until_event("agent:start", talk);
+        let sim = Sim::new(&graph(&flow), &[]).driven_to("agent:start", talk);
         let [dropped, replaced, _] = lost(&sim, &flow.replace("id: a", "id: z"));
         assert_eq!((dropped, replaced), (vec!["a 0".to_owned()], expected));
     }
@@ -371,8 +368,7 @@ fn an_agent_that_was_interrupted_and_begins_anew_does_work_again() {
 
 #[test]
 fn a_node_that_is_done_again_says_why() {
-    let mut sim = Sim::new(&graph(CHAIN), &[]);
-    sim.until_event("task:complete", talk);
+    let mut sim = Sim::new(&graph(CHAIN), &[]).driven_to("task:complete", talk);
     while sim.log.last().is_none_or(|last| {
         last.context.task != Some(NodePath::new("b")) || last.event.name() != "agent:usage"
     }) {
@@ -380,14 +376,8 @@ fn a_node_that_is_done_again_says_why() {
     }
     let left = reusable(&sim, usize::MAX);
     let started = |edited: &str, left: &Reusable, node: &str| {
-        let graph = graph(edited);
-        let mut next = Sim::reusing(&graph, left.clone());
-        next.drive(talk);
-        let flow = (*graph.source).clone();
-        let record = SessionRecord::new("t".into(), flow, serde_json::Map::new(), Timestamp::default());
-        let log: Vec<_> = next.log.iter().cloned().map(Arc::new).collect();
-        let about = About::Node(NodePath::new(node));
-        let said = explain_taking_over(&graph, &record, Some(Arc::new(left.clone())), &log, about, false);
+        let next = Sim::reusing(&graph(edited), left.clone()).driven(talk);
+        let said = explained(&next, Some(left.clone()), About::Node(NodePath::new(node)));
         let started = said.because.into_iter().find(|said| said.kind == StatementKind::Started);
         started.map(|said| said.text).unwrap_or_default()
     };
