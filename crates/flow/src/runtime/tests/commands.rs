@@ -11,9 +11,9 @@ use std::{
 use inspan_engine::{Channel, Clock, Hub, VirtualClock};
 use inspan_protocol::{BoxError, Command, Envelope, Event, MessageMode, NodeId, Outcome, Timestamp};
 
-use super::stage::{Stage, kill, pass, pause_after, session, spawn};
+use super::stage::{Running, Stage, kill, pass, pause_after, session, spawn};
 use crate::{
-    FlowRunResult, Resume, RunError, RunStore, Verdict, WhenWaiting,
+    Resume, RunStore, Verdict, WhenWaiting,
     testing::{Do, TalkProvider},
 };
 
@@ -45,7 +45,7 @@ impl Stage {
     }
 
     /// Repairs the store and continues, in a separate task.
-    async fn repaired_and_resumed(&self) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
+    async fn repaired_and_resumed(&self) -> Running {
         self.store.repair();
         tokio::spawn(self.open().await.resume(Resume::default()))
     }

@@ -12,7 +12,7 @@ use inspan_protocol::{AgentError, Outcome, Rejection};
 use serde_json::{Map, Value, json};
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::stage::{Stage, kill, pass, session, spawn};
+use super::stage::{Stage, kill, pass, session, spawn, start};
 use crate::{
     DescribeNode, FlowRunner, MemoryStore, NodeContext, NodeKind, NodeType, NodeTypeInfo, Resume, Run,
     RunError, RunStore, SqliteOptions, SqliteStore, StoreError, builtin_nodes,
@@ -29,9 +29,7 @@ nodes:
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_run_was_dropped_is_opened_again() {
     let stage = Stage::new(WAIT, &TalkProvider::new(|_, _| Vec::new()));
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
+    let (handle, running) = start(stage.builder().build());
     pass(1_000).await;
     kill(running).await;
     assert_eq!(handle.stop(None), Err(Rejection::NotActive));

@@ -12,7 +12,7 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::stage::{Stage, pass, pause_after, session, spawn};
+use super::stage::{Stage, pass, pause_after, session, spawn, start};
 use crate::{
     Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunError, RunHandle, RunStore, Select,
     builtin_nodes,
@@ -39,9 +39,7 @@ fn runner(text: &str) -> FlowRunnerBuilder {
 
 #[tokio::test(start_paused = true)]
 async fn a_flow_waits_for_a_message() {
-    let runner = runner(WAIT).build();
-    let handle = runner.handle();
-    let running = tokio::spawn(runner.run(Map::new()));
+    let (handle, running) = start(runner(WAIT).build());
     pass(1_000).await;
     assert_eq!(handle.hub().send("hello"), Ok(1));
     let result = running.await.unwrap().unwrap();
@@ -54,9 +52,7 @@ async fn a_flow_waits_for_a_message() {
 #[tokio::test(start_paused = true)]
 async fn a_message_that_was_stored_before_a_crash_ends_the_wait_after_it() {
     let before = stage(WAIT);
-    let runner = before.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
+    let (handle, running) = start(before.builder().build());
     pass(1_000).await;
     assert_eq!(handle.hub().send("hello"), Ok(1));
     running.await.unwrap().unwrap();
@@ -147,9 +143,7 @@ impl Channel for Listens {
 
 #[tokio::test(start_paused = true)]
 async fn a_channel_joins_a_session_that_runs() {
-    let runner = runner(WAIT).build();
-    let handle = runner.handle();
-    let running = tokio::spawn(runner.run(Map::new()));
+    let (handle, running) = start(runner(WAIT).build());
     pass(1_000).await;
     let channel = Arc::new(Listens::default());
     handle.attach(channel.clone()).await.unwrap();
@@ -243,9 +237,7 @@ async fn a_message_reaches_an_agent_of_code_within_a_flow() {
     let mut nodes = builtin_nodes(&ProviderRegistry::new());
     nodes.register(ListenNode);
     let flow = "name: l\nnodes:\n  - { id: a, type: listen }\n";
-    let runner = FlowRunner::builder(graph(flow, &nodes), nodes).with_events().build();
-    let handle = runner.handle();
-    let running = tokio::spawn(runner.run(Map::new()));
+    let (handle, running) = start(FlowRunner::builder(graph(flow, &nodes), nodes).with_events().build());
     pass(1_000).await;
     let node = NodeId::new("a").unwrap();
     assert_eq!(handle.hub().send_to(node.clone(), "hello", MessageMode::FollowUp), Ok(()));

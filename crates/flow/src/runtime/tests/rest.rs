@@ -9,7 +9,7 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::stage::{Stage, kill, pass, pause_after, session, spawn};
+use super::stage::{Stage, kill, pass, pause_after, session, spawn, start};
 use crate::{
     Changed, FlowRunner, Lease, Parent, ParentKind, Resume, Reusable, RunError, RunStore, Select,
     SnapshotError, StoreError, WhenWaiting,
@@ -69,9 +69,7 @@ async fn a_session_that_is_paused_anywhere_resumes_to_the_same_end() {
     for at in [0, 1, 500, 1_500, 4_005, 5_000, 12_000, 20_500, 29_999] {
         let talk = talk();
         let stage = Stage::new(MANY, &talk);
-        let runner = stage.builder().build();
-        let handle = runner.handle();
-        let running = spawn(runner);
+        let (handle, running) = start(stage.builder().build());
         pass(at).await;
         tokio::task::yield_now().await;
         // Pausing twice is one pause.
@@ -227,9 +225,7 @@ async fn the_caller_chooses_the_message_to_agents() {
 async fn a_stopped_session_has_ended() {
     let play = talk();
     let stage = Stage::new(MANY, &play);
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
+    let (handle, running) = start(stage.builder().build());
     pass(2_000).await;
     handle.stop(Some("enough".to_owned())).unwrap();
     let result = running.await.unwrap().unwrap();
@@ -259,9 +255,7 @@ async fn commands_before_the_run_are_of_the_session_too() {
 async fn a_snapshot_of_a_running_session_resumes_elsewhere() {
     let play = talk();
     let stage = Stage::new(MANY, &play);
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
+    let (handle, running) = start(stage.builder().build());
     let mut snapshots = Vec::new();
     for at in [1_000, 5_000, 6_500] {
         pass(at).await;
@@ -328,8 +322,7 @@ nodes:
 
     // One that is opened takes over the rest itself.
     let fork = stage.builder().fork(&"v".into(), NodePath::new("c")).await.unwrap();
-    let runner = fork.session_id("w".into()).build();
-    let (handle, running) = (runner.handle(), tokio::spawn(runner.run(Map::new())));
+    let (handle, running) = start(fork.session_id("w".into()).build());
     pass(100).await;
     handle.pause(None).await.unwrap();
     running.await.unwrap().unwrap();
@@ -349,9 +342,7 @@ nodes:
 #[tokio::test(start_paused = true)]
 async fn only_one_process_drives_a_session() {
     let stage = Stage::new(MANY, &talk());
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
+    let (handle, running) = start(stage.builder().build());
     pass(100).await;
     let refused = stage.builder().open(&session()).await.err().unwrap();
     assert!(matches!(refused, RunError::Store(StoreError::Held { .. })), "{refused}");

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use crate::{
     Batch, DescribeNode, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore,
     NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Owner, PostedCommand, Resume, RunError,
-    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, WhenWaiting, async_trait,
+    RunHandle, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict, WhenWaiting, async_trait,
     testing::{TalkProvider, graph},
 };
 
@@ -132,9 +132,17 @@ impl Stage {
     }
 }
 
+/// A session that runs in a separate task.
+pub(super) type Running = JoinHandle<Result<FlowRunResult, RunError>>;
+
 /// Runs a session in a separate task.
-pub(super) fn spawn(runner: FlowRunner) -> JoinHandle<Result<FlowRunResult, RunError>> {
+pub(super) fn spawn(runner: FlowRunner) -> Running {
     tokio::spawn(runner.run(Map::new()))
+}
+
+/// The same, and what controls it.
+pub(super) fn start(runner: FlowRunner) -> (RunHandle, Running) {
+    (runner.handle(), spawn(runner))
 }
 
 /// Ends a process at once, as if it had died.
@@ -145,8 +153,7 @@ pub(super) async fn kill<T: Debug>(running: JoinHandle<T>) {
 
 /// Runs a session for so long and pauses it.
 pub(super) async fn pause_after(runner: FlowRunner, ms: u64) -> (Arc<RunSnapshot>, FlowRunResult) {
-    let handle = runner.handle();
-    let running = spawn(runner);
+    let (handle, running) = start(runner);
     pass(ms).await;
     let snapshot = handle.pause(None).await.unwrap();
     (snapshot, running.await.unwrap().unwrap())
