@@ -253,8 +253,8 @@ pub struct Node {
     pub input: Template,
     /// Whether it runs at all.
     pub when: Option<Condition>,
-    /// What is done about time and failure.
-    pub policy: NodePolicy,
+    /// What is done about time and failure; nodes that say nothing of it share one.
+    pub policy: Arc<NodePolicy>,
     /// Its effects.
     pub effects: Effects,
     /// The pool of machines that it runs on, where sessions run on several.

@@ -1,6 +1,9 @@
 //! The last pass: a graph of what was resolved and checked.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, LazyLock},
+};
 
 use inspan_protocol::NodeId;
 use sha2::{Digest, Sha256};
@@ -81,7 +84,11 @@ fn build_node(node: &ResolvedNode<'_>, checked: CheckedNode, frames: Option<Box<
         program: node.program().map(Into::into),
         input: Template::new(node.spec.id.clone(), "input", checked.input),
         when: checked.when,
-        policy: policy(node.spec.policy.as_deref(), kind),
+        policy: match node.spec.policy.as_deref() {
+            Some(written) => Arc::new(policy(written, kind)),
+            None if kind == NodeKind::Agent => OF_AGENTS.clone(),
+            None => OF_OTHERS.clone(),
+        },
         effects: node.effects(),
         pool: node.spec.pool.map(|(name, _)| name.into()),
         session: node.session,
@@ -131,9 +138,13 @@ fn placeholder() -> NodeId {
     PLACEHOLDER.clone().unwrap_or_else(placeholder)
 }
 
-fn policy(written: Option<&PolicySpec>, kind: NodeKind) -> NodePolicy {
-    let unwritten = PolicySpec::default();
-    let written = written.unwrap_or(&unwritten);
+/// What all nodes without a `policy` share: a flow may have many thousands.
+static OF_AGENTS: LazyLock<Arc<NodePolicy>> =
+    LazyLock::new(|| Arc::new(policy(&PolicySpec::default(), NodeKind::Agent)));
+static OF_OTHERS: LazyLock<Arc<NodePolicy>> =
+    LazyLock::new(|| Arc::new(policy(&PolicySpec::default(), NodeKind::Plain)));
+
+fn policy(written: &PolicySpec, kind: NodeKind) -> NodePolicy {
     let default = Retry::default();
     let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
     let retry = Retry {

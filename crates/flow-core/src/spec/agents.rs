@@ -359,10 +359,10 @@ impl AgentSettings<'_> {
         }
         let mut below = self.user_options(node);
         merge(&mut below, &options);
-        if !below.entries().is_empty() {
-            if let Some(input) = node.mapping_mut("input", node.span) {
-                under(input, "options", &below);
-            }
+        if !below.entries().is_empty()
+            && let Some(input) = node.mapping_mut("input", node.span)
+        {
+            under(input, "options", &below);
         }
         if let Some(agent) = agent {
             prompt(node, agent);
@@ -454,10 +454,10 @@ fn prompt(node: &mut Yaml, agent: &Yaml) {
     }
     if let Some(file) = agent.entry("promptFile") {
         node.set("promptFile", file.key_span, file.value.clone());
-    } else if let Some(prompt) = agent.entry("prompt") {
-        if let Some(input) = node.mapping_mut("input", prompt.key_span) {
-            input.set("prompt", prompt.key_span, prompt.value.clone());
-        }
+    } else if let Some(prompt) = agent.entry("prompt")
+        && let Some(input) = node.mapping_mut("input", prompt.key_span)
+    {
+        input.set("prompt", prompt.key_span, prompt.value.clone());
     }
 }
 

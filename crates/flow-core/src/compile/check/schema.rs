@@ -107,7 +107,7 @@ impl SchemaCheck<'_> {
                 let options = options.as_array().into_iter().flatten();
                 // `null` is not a useful suggestion.
                 let words: Vec<String> = options.filter(|option| !option.is_null()).map(spell).collect();
-                let problem = self.no_such_word(path, &spell(error.instance()), &words, &last);
+                let problem = self.no_such_word(path, &spell(error.instance()), &words, last);
                 self.push(problem, key, sink);
             }
             Kind::Pattern { .. } if !holds_bound => {
