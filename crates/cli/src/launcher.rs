@@ -23,6 +23,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::artifacts;
+use crate::commands::session::detach;
 use crate::exit::Exit;
 use crate::failure::{Failure, RefusedOption};
 use crate::invocation::Invocation;
@@ -157,6 +158,8 @@ impl ProgramLauncher {
     async fn call(&self, arguments: Arguments, cwd: Option<&Path>) -> Result<SessionId, SessionError> {
         let mut command = Command::new(&self.program);
         command.args(arguments.0).arg("--detach").arg("--json");
+        // Within a node this program lives as long as that, and its sessions do too.
+        command.env_remove(detach::SESSION);
         match &self.invocation.engine {
             Some(engine) => command.arg("--engine").arg(engine),
             None => command.arg("--store").arg(&self.store),

@@ -33,6 +33,7 @@ const EVENTS: &[&str] = &[
     "agent:spent",
     "agent:usage",
     "agent:complete",
+    "task:agent",
     "task:complete",
     "task:failed",
     "phase:failed",

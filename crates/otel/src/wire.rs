@@ -115,7 +115,9 @@ fn pair(key: &str, value: Value) -> KeyValue {
 
 fn value(attribute: &Attribute) -> Value {
     match attribute {
-        Attribute::Number(number) if number.is_f64() => Value::DoubleValue(number.as_f64().unwrap_or_default()),
+        Attribute::Number(number) if number.is_f64() => {
+            Value::DoubleValue(number.as_f64().unwrap_or_default())
+        }
         Attribute::Number(number) => Value::IntValue(number.as_i64().unwrap_or(i64::MAX)),
         Attribute::Bool(flag) => Value::BoolValue(*flag),
         Attribute::Array(all) => Value::ArrayValue(ArrayValue {

@@ -549,7 +549,8 @@ mod tests {
         let cut = (BarStatus::Interrupted, Some(log[2].timestamp));
         let statuses = [DisplayStatus::Interrupted, DisplayStatus::Continued, DisplayStatus::Paused];
         assert_eq!(statuses.map(bar), [cut; 3]);
-        let asked = Prompt { task: Some(NodePath::new("a")), ..Prompt::new("a.1", PromptKind::Input, "Go on?") };
+        let asked =
+            Prompt { task: Some(NodePath::new("a")), ..Prompt::new("a.1", PromptKind::Input, "Go on?") };
         let timeline = fold(&log).timeline("", 100).at_rest(DisplayStatus::Interrupted, &[asked]);
         let bars = timeline.rows.iter().map(|row| row.bars[0].status);
         assert_eq!(bars.collect::<Vec<_>>(), [BarStatus::Running, BarStatus::Interrupted]);

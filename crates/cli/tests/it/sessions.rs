@@ -203,7 +203,7 @@ edges:
     // Other files are no recordings.
     fs::create_dir(folder.join("project")).unwrap();
     fs::write(folder.join("project/package.json"), r#"{ "version": "1.0.0" }"#).unwrap();
-    assert_eq!(run(&["run", "flow.yaml", "--record", "project", "--no-input"]).0, Some(0));
+    assert_eq!(run(&["run", "flow.yaml", "--record", "project", "--no-input"]).0, Some(3));
     fs::write(folder.join("file"), "").unwrap();
     let refused = run(&["run", "flow.yaml", "--record", "file"]);
     assert!(refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is no folder"));

@@ -126,7 +126,7 @@ nodes:
     let folder = flow_folder(&flow);
     let told = |arguments: &[&str]| {
         let said = inspan(&folder, arguments);
-        (said.stdout + &said.stderr).matches("denied").count()
+        (said.stdout + &said.stderr).matches("denied: Bash").count()
     };
     // The line of each agent, and those of the summary.
     assert_eq!(told(&["run", "--no-input", "--session-id", "s"]), 6);

@@ -26,6 +26,8 @@ use crate::{
 
 /// How long the process in the background may take to begin.
 const BEGINS: Duration = Duration::from_secs(20);
+/// What a node's programs have in their environment: the session.
+pub(crate) const SESSION: &str = "INSPAN_SESSION";
 /// What it says once it drives the session.
 const BEGUN: &[u8; 6] = b"begun\n";
 
@@ -65,7 +67,7 @@ fn begin(
         .with_hint("name a file: `--events FILE`"));
     }
     // Nothing that a node starts outlives it, so the new process would be killed at once.
-    if let Some(around) = invocation.env.get("INSPAN_SESSION") {
+    if let Some(around) = invocation.env.get(SESSION) {
         let what = format!(
             "`--detach` is not possible within session `{around}`: what a node starts ends with the node"
         );
