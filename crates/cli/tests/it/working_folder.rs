@@ -5,7 +5,7 @@ use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 use inspan_testkit::write_program;
 use serde_json::{Value, json};
 
-use crate::program::{flow_folder, folder_with, program, ran};
+use crate::program::{flow_folder, folder_with, program, ran, shell};
 
 /// Who starts a program, and the option that names it.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -115,16 +115,14 @@ fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
     let flow = "flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [pwd] } }]\n";
     let folder = flow_folder(flow);
     // A worktree that was removed while a shell is in it.
-    let gone = "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" run ../flow.yaml --no-store";
-    let mut shell = program(&folder, &[]);
-    let inspan = shell.get_program().to_owned();
-    let mut call = std::process::Command::new("sh");
-    call.args(["-c".as_ref(), gone.as_ref(), inspan.as_os_str()]).current_dir(&folder);
-    let said = ran(&folder, &mut call).expect(2);
-    assert!(said.stderr.contains("does not exist any more"), "{}", said.stderr);
+    let gone = "mkdir gone && cd gone && rmdir ../gone && exec $0 run ../flow.yaml --no-store";
+    ran(&folder, &mut shell(&folder, gone))
+        .refused("the folder in which `inspan` was called does not exist any more");
     // A node of a session.
-    let said = ran(&folder, shell.args(["run", "--detach"]).env("INSPAN_SESSION", "s")).expect(2);
-    assert!(said.stderr.contains("not possible within session `s`"), "{}", said.stderr);
+    let mut call = program(&folder, &["run", "--detach"]);
+    ran(&folder, call.env("INSPAN_SESSION", "s")).refused(
+        "`--detach` is not possible within session `s`: what a node starts ends with the node",
+    );
 }
 
 #[cfg(target_os = "linux")]
