@@ -14,6 +14,8 @@ mod embedding;
 mod fuzz;
 #[cfg(target_os = "linux")]
 mod git_examples;
+#[cfg(target_os = "linux")]
+mod git_pull_requests;
 mod json_rpc;
 mod looking;
 mod mcp_http;
