@@ -41,6 +41,67 @@ fn the_pull_request_for_an_issue_has_what_the_session_made_and_nothing_of_yours(
 }
 
 #[test]
+fn the_branch_of_a_pull_request_stays_the_same_after_a_resume() {
+    let folder = &with_review("echo fix > fixed");
+    add_origin(folder);
+    git(folder, "push -q origin main");
+    // The review fails once, and the agent that simplifies changes something more.
+    let gh = fs::read_to_string(folder.join("bin/gh")).unwrap();
+    let once = "#!/bin/sh\n[ $2 = diff ] && [ ! -e $HOME/once ] && { touch $HOME/once $HOME/more; exit 1; }\n[ $2 = create ] && echo \"$@\" >> $HOME/created\n";
+    write_program(&folder.join("bin/gh"), &gh.replace("#!/bin/sh\n", once)).unwrap();
+    let claude = fs::read_to_string(folder.join("bin/claude")).unwrap();
+    let more = "read -r line; do\n  [ -e $HOME/more ] && echo more > more\n";
+    write_program(&folder.join("bin/claude"), &claude.replace("read -r line; do\n", more)).unwrap();
+    run(folder, &["run", "flow.yaml", "--session-id", "s", "-i", "issue=1", "-i", "label=bot"]).expect(1);
+    run(folder, &["resume", "s"]).expect(0);
+    let branches = git(folder, "-C ../origin for-each-ref --format=%(refname:short)");
+    assert_eq!(branches, "inspan/s\nmain\n");
+    assert_eq!(git(folder, "-C ../origin ls-tree --name-only inspan/s fixed more"), "fixed\nmore\n");
+    let created = fs::read_to_string(folder.join("created")).unwrap();
+    assert!(created.contains("--head inspan/s --label bot") && created.contains("Fixes #1"), "{created}");
+}
+
+/// What an agent leaves that git would push only in part, and why it is not pushed.
+const NOT_WHOLE: [(&str, &str); 3] = [
+    (
+        "echo mine > base; git stash -q; echo theirs > base; git commit -qam x; git stash pop",
+        "The agent has left a conflict in",
+    ),
+    ("mkdir -p ülib; echo fix > ülib/fix", "Work in the submodule ülib cannot be pushed."),
+    (
+        "git init -q app; git -C app -c user.name=a -c user.email=a@a commit -q --allow-empty -m app",
+        "A repository within the worktree cannot be pushed: app",
+    ),
+];
+
+#[test]
+fn what_cannot_be_pushed_whole_is_not_pushed() {
+    for (code, why) in NOT_WHOLE {
+        for example in ["fix-github-issue", "fix-issue"] {
+            let is_template = example == "fix-issue";
+            let folder = &if is_template { with_template(example) } else { with_review(code) };
+            add_origin(folder);
+            let lib = git(folder, "rev-parse HEAD");
+            git(folder, &format!("update-index --add --cacheinfo 160000,{},ülib", lib.trim()));
+            git(folder, "commit -qm lib");
+            git(folder, "push -q origin main");
+            let failed = if is_template {
+                let flow = fs::read_to_string(folder.join("repo/flow.yaml")).unwrap();
+                let flow = flow.replace("default: \"no\"", "default: \"yes\"");
+                fs::write(folder.join("repo/flow.yaml"), flow).unwrap();
+                let test = format!("test={}", json!(["sh", "-c", code]));
+                run(folder, &["run", "flow.yaml", "-i", "publish=true", "-i", &test]).expect(1)
+            } else {
+                run(folder, &["run", "flow.yaml", "-i", "issue=1"]).expect(1)
+            };
+            assert!(failed.stderr.contains(why), "{example}: {}", failed.stderr);
+            let branches = git(folder, "-C ../origin for-each-ref --format=%(refname:short)");
+            assert_eq!(branches, "main\n", "{example}");
+        }
+    }
+}
+
+#[test]
 fn what_is_yours_is_refused_before_an_agent_would_push_or_commit_it() {
     let rows = [
         ("ralph", "Switch to a branch for this: it is pushed at the end."),
