@@ -110,6 +110,7 @@ fn what_is_yours_is_refused_before_an_agent_would_push_or_commit_it() {
     for (example, why) in rows {
         let folder = &repository(example, "");
         fs::write(folder.join("repo/draft"), "").unwrap();
+        git(folder, "config status.showUntrackedFiles no");
         let refused = begin(folder, example).expect(1);
         assert!(refused.stderr.contains(why), "{example}: {}", refused.stderr);
         assert_eq!(asked(folder), "", "{example}");
