@@ -287,6 +287,19 @@ fn tickets_are_found_from_a_folder_of_the_repository_and_a_bare_one_is_refused()
 }
 
 #[test]
+fn tickets_that_are_not_committed_are_refused_before_an_agent_is_paid() {
+    for (file, arguments) in [("new.md", "status"), ("new.md", "add tickets/new.md"), ("a.md", "status")] {
+        let folder = &repository("tickets", WORK);
+        git(folder, "config status.showUntrackedFiles no");
+        fs::write(folder.join("repo/tickets").join(file), "changed").unwrap();
+        git(folder, arguments);
+        let refused = begin(folder, "tickets").expect(1);
+        assert!(refused.stderr.contains("Commit or stash your tickets first."), "{}", refused.stderr);
+        assert_eq!(asked(folder), "");
+    }
+}
+
+#[test]
 fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
     for example in ["tickets", "best-of-n"] {
         for (begun, state) in [("merge", "MERGE_HEAD"), ("rebase", "rebase-merge")] {
