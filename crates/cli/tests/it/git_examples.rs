@@ -164,12 +164,31 @@ fn what_cannot_be_merged_whole_is_not_merged() {
         format!("case $PWD in */main) {resolves} ;; *) echo ${{PWD##*-}} > base; {WORK} ;; esac")
     };
     let rebase = "side=side-${PWD##*-}; git switch -qc $side; echo a > base; git commit -qam a; git switch -q -; echo b > base; git commit -qam b; git rebase $side";
-    let submodule = "mkdir -p lib; echo fix > lib/fix";
+    let submodule = "mkdir -p ülib; echo fix > ülib/fix";
+    let stash = "echo mine > base; git stash -q; echo theirs > base; git commit -qam x; git stash pop";
     let rows = [
         ("tickets", rebase.to_owned(), vec![], "The agent has begun and not finished: rebase-merge."),
         ("best-of-n", rebase.to_owned(), vec![], "The agent has begun and not finished: rebase-merge."),
-        ("tickets", submodule.to_owned(), vec![], "Work in the submodule lib cannot be merged."),
-        ("best-of-n", submodule.to_owned(), vec![], "Work in the submodule lib cannot be merged."),
+        ("tickets", submodule.to_owned(), vec![], "Work in the submodule ülib cannot be merged."),
+        ("best-of-n", submodule.to_owned(), vec![], "Work in the submodule ülib cannot be merged."),
+        ("tickets", stash.to_owned(), vec![], "The agent has left a conflict in"),
+        ("best-of-n", stash.to_owned(), vec![], "The agent has left a conflict in"),
+        // As for a lock file, whose differences nobody reads.
+        (
+            "tickets",
+            conflict(
+                "echo '* -diff' > $(git rev-parse --git-path info/attributes); git add -A; git commit -qm marked",
+            ),
+            vec!["done-0"],
+            "conflict marker",
+        ),
+        // A title that is underlined by seven characters is none.
+        (
+            "tickets",
+            format!("{WORK}; printf 'Summary\\n=======\\n' > README-${{PWD##*-}}"),
+            vec!["done-0", "done-1"],
+            "",
+        ),
         ("tickets", conflict("git add -A; git commit -qm marked"), vec!["done-0"], "conflict marker"),
         ("tickets", conflict("git reset -q --hard MERGE_HEAD"), vec!["done-0"], "merged"),
         (
@@ -182,8 +201,10 @@ fn what_cannot_be_merged_whole_is_not_merged() {
     for (example, code, merged, why) in rows {
         let folder = &repository(example, &code);
         if code == submodule {
-            let lib =
-                format!("update-index --add --cacheinfo 160000,{},lib", git(folder, "rev-parse HEAD").trim());
+            let lib = format!(
+                "update-index --add --cacheinfo 160000,{},ülib",
+                git(folder, "rev-parse HEAD").trim()
+            );
             git(folder, &lib);
             git(folder, "commit -qm lib");
         }
@@ -197,6 +218,31 @@ fn what_cannot_be_merged_whole_is_not_merged() {
             done.stderr
         );
         assert!(!fs::read_to_string(folder.join("repo/base")).unwrap().contains("<<<"), "{code}");
+    }
+}
+
+#[test]
+fn a_pick_that_is_not_finished_is_seen_however_git_stores_it() {
+    for (example, code, why) in [
+        ("tickets", "git cherry-pick other", "The agent has begun and not finished: CHERRY_PICK_HEAD."),
+        ("best-of-n", "git revert --no-edit other", "no attempt changes something"),
+    ] {
+        let folder = &repository(example, code);
+        // The flow calls the same git. It changes no repository that has logs of its branches. One older than 2.46 goes on
+        // with files.
+        let link = ["-c", "ln -s $(command -v git) bin/git"];
+        assert!(Command::new("sh").args(link).current_dir(folder).status().unwrap().success());
+        fs::remove_dir_all(folder.join("repo/.git/logs")).unwrap();
+        git(folder, "refs migrate --ref-format=reftable");
+        let failed = begin(folder, example).expect(1);
+        assert!(failed.stderr.contains(why), "{example}: {}", failed.stderr);
+        assert_eq!(git(folder, "show main:base"), "main", "{example}");
+        // One of the user's own is seen before an agent is paid.
+        fs::remove_file(folder.join("asked")).unwrap();
+        git(folder, "cherry-pick other");
+        let own = run(folder, &[&RUN[..2], &arguments(example)[4..]].concat()).expect(1);
+        assert!(own.stderr.contains("Finish what git has begun here: CHERRY_PICK_HEAD."), "{}", own.stderr);
+        assert_eq!(asked(folder), "");
     }
 }
 
@@ -217,6 +263,7 @@ fn where_git_cannot_commit_no_agent_is_paid() {
         assert!(!asked(folder).contains("Resolve"), "{example}");
         let expected = if example == "tickets" { "done-0\ndone-1\n" } else { "done-0\n" };
         assert_eq!(git(folder, "ls-files done-*"), expected, "{example}: {}", resumed.stderr);
+        assert_eq!(git(folder, "status --porcelain"), "", "{example}");
     }
 }
 
