@@ -379,20 +379,26 @@ fn a_result_is_merged_into_the_branch_that_was_checked_out_when_the_session_bega
     }
 }
 
+const YOU: &str = "cd $HOME/repo; echo you > base; git commit -qam you";
+
+/// The user commits once while the tickets are merged.
+fn commit_during_the_merges(folder: &Path) {
+    let once = "[ -e $HOME/once ] && exit; touch $HOME/once; unset $(git rev-parse --local-env-vars)";
+    let hook = format!("#!/bin/sh\nHOME={}; {once}; {YOU}\n", folder.display());
+    write_program(&folder.join("repo/.git/hooks/post-merge"), &hook).unwrap();
+}
+
 #[test]
 fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
-    let you = "cd $HOME/repo; echo you > base; git commit -qam you";
     let rows = [
         // You commit while the tickets are merged.
         ("tickets", "inspan/s-main", "true"),
-        ("best-of-n", "inspan/s-0", you),
+        ("best-of-n", "inspan/s-0", YOU),
     ];
     for (example, tree, first) in rows {
         let folder = &repository(example, &format!("echo agent > base; case $PWD in *-0) {first};; esac"));
         if example == "tickets" {
-            let once = "[ -e $HOME/once ] && exit; touch $HOME/once; unset $(git rev-parse --local-env-vars)";
-            let hook = format!("#!/bin/sh\nHOME={}; {once}; {you}\n", folder.display());
-            write_program(&folder.join("repo/.git/hooks/post-merge"), &hook).unwrap();
+            commit_during_the_merges(folder);
         }
         let failed = begin(folder, example);
         assert_eq!(failed.code, Some(1), "{example}: {}", failed.stderr);
@@ -406,6 +412,62 @@ fn a_conflict_that_you_resolve_is_merged_as_you_resolved_it() {
         let done = run(folder, &["resume", "t"]);
         assert_eq!(done.code, Some(0), "{example}: {}", done.stderr);
         assert_eq!(git(folder, "show HEAD:base"), "both", "{example}");
+    }
+}
+
+#[test]
+fn what_you_resolved_is_not_thrown_away_when_what_failed_is_tried_again() {
+    // One ticket fails, and you commit during the merges.
+    let code = format!("case $PWD in *-0) echo agent > base ;; *) {WORK}; git init -q inner ;; esac");
+    let folder = &repository("tickets", &code);
+    commit_during_the_merges(folder);
+    let failed = begin(folder, "tickets").expect(1);
+    assert!(failed.stderr.contains("git add, and resume, without --failed."), "{}", failed.stderr);
+    let worktree = |branch: &str| {
+        let all = git(folder, "worktree list");
+        let line = all.lines().find(|line| line.ends_with(&format!("[inspan/s-{branch}]"))).unwrap();
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    let main = || worktree("main");
+    fs::write(Path::new(&main()).join("base"), "both").unwrap();
+    git(folder, &format!("-C {} add base", main()));
+    fs::remove_dir_all(Path::new(&worktree("1")).join("inner")).unwrap();
+    let refused = run(folder, &["resume", "s", "--failed", "--session-id", "t"]).expect(1);
+    assert!(refused.stderr.contains("You were to resolve a conflict in"), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(Path::new(&main()).join("base")).unwrap(), "both");
+    // As it says there.
+    git(folder, &format!("-C {} commit -qm resolved", main()));
+    git(folder, "merge -q inspan/s-main");
+    git(folder, &format!("worktree remove --force {}", main()));
+    let done = run(folder, &["resume", "t"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(git(folder, "ls-files done-1"), "done-1\n");
+    assert_eq!(git(folder, "show HEAD:base"), "both");
+}
+
+#[test]
+fn a_kill_while_your_checkout_takes_the_result_leaves_nothing_in_the_way() {
+    for (example, node) in [("tickets", "land"), ("best-of-n", "take")] {
+        let folder = &repository(example, &format!("echo agent > base; {WORK}"));
+        // In place of git that is killed after it has written some of it.
+        let own = folder.join("repo/done-0");
+        let killed = r#"#!/bin/sh
+case "$*" in *--ff-only*) [ -e $HOME/once ] || { touch $HOME/once; exit 1; } ;; esac
+exec /usr/bin/git "$@"
+"#;
+        write_program(&folder.join("bin/git"), killed).unwrap();
+        let failed = begin(folder, example).expect(1);
+        assert!(failed.stderr.contains(&format!("{node} failed")), "{example}: {}", failed.stderr);
+        fs::write(&own, "work\n").unwrap();
+        let base = folder.join("repo/base");
+        // What is yours is in the way.
+        fs::write(&base, "mine").unwrap();
+        run(folder, &["resume", "s"]).expect(1);
+        assert_eq!(fs::read_to_string(&base).unwrap(), "mine");
+        fs::write(&base, "agent\n").unwrap();
+        run(folder, &["resume", "s"]).expect(0);
+        assert_eq!(git(folder, "status --porcelain"), "", "{example}");
+        assert_eq!(git(folder, "show HEAD:base HEAD:done-0"), "agent\nwork\n");
     }
 }
 
