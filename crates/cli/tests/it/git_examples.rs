@@ -111,7 +111,8 @@ const WORK: &str = "echo work > done-${PWD##*-}";
 fn tickets_are_merged_whoever_commits_them() {
     let own = format!("{WORK}; git add . && git commit -qm own");
     // The last one commits on a branch of its own.
-    for code in [WORK.to_owned(), own.clone(), format!("git switch -qc own-${{PWD##*-}}; {own}")] {
+    let lock = format!("{WORK}; touch $(git rev-parse --git-path $(git symbolic-ref HEAD)).lock");
+    for code in [WORK.to_owned(), lock, own.clone(), format!("git switch -qc own-${{PWD##*-}}; {own}")] {
         let folder = &repository("tickets", &code);
         // A worktree of the user, on a disk that is away for the moment.
         git(folder, "worktree add --detach ../away");
@@ -258,6 +259,7 @@ fn where_git_cannot_commit_no_agent_is_paid() {
         // What failed is tried again, and merged, once that is mended. The settings of many users allow no merge of their own.
         fs::remove_file(hook).unwrap();
         git(folder, "config merge.ff only");
+        git(folder, "config branch.main.mergeoptions --squash");
         let resumed = run(folder, &["resume", "s", "--failed"]);
         assert_eq!(resumed.code, Some(0), "{example}: {}", resumed.stderr);
         assert!(!asked(folder).contains("Resolve"), "{example}");
@@ -498,6 +500,11 @@ fn a_kill_in_a_commit_or_a_merge_costs_nothing() {
         // As git leaves it when it is killed while it writes.
         for tree in fs::read_dir(folder.join("repo/.git/worktrees")).unwrap() {
             fs::write(tree.unwrap().path().join("index.lock"), "").unwrap();
+        }
+        if at == "pre-commit" {
+            let branches = folder.join("repo/.git/refs/heads/inspan");
+            fs::create_dir_all(&branches).unwrap();
+            fs::write(branches.join("s-0.lock"), "").unwrap();
         }
         let done = run(folder, &["resume", "s"]);
         assert_eq!(done.code, Some(0), "{example} {at}: {}", done.stderr);
