@@ -120,9 +120,8 @@ fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
         .refused("the folder in which `inspan` was called does not exist any more");
     // A node of a session.
     let mut call = program(&folder, &["run", "--detach"]);
-    ran(&folder, call.env("INSPAN_SESSION", "s")).refused(
-        "`--detach` is not possible within session `s`: what a node starts ends with the node",
-    );
+    ran(&folder, call.env("INSPAN_SESSION", "s"))
+        .refused("`--detach` is not possible within session `s`: what a node starts ends with the node");
 }
 
 #[cfg(target_os = "linux")]
