@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, path::PathBuf, process::Command, time::Duration}
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_protocol::Envelope;
-use inspan_testkit::{Finished, RunningProcess, Sandbox, eventually};
+use inspan_testkit::{Finished, RunningProcess, Sandbox, eventually, pause};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -121,8 +121,20 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Starts a server on these ports, on what it has stored.
+/// Starts a server on these ports, on what it has stored. A connection of another program may have one of them for a moment.
 fn serve(sandbox: &Sandbox, ports: [u16; 3]) -> anyhow::Result<RunningProcess> {
+    for _ in 0..20 {
+        match serve_once(sandbox, ports) {
+            Err(error) if format!("{error:#}").contains("address already in use") => {
+                pause(Duration::from_millis(500));
+            }
+            served => return served,
+        }
+    }
+    serve_once(sandbox, ports)
+}
+
+fn serve_once(sandbox: &Sandbox, ports: [u16; 3]) -> anyhow::Result<RunningProcess> {
     let program = installed()?;
     let [port, http, metrics] = ports.map(|port| port.to_string());
     let mut command = Command::new(&program);
