@@ -1,7 +1,6 @@
 //! The flow file as written, with the place of every part: the first pass of the compiler.
 
 mod agents;
-mod budget;
 mod edge;
 mod fields;
 mod header;

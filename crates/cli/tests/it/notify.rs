@@ -15,7 +15,6 @@ use crate::processes::{kill, signal, until};
 use crate::program::{Folder, Ran, ended, folder_with, inspan, program, ran};
 use receiver::{Answer, Received, Receiver};
 
-mod gathering;
 mod receiver;
 mod secrets;
 mod server;
@@ -727,4 +726,37 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     let stored =
         after["waiting"].as_array().unwrap().iter().find(|item| item["session"] == "stored").unwrap();
     assert_eq!(stored["commands"], json!(["inspan resume stored"]), "{stored}");
+}
+
+/// Items that fail one after the other, for some seconds.
+const ITEMS: &str = "
+name: nightly
+nodes:
+  - id: tickets
+    type: control.foreach
+    input: { items: '{{ range(12) | list }}', onItemError: continue, maxConcurrency: 1 }
+    body:
+      nodes:
+        - { id: work, type: exec, input: { argv: [sh, -c, 'sleep 0.6; exit 3'] } }
+";
+
+/// How many notices the messages list, and how many they count beside.
+fn told(seen: &[Received]) -> u64 {
+    let messages = seen.iter().map(Received::json);
+    let count = |it: Value| it["notices"].as_array().unwrap().len() as u64 + it["more"].as_u64().unwrap_or(0);
+    messages.map(count).sum()
+}
+
+#[test]
+fn what_a_killed_run_had_gathered_is_told_once_by_the_one_that_resumes_it() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = &folder(ITEMS, &webhook(&receiver, r#"["failure"]"#));
+    let child = call(folder, &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
+    receiver.wait_for(1);
+    until("some have failed", || worth(folder, "s").len() >= 4);
+    kill(child);
+    let before = receiver.seen();
+    run(folder, &["resume", "s", "--no-input"]);
+    let seen = receiver.seen();
+    assert_eq!((before.len(), seen.len(), told(&seen)), (1, 2, 12));
 }

@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
-    graph::{FailFast, FlowPolicy, OnExceeded},
+    graph::{Budget, FailFast, FlowPolicy, OnExceeded, OnUnknown},
     nodes::{SERVER_KEYS, SERVER_TYPES, SERVER_TYPES_OF_AGENTS},
-    spec::{Data, Entry, Key, Text, Yaml, budget, fields, fields::Fields},
+    spec::{Data, Entry, Key, Text, Yaml, fields, fields::Fields},
 };
 
 /// What a flow declares about itself.
@@ -215,9 +215,9 @@ pub(super) fn policy(fields: &mut Fields<'_, '_>, of: PolicyOf, sink: &mut Sink)
         },
         max_concurrency: policy.count("maxConcurrency", sink),
         timeout: policy.timeout(sink),
-        budget: budget::read(&mut policy, OnExceeded::Pause, sink),
+        budget: budget(&mut policy, OnExceeded::Pause, sink),
         confirm_above: match of {
-            PolicyOf::Flow => budget::confirm_above(&mut policy, sink),
+            PolicyOf::Flow => confirm_above(&mut policy, sink),
             PolicyOf::Body => None,
         },
     };
@@ -226,6 +226,49 @@ pub(super) fn policy(fields: &mut Fields<'_, '_>, of: PolicyOf, sink: &mut Sink)
             .then(|| "only the flow has `confirmAbove`: a run is confirmed as a whole".to_owned())
     });
     read
+}
+
+/// The budget under a policy, if there is one. `default_on_exceeded` is its `onExceeded` if that is not set.
+pub(super) fn budget(
+    policy: &mut Fields<'_, '_>,
+    default_on_exceeded: OnExceeded,
+    sink: &mut Sink,
+) -> Option<Budget> {
+    let key = Key::Field(policy.key, "budget");
+    let value = policy.get("budget")?;
+    let mut fields = Fields::open(value, &key, sink)?;
+    let on_unknown = [("warn", OnUnknown::Warn), ("stop", OnUnknown::Stop)];
+    let on_exceeded = [("pause", OnExceeded::Pause), ("fail", OnExceeded::Fail)];
+    let budget = Budget {
+        usd: money(&mut fields, sink),
+        tokens: fields.count("tokens", sink).map(u64::from),
+        on_unknown: fields.word("onUnknown", &on_unknown, sink).unwrap_or_default(),
+        on_exceeded: fields.word("onExceeded", &on_exceeded, sink).unwrap_or(default_on_exceeded),
+    };
+    fields.finish(sink);
+    if value.get("usd").is_none() && value.get("tokens").is_none() {
+        let problem = Problem::error(Code::MissingKey, value.span, "a budget needs `usd`, `tokens` or both");
+        sink.push(problem.key(key));
+    }
+    (budget.usd.is_some() || budget.tokens.is_some()).then_some(budget)
+}
+
+/// The `confirmAbove` under the policy of a flow, in US dollars.
+fn confirm_above(policy: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
+    let key = Key::Field(policy.key, "confirmAbove");
+    let value = policy.get("confirmAbove")?;
+    let mut fields = Fields::open(value, &key, sink)?;
+    let usd = money(&mut fields, sink);
+    fields.finish(sink);
+    if value.get("usd").is_none() {
+        let problem = Problem::error(Code::MissingKey, value.span, "`confirmAbove` needs `usd`");
+        sink.push(problem.help("write `confirmAbove: { usd: 5 }`".to_owned()).key(key));
+    }
+    usd
+}
+
+fn money(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
+    fields.number("usd", ["an amount in US dollars", "greater than 0"], |usd| usd > 0.0, sink)
 }
 
 /// Advice for a key of other tools.

@@ -9,10 +9,11 @@ use crate::{
     expr::is_reserved,
     graph::{Budget, EdgeOn, Effects, OnExceeded, OnFailure, OnLimit, RetryOn, SessionMode},
     spec::{
-        AGENTS, BodySpec, Data, Key, Text, Yaml, budget,
+        AGENTS, BodySpec, Data, Key, Text, Yaml,
         edge::ENDS,
         fields,
         fields::{Fields, wrong},
+        header::budget,
     },
 };
 
@@ -365,7 +366,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         OnFailure::Continue => OnExceeded::Fail,
         OnFailure::Fail => OnExceeded::Pause,
     };
-    read.budget = budget::read(&mut policy, default_on_exceeded, sink);
+    read.budget = budget(&mut policy, default_on_exceeded, sink);
     let words = [("wait", OnLimit::Wait), ("fail", OnLimit::Fail), ("fallback", OnLimit::Fallback)];
     read.on_limit = policy.word("onLimit", &words, sink).unwrap_or_default();
     let retry_key = Key::Field(&key, "retry");
