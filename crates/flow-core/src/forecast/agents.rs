@@ -33,7 +33,8 @@ impl Work<'_> {
         PossibleAgents { first, later }
     }
 
-    /// What one run of an agent's node costs: at most what the most expensive way through its agents does. If one of the former has never worked on the node, earlier runs do not say what is to be expected.
+    /// What one run of an agent's node costs: at most what the most expensive way through its agents does. If one that may
+    /// work first has never worked on the node, earlier runs do not say what is to be expected.
     pub(super) fn cost(&self, node: &Node, place: &str, agents: &PossibleAgents) -> Estimate {
         let (based_on, runs) = self.samples(node, place, &agents.all());
         let all = price(&runs);
