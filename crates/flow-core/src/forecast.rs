@@ -20,7 +20,7 @@ use crate::{
     graph::{Body, BodyIx, EdgeOn, Frames, FramesKind, Graph, Join, Node, NodeIx, OnFailure},
     ids::in_order,
     node::NodeKind,
-    schedule::product,
+    schedule::{Selected, product},
 };
 use history::{NodeRun, Runs};
 
@@ -406,9 +406,7 @@ impl Work<'_> {
             FramesKind::Loop { while_holds, max_iterations, .. } => {
                 let low = if while_holds.is_some() { 0.0 } else { 1.0 };
                 // Of a loop that is entered for a node in it there is one pass.
-                let only = &self.graph.only;
-                let is_partial =
-                    !only.is_empty() && !only.iter().any(|asked| NodePath::new(place).is_within(asked));
+                let is_partial = Selected::of(&self.graph.only, &NodePath::new(place)).is_partial();
                 let most = if is_partial { 1.0 } else { f64::from(*max_iterations) };
                 let (from, expected) = match known.and_then(|known| known.expected) {
                     _ if is_partial => (CountSource::Flow, Some(1.0)),

@@ -55,6 +55,7 @@ pub use resume::{Interrupted, MessageError};
 pub use reuse::Reusable;
 use reuse_order::PutOff;
 pub use select::Missing;
+pub(crate) use select::Selected;
 
 /// A run: its graph, what it was given, and the fold of its facts.
 #[derive(Clone, Debug)]

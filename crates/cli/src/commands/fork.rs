@@ -32,10 +32,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
             let message = format!("session `{}` has never run `{place}`", kept.record.session);
             return Err(Failure::usage(message).with_hint(node_list(&kept)));
         }
-        let only = &kept.graph.only;
-        let is_asked_for =
-            |asked: &NodePath| place.place().is_within(asked) || asked.is_within(&place.place());
-        if !only.is_empty() && !only.iter().any(is_asked_for) {
+        if !kept.graph.is_selected(&place.place()) {
             let session = &kept.record.session;
             let message = format!("session `{session}` is one of `run --only`, and does not run `{place}`");
             let hint = format!("`inspan run FILE --from {place}` runs it and all after it");

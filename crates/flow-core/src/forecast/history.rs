@@ -8,6 +8,8 @@ use std::{
 
 use inspan_protocol::{Envelope, Event, NodePath, Outcome, Timestamp, UnpricedTurns};
 
+use crate::schedule::Selected;
+
 /// What earlier sessions of a flow have done, by the places of its nodes in the file: `scan/review`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
@@ -135,7 +137,7 @@ impl PastSession<'_> {
             Event::TaskComplete { .. } => {
                 self.pause(path, now);
                 let frames = self.frames.remove(path).filter(|_| !self.is_partial(&path.place()));
-                let runs = self.history.nodes.entry(place(path)).or_default();
+                let runs = self.history.nodes.entry(path.place().to_string()).or_default();
                 runs.all.extend(self.open.remove(path).map(|(run, _)| run));
                 runs.frames.extend(frames);
             }
@@ -179,7 +181,7 @@ impl PastSession<'_> {
 
     /// Whether only some of the nodes were to run in the frames of a node.
     fn is_partial(&self, owner: &NodePath) -> bool {
-        !self.only.is_empty() && !self.only.iter().any(|asked| owner.is_within(asked))
+        Selected::of(self.only, owner).is_partial()
     }
 
     /// A frame has ended well: how often its nodes ran in it is known, unless only some of them were to run.
@@ -191,14 +193,10 @@ impl PastSession<'_> {
         *self.history.ended.entry(owner.to_string()).or_default() += 1;
         let mut counts = BTreeMap::<String, u32>::new();
         for path in done {
-            *counts.entry(place(&path)).or_default() += 1;
+            *counts.entry(path.place().to_string()).or_default() += 1;
         }
         for (place, count) in counts {
             self.history.nodes.entry(place).or_default().within.push(count);
         }
     }
-}
-
-fn place(path: &NodePath) -> String {
-    path.place().to_string()
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::NodePath;
+use inspan_protocol::{NodePath, SessionId};
 
 use super::{Plan, Reusable, ReuseDecision, ReuseReason, Run, reusable_task::runs_again};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 
 /// What a task has to do with the nodes that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Selected {
+pub(crate) enum Selected {
     /// All nodes run.
     All,
     /// It was asked for.
@@ -28,6 +28,28 @@ pub(super) enum Selected {
 }
 
 impl Selected {
+    /// What a place has to do with the nodes that were asked for; all run if there are none.
+    pub(crate) fn of(only: &[NodePath], place: &NodePath) -> Self {
+        if only.is_empty() {
+            return Self::All;
+        }
+        let mut found = Self::No;
+        for asked in only {
+            found = match (asked == place, place.is_within(asked), asked.is_within(place)) {
+                (true, ..) => return Self::Itself,
+                (_, true, _) => Self::Within,
+                (_, _, true) if found == Self::No => Self::Around,
+                _ => found,
+            };
+        }
+        found
+    }
+
+    /// Whether only a part of what runs in its frames was asked for, or nothing.
+    pub(crate) fn is_partial(self) -> bool {
+        matches!(self, Self::Around | Self::No)
+    }
+
     pub(super) fn is_asked_for(self) -> bool {
         matches!(self, Self::Itself | Self::Within)
     }
@@ -45,12 +67,22 @@ pub struct Missing {
     pub cause: Option<(NodePath, ReuseReason)>,
 }
 
+impl Missing {
+    /// Why the output that is needed cannot be reused of a session; nothing if the node would be skipped.
+    pub fn why(&self, session: &SessionId) -> Option<String> {
+        let Self { node, needs, cause } = self;
+        let (cause, why) = cause.as_ref()?;
+        let which = if cause == needs { String::new() } else { format!("`{cause}`: ") };
+        Some(format!(
+            "`{node}` needs the output of `{needs}`, which cannot be reused of session `{session}`: {which}{}",
+            why.words()
+        ))
+    }
+}
+
 impl Run {
     pub(super) fn selected(&self, task: TaskRef) -> Selected {
-        match self.graph.only.is_empty() {
-            true => Selected::All,
-            false => selected(&self.graph.only, &self.facts.path(&self.graph, task).place()),
-        }
+        Selected::of(&self.graph.only, &self.facts.path(&self.graph, task).place())
     }
 
     /// Whether a node that was asked for needs the output of a task, or of a node in its frames, or one after it.
@@ -69,19 +101,6 @@ impl Run {
             Some(owner) => self.selected(owner) == Selected::Around,
         }
     }
-}
-
-fn selected(only: &[NodePath], place: &NodePath) -> Selected {
-    let mut found = Selected::No;
-    for asked in only {
-        found = match (asked == place, place.is_within(asked), asked.is_within(place)) {
-            (true, ..) => return Selected::Itself,
-            (_, true, _) => Selected::Within,
-            (_, _, true) if found == Selected::No => Selected::Around,
-            _ => found,
-        };
-    }
-    found
 }
 
 impl Plan {
@@ -164,6 +183,11 @@ impl Plan {
 }
 
 impl Graph {
+    /// Whether a node at this place was asked for, or one in it or around it; all nodes are where none is named.
+    pub fn is_selected(&self, place: &NodePath) -> bool {
+        Selected::of(&self.only, place) != Selected::No
+    }
+
     /// The places of all nodes, in the order of the flow; those of a flow that runs itself once.
     pub fn places(&self) -> Vec<NodePath> {
         let mut found = Vec::new();
@@ -233,7 +257,7 @@ impl Graph {
             let before = self.before(&owner).into_iter().collect();
             (owner, before)
         });
-        read.chain(around).filter(|(needs, _)| !selected(&self.only, needs).is_asked_for()).collect()
+        read.chain(around).filter(|(needs, _)| !Selected::of(&self.only, needs).is_asked_for()).collect()
     }
 
     /// The places that lead to a node by edges, those that lead to a node around it included.

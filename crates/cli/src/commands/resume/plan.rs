@@ -1,6 +1,6 @@
 //! The plan of what a session takes over: shown, and in words where it needs consent.
 
-use inspan_flow::{Graph, Missing, Plan, Planned, ReuseDecision, ReuseReason};
+use inspan_flow::{Graph, Plan, Planned, ReuseDecision, ReuseReason};
 use serde_json::json;
 
 use super::StoredSession;
@@ -33,16 +33,12 @@ pub(super) fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
 
 /// Refuses to continue a session of `run --only` for which a node would have to run that was not asked for.
 pub(super) fn check_only(plan: &Plan, now: &Graph, kept: &StoredSession) -> Result<(), Failure> {
-    let Some(Missing { node, needs, cause: Some((cause, why)) }) = plan.missing_for_only(now) else {
+    let missing = plan.missing_for_only(now);
+    let why = missing.as_ref().and_then(|missing| missing.why(&kept.record.session));
+    let (Some(why), Some((cause, _))) = (why, missing.and_then(|missing| missing.cause)) else {
         return Ok(());
     };
-    let session = &kept.record.session;
-    let which = if cause == needs { String::new() } else { format!("`{cause}`: ") };
-    let message = format!(
-        "`{node}` needs the output of `{needs}`, which cannot be reused of session `{session}`: {which}{}; the session is \
-         one of `run --only`, and does not run it",
-        why.words()
-    );
+    let message = format!("{why}; the session is one of `run --only`, and does not run it");
     let hint = format!("`inspan run FILE --from {cause}` runs `{cause}` and all after it");
     Err(Failure::usage(message).with_hint(hint))
 }

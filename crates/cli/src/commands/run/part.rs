@@ -229,8 +229,7 @@ impl Search<'_> {
         omitted.retain(|place| !runs.contains(place) && !reused.contains(place));
         if !self.args.only.is_empty() {
             let related = |place: &NodePath| {
-                self.args.only.iter().any(|asked| place.is_within(asked) || asked.is_within(place))
-                    || reused.iter().any(|reused| reused.is_within(place))
+                self.graph.is_selected(place) || reused.iter().any(|reused| reused.is_within(place))
             };
             omitted.extend(self.graph.places().into_iter().filter(|place| !related(place)));
         }
@@ -239,10 +238,11 @@ impl Search<'_> {
     }
 
     fn failure(&self, refused: &Refused) -> Failure {
-        let Refused { session, missing: Missing { node, needs, cause } } = refused;
+        let Refused { session, missing } = refused;
+        let Missing { node, needs, cause } = missing;
         let option = if self.args.from.is_some() { "--from" } else { "--only" };
         let file = self.args.file.display();
-        let Some((cause, why)) = cause else {
+        let Some((cause, _)) = cause else {
             let (after, other) = match session {
                 Some(session) => {
                     (format!(" after session `{session}`"), ", `--reuse ID` names another session")
@@ -261,12 +261,7 @@ impl Search<'_> {
             );
             return Failure::usage(message).with_hint(format!("`inspan run {file}` runs the whole flow"));
         };
-        let which = if cause == needs { String::new() } else { format!("`{cause}`: ") };
-        let message = format!(
-            "{option}: `{node}` needs the output of `{needs}`, which cannot be reused of session `{session}`: \
-             {which}{}",
-            why.words()
-        );
+        let message = format!("{option}: {}", missing.why(session).unwrap_or_default());
         Failure::usage(message).with_hint(format!(
             "`inspan run {file} --from {cause}` runs `{cause}` and all after it, `--reuse ID` names another session"
         ))
