@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inspan_engine::{IdSource, RandomIds, create_private_dir_all, make_dir_private};
+use inspan_engine::{IdSource, RandomIds, SESSION_VARIABLE, create_private_dir_all, make_dir_private};
 use inspan_flow::RunStore;
 use inspan_protocol::SessionId;
 use inspan_sessions::{
@@ -23,7 +23,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::artifacts;
-use crate::commands::session::detach;
 use crate::exit::Exit;
 use crate::failure::{Failure, RefusedOption};
 use crate::invocation::Invocation;
@@ -159,7 +158,7 @@ impl ProgramLauncher {
         let mut command = Command::new(&self.program);
         command.args(arguments.0).arg("--detach").arg("--json");
         // Within a node this program lives as long as that, and its sessions do too.
-        command.env_remove(detach::SESSION);
+        command.env_remove(SESSION_VARIABLE);
         match &self.invocation.engine {
             Some(engine) => command.arg("--engine").arg(engine),
             None => command.arg("--store").arg(&self.store),

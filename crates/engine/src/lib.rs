@@ -29,7 +29,7 @@ pub use order::{OrderCheck, OrderError, check_order};
 pub use private::{append_private, create_private, create_private_dir_all, make_dir_private, write_private};
 pub use recording::{
     AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape, Pace, RecordedCall, Recorder, RecordingError,
-    Replayer,
+    Replayer, SESSION_VARIABLE,
 };
 pub use registry::ProviderRegistry;
 pub use run::{AgentRun, MAILBOX_CAPACITY, Mail, Mailbox, RunEnd, Wakeup};

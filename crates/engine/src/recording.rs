@@ -32,6 +32,7 @@ mod node;
 mod replay;
 mod store;
 
+pub use key::SESSION_VARIABLE;
 pub use node::{AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape};
 pub use replay::{Pace, RecordedCall, Replayer};
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
+use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls, SESSION_VARIABLE};
 use inspan_flow_core::{ControlWait, Conversation, DescribeNode, HumanQuestion, Interrupted, NodeCatalog};
 use inspan_protocol::{
     AgentError, Envelope, Environment, ErrorCode, Event, Host, LogLevel, NodeId, NodePath, Prompt, Redactor,
@@ -219,7 +219,7 @@ impl NodeContext {
     /// The host, whose programs know the session and join its trace.
     pub(crate) fn traced_host(&self) -> Arc<Host> {
         let with = |env: Environment, (name, value)| env.with(name, value);
-        let own = self.host.env.clone().with("INSPAN_SESSION", self.hub.session_id().as_str());
+        let own = self.host.env.clone().with(SESSION_VARIABLE, self.hub.session_id().as_str());
         let env = self.trace_variables().into_iter().flatten().fold(own, with);
         Arc::new(Host { env, ..(*self.host).clone() })
     }

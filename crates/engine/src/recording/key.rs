@@ -48,7 +48,7 @@ impl KeyedRequest {
     /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
         Self::of(provider, &portable(normal_form(input), env.get(ARTIFACTS)), redactor)
-            .of_session(env.get(SESSION))
+            .of_session(env.get(SESSION_VARIABLE))
     }
 
     /// A call with all of its input.
@@ -73,8 +73,8 @@ impl KeyedRequest {
     }
 }
 
-/// The variable with the id of the session.
-const SESSION: &str = "INSPAN_SESSION";
+/// The environment variable of a node's programs with the id of the session.
+pub const SESSION_VARIABLE: &str = "INSPAN_SESSION";
 
 /// What replaces the session's artifact folder in a recording.
 pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";

@@ -8,6 +8,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use inspan_engine::SESSION_VARIABLE;
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
 use inspan_process::missing_interpreter;
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, OutputStream, Redactor};
@@ -195,7 +196,7 @@ async fn run(
     let path = context.path.to_string();
     // What makes an effect idempotent: the same over all attempts of a node, or different with each.
     let own = [
-        ("INSPAN_SESSION", context.hub.session_id().as_str()),
+        (SESSION_VARIABLE, context.hub.session_id().as_str()),
         ("INSPAN_NODE", &path),
         ("INSPAN_ATTEMPT", &attempt),
     ];

@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use inspan_engine::{IdSource, RandomIds, append_private, create_private_dir_all, make_dir_private};
+use inspan_engine::{
+    IdSource, RandomIds, SESSION_VARIABLE, append_private, create_private_dir_all, make_dir_private,
+};
 use inspan_protocol::SessionId;
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Value, json};
@@ -26,8 +28,6 @@ use crate::{
 
 /// How long the process in the background may take to begin.
 const BEGINS: Duration = Duration::from_secs(20);
-/// What a node's programs have in their environment: the session.
-pub(crate) const SESSION: &str = "INSPAN_SESSION";
 /// What it says once it drives the session.
 const BEGUN: &[u8; 6] = b"begun\n";
 
@@ -67,7 +67,7 @@ fn begin(
         .with_hint("name a file: `--events FILE`"));
     }
     // Nothing that a node starts outlives it, so the new process would be killed at once.
-    if let Some(around) = invocation.env.get(SESSION) {
+    if let Some(around) = invocation.env.get(SESSION_VARIABLE) {
         let what = format!(
             "`--detach` is not possible within session `{around}`: what a node starts ends with the node"
         );
