@@ -216,20 +216,30 @@ nodes:
     assert_eq!(found.cost_usd, estimate(0.5, None, None));
 }
 
+/// A flow with a loop of edges, and one more node.
+fn reviewed(refine: &str) -> String {
+    format!(
+        "
+flow: {{ name: f }}
+nodes:
+  - {{ id: code, type: echo, input: {{ text: x }} }}
+  - {{ id: review, type: echo, dependsOn: [code], input: {{ text: x }} }}
+  - {{ id: fix, type: echo, when: flow.input.fix, dependsOn: [review], input: {{ text: x }} }}{refine}
+edges: [{{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3 }}]
+"
+    )
+}
+
 #[test]
 fn loops_run_at_most_as_often_as_they_may_and_usually_as_they_did() {
-    let text = "
-flow: { name: f }
-nodes:
-  - { id: code, type: echo, input: { text: x } }
-  - { id: review, type: echo, dependsOn: [code], input: { text: x } }
-  - { id: fix, type: echo, when: flow.input.fix, dependsOn: [review], input: { text: x } }
+    let text = &reviewed(
+        "
   - id: refine
     type: control.loop
     input: { until: 'last.text == \"x\"', maxIterations: 5 }
     body: { nodes: [{ id: last, type: echo, input: { text: x } }] }
-edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3 }]
-";
+",
+    );
     let fresh = of(text, json!({}), &[]);
     let passes = |expected: Option<f64>| estimate(1.0, expected, 4.0);
     assert_eq!(
@@ -271,12 +281,8 @@ edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3
 
 #[test]
 fn a_session_in_which_only_some_nodes_were_to_run_does_not_say_how_often_nodes_run() {
-    let text = "
-flow: { name: f }
-nodes:
-  - { id: code, type: echo, input: { text: x } }
-  - { id: review, type: echo, dependsOn: [code], input: { text: x } }
-  - { id: fix, type: echo, when: flow.input.fix, dependsOn: [review], input: { text: x } }
+    let text = &reviewed(
+        "
   - id: refine
     type: control.loop
     input: { maxIterations: 5, onExhausted: continue }
@@ -286,8 +292,8 @@ nodes:
           type: control.loop
           input: { maxIterations: 3, onExhausted: continue }
           body: { nodes: [{ id: last, type: echo, when: flow.input.fix, input: { text: x } }] }
-edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3 }]
-";
+",
+    );
     let refine = |mut log: PastLog, refined: u32| {
         log = log.at(0, "refine", start("refine", "control.loop"));
         for index in 0..refined {

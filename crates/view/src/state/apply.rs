@@ -41,7 +41,7 @@ impl SessionView {
         }
         match (&envelope.event, about) {
             // No facts: only live data has changed.
-            (Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. }, _) => {}
+            (event, _) if is_live(event) => {}
             (Event::EdgeFired { to, .. } | Event::EdgeSkipped { to, .. }, _) => self.copy_target(task, to),
             (Event::LoopIterate { .. }, _) => self.copy_frame(task),
             (event, Some(task)) => {
@@ -293,11 +293,14 @@ impl SessionView {
     }
 }
 
+/// Whether an event is what an agent or a program says, which is no fact of the run.
+fn is_live(event: &Event) -> bool {
+    matches!(event, Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. })
+}
+
 /// Whether an event, of this node or of the session as a whole, may change what the run knows about nodes.
 fn changes_nodes(event: &Event, task: Option<&NodePath>) -> bool {
-    let is_live =
-        matches!(event, Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. });
-    !is_live && (task.is_some() || !concerns_no_node(event))
+    !is_live(event) && (task.is_some() || !concerns_no_node(event))
 }
 
 /// Whether an event without a place in the run changes no node.

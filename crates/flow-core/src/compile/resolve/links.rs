@@ -213,17 +213,11 @@ impl<'a> LinkReader<'a, '_> {
             let message = format!("the edge from {from} on line {line} fires after another end of it");
             return Problem::error(Code::DuplicateEdge, span, message).help("keep one of the two".to_owned());
         }
-        match first.has_when {
-            true => {
-                let message =
-                    format!("this dependency is left out: the edge on line {line} counts, with its `when`");
-                Problem::warning(Code::DuplicateEdge, span, message)
-            }
-            false => {
-                let message = format!("this dependency is already declared on line {line}");
-                Problem::warning(Code::DuplicateEdge, span, message)
-            }
-        }
+        let message = match first.has_when {
+            true => format!("this dependency is left out: the edge on line {line} counts, with its `when`"),
+            false => format!("this dependency is already declared on line {line}"),
+        };
+        Problem::warning(Code::DuplicateEdge, span, message)
     }
 
     /// An edge between the same nodes that fires after the same end of its source.
