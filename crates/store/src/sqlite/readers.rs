@@ -27,14 +27,6 @@ pub(super) struct Readers {
     permits: Arc<Semaphore>,
 }
 
-/// The store existed when it was opened: if it is absent now, it was moved or deleted since.
-fn taken_away(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Absent { path } => StoreError::Moved { path },
-        error => error,
-    }
-}
-
 /// The thread of a reader has ended without an answer.
 pub(super) fn ended(store: &Path) -> StoreError {
     StoreError::Io { path: store.to_owned(), message: "its reader has ended".to_owned() }
@@ -61,11 +53,22 @@ impl Readers {
         reading.await.map_err(|_| ended())?
     }
 
+    /// The store existed when it was opened. If it is absent now, it was moved or deleted since, and perhaps the files
+    /// beside it are still there.
+    fn or_moved(&self, error: StoreError) -> StoreError {
+        let path = &self.paths.store;
+        match error {
+            StoreError::Absent { .. } => StoreError::Moved { path: path.clone() },
+            _ if !path.exists() => StoreError::Moved { path: path.clone() },
+            error => error,
+        }
+    }
+
     fn read<T>(&self, read: &mut impl FnMut(&mut Connection) -> Result<T, Fault>) -> Result<T, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => file::open_to_read(&self.paths.store, STEPS).map_err(taken_away)?.0,
+            None => file::open_to_read(&self.paths.store, STEPS).map_err(|error| self.or_moved(error))?.0,
         };
         let done = file::patiently(|| read(&mut connection));
         // A connection that failed with an error of the system is not used again.

@@ -507,6 +507,9 @@ async fn a_store_that_is_taken_away_acknowledges_nothing_more() {
         append(&store, &lease, &events("run-1", 1..=2)).await.unwrap();
         harm(&place);
         let moved = Err(StoreError::Moved { path: place.path.clone() });
+        if !place.path.exists() {
+            assert_eq!(store.unanswered(&lease.session).await.map(drop), moved, "{what}");
+        }
         assert_eq!(append(&store, &lease, &events("run-1", 3..=3)).await, moved, "{what}");
         assert_eq!(store.renew(&lease, at(9)).await, moved, "{what}");
         // Nor when there is a store again.
