@@ -90,7 +90,7 @@ pub(crate) fn flow_input(flow: &RegisteredFlow, text: &str) -> Result<Map<String
         return match serde_json::from_str(text) {
             Ok(Value::Object(input)) => Ok(input),
             Ok(_) => Err("the input must be a JSON object".to_owned()),
-            Err(error) => Err(format!("the input is no JSON: {error}")),
+            Err(error) => Err(format!("the input is not JSON: {error}")),
         };
     }
     match text_field(&flow.input) {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(flow_input(&flow(json!({})), "oxen"), Err("flow `fix` takes no input".to_owned()));
         assert_eq!(flow_input(&two, r#"{"topic":"oxen"}"#).map(Value::Object), Ok(oxen));
         assert_eq!(flow_input(&two, ""), Ok(Map::new()));
-        let broken = "the input is no JSON: EOF while parsing an object at line 1 column 1";
+        let broken = "the input is not JSON: EOF while parsing an object at line 1 column 1";
         assert_eq!(flow_input(&two, "{"), Err(broken.to_owned()));
     }
 

@@ -19,7 +19,7 @@ const LINES_OUT: usize = 256;
 /// How many of our requests may wait for the client's answer.
 const OPEN_LIMIT: usize = 64;
 
-/// A line is no JSON.
+/// A line is not JSON.
 pub(crate) const PARSE_ERROR: i64 = -32700;
 /// A message is no request, notification or answer, or comes at a wrong time.
 pub(crate) const INVALID_REQUEST: i64 = -32600;
@@ -173,7 +173,7 @@ impl Decoder for CheckedLines {
     }
 }
 
-/// The client's messages. Answers to our requests are delivered here; what is no message is refused here.
+/// The client's messages. Answers to our requests are delivered here; what is not a message is refused here.
 pub(crate) struct Messages<R> {
     lines: FramedRead<R, CheckedLines>,
     client: Client,
@@ -213,7 +213,7 @@ impl<R: AsyncRead + Unpin> Messages<R> {
                     Ok(Some(incoming)) => return Some(incoming),
                     Err((id, error)) => self.client.answer(&id, Err(error)).await,
                 },
-                Err(error) => self.refuse(format!("a line is no JSON: {error}")).await,
+                Err(error) => self.refuse(format!("a line is not JSON: {error}")).await,
             }
         }
     }

@@ -100,7 +100,7 @@ Examples:
 The scenario is a JSON file with the model's answers; see docs/model-server.md. Ctrl-C stops the server.";
 
 const CONFIG_FILES: &str = "\
-Settings are read from these places; later ones count before earlier ones:
+Settings are read from these places; later ones override earlier ones:
   $XDG_CONFIG_HOME/inspan/config.toml (or ~/.config/inspan/config.toml)
   inspan.toml beside the flow, or above it in the same repository
   INSPAN_PROVIDER, INSPAN_<PROVIDER>_MODEL, INSPAN_BUDGET_USD, INSPAN_HOME
@@ -215,7 +215,7 @@ pub(crate) enum Command {
     Fork(Box<ForkArgs>),
     #[command(flatten)]
     Session(SessionCommand),
-    /// Test channels for notifications, and deliver what is not delivered yet
+    /// Test notification channels, and deliver pending notifications
     #[command(subcommand)]
     Notify(NotifyCommand),
     /// Run one agent without a flow
@@ -248,7 +248,7 @@ pub(crate) enum Command {
     /// Offer flows as an agent to editors that speak the Agent Client Protocol
     #[command(after_help = serving::ACP_EXAMPLES)]
     Acp(AcpArgs),
-    /// Take attempts of the sessions of a cluster
+    /// Run nodes for the sessions of a cluster
     #[command(after_help = serving::WORKER_EXAMPLES)]
     Worker(WorkerArgs),
     /// Print the completion script for a shell
@@ -288,7 +288,7 @@ pub(crate) struct RunArgs {
     /// The flow's input as a JSON object; `-` reads stdin; `-i` overrides it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
     pub(crate) input_file: Option<PathBuf>,
-    /// Change one input value of a node, for example `plan.options.maxTurns=3`; a node of a body is named by its path,
+    /// Change one input value of a node, for example `plan.options.maxTurns=3`, or by path for a node in a body,
     /// for example `each/review.prompt=…`
     #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
     pub(crate) set: Vec<NodeSetting>,
@@ -302,28 +302,28 @@ pub(crate) struct RunArgs {
     /// ID of the session
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
-    /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own, `NODE/.usd=1` that of its body
+    /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` is for a node, `NODE/.usd=1` for each of its frames
     #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',', help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
     /// Run at most N nodes at once
     #[arg(long, value_name = "N", help_heading = "Running")]
     pub(crate) max_concurrency: Option<NonZeroU32>,
-    /// Run only this node (repeatable); what it needs of others is reused from the latest session that has it
+    /// Run only this node (repeatable); reuse the outputs it needs from the latest session that has them
     #[arg(long, value_name = "NODE", value_parser = values::node_place, conflicts_with_all = ["no_store", "replay"], help_heading = "Running")]
     pub(crate) only: Vec<NodePath>,
-    /// Run this node and all after it; what is before it is reused from the latest session that has it
+    /// Run this node and all after it; reuse earlier outputs from the latest session that has them
     #[arg(long, value_name = "NODE", value_parser = values::node_place, conflicts_with_all = ["only", "no_store", "replay"], help_heading = "Running")]
     pub(crate) from: Option<NodePath>,
     /// Session to reuse with --only or --from: ID, unique prefix, @last or @last-failed
     #[arg(long, value_name = "ID", help_heading = "Running")]
     pub(crate) reuse: Option<String>,
-    /// Show what would run, what it costs and how long it takes, as far as earlier sessions tell; nothing is started
+    /// Show what would run, with cost and time estimated from earlier sessions, without running (dry run)
     #[arg(long, conflicts_with_all = ["detach", "record", "events"], help_heading = "Running")]
     pub(crate) plan: bool,
-    /// Run without asking, also if the forecast is above `confirmAbove`
+    /// Run without asking, even if the forecast is above `confirmAbove`
     #[arg(long, short = 'y', help_heading = "Running")]
     pub(crate) yes: bool,
-    /// Serve the page of this run for as long as it lasts, and open it if a person is there
+    /// Serve the web page of this run while it lasts, and open it if at a terminal
     #[arg(long, conflicts_with_all = ["detach", "no_store"], help_heading = "Running")]
     pub(crate) web: bool,
     /// Store nothing: the session cannot be resumed or seen by other commands
@@ -336,7 +336,7 @@ pub(crate) struct RunArgs {
     /// Replay recordings and run nothing; the default DIR is `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
-    /// Replay speed; as recorded at a terminal, else immediate
+    /// Replay speed; at a terminal as recorded, else immediate
     #[arg(long, value_name = "PACE", requires = "replay", help_heading = "Recordings")]
     pub(crate) pace: Option<ReplayPace>,
 
@@ -356,7 +356,7 @@ pub(crate) enum ReplayPace {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The flow files, or folders: of one without a `flow.yaml`, all flows in it
+    /// Flow files or folders; a folder without a `flow.yaml` means all its flows
     #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) files: Vec<PathBuf>,
     /// Output format; `--json` is short for `--format json`

@@ -122,7 +122,7 @@ fn check_replaces(file: &Path, kind: &str, is_own: impl FnOnce(&Path) -> bool) -
     if !file.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) || is_own(file) {
         return Ok(());
     }
-    let message = format!("{} is not replaced: it exists, and is no {kind}", file.display());
+    let message = format!("not replacing {}: it is not {kind}", file.display());
     Err(Failure::usage(message).with_hint("name another file, or remove this one"))
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn render(problems: &Diagnostics, loaded: &Loaded, colour: Colour) ->
         out.push_str("\n\n");
     }
     if problems.len() > SHOWN {
-        out.push_str(&format!("… and {} problems more\n", problems.len() - SHOWN));
+        out.push_str(&format!("… and {} more problems\n", problems.len() - SHOWN));
     }
     out
 }

@@ -42,7 +42,7 @@ exits! {
     /// A budget was used up.
     Budget 5 "budgetExceeded" "budget exceeded";
     /// Something failed, and the rest was done.
-    Partial 6 "partial" "partial: a node failed, and the rest was done";
+    Partial 6 "partial" "partial: a node failed, others completed";
     /// The session is paused.
     Paused 7 "paused" "paused";
     /// A vendor's usage limit has to pass first.

@@ -190,7 +190,7 @@ impl From<SessionError> for Failure {
 impl From<NotRaised> for Failure {
     fn from(error: NotRaised) -> Self {
         Self::usage(error.to_string())
-            .with_hint("a new limit is above the present one and, if that is used up, above what is spent")
+            .with_hint("a new limit must exceed the current one and, if that is used up, the amount spent")
     }
 }
 

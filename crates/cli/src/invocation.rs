@@ -115,7 +115,7 @@ impl Invocation {
     /// Prints one JSON value.
     pub(crate) fn json(&self, value: &impl Serialize) {
         let text = serde_json::to_string_pretty(value).unwrap_or_else(|error| {
-            // Only a map whose keys are no texts could fail, and none is printed.
+            // Only a map whose keys are not texts could fail, and none is printed.
             Value::String(error.to_string()).to_string()
         });
         terminal::json_line(&text);
@@ -199,7 +199,7 @@ pub(crate) fn terminal_of_process() -> Terminal {
 #[expect(clippy::disallowed_methods, reason = "this is where the environment becomes a parameter")]
 fn environment() -> Environment {
     let variables = std::env::vars_os();
-    // A variable that is no text cannot be one that anything here asks for.
+    // A variable that is not text cannot be one that anything here asks for.
     variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()

@@ -311,8 +311,7 @@ impl Settings {
     ) -> Result<(), (Option<usize>, String)> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || name.len() > 40 || !name.chars().all(is_name) {
-            let why =
-                format!("`{name}` is no name for a channel: it has 1 to 40 letters, digits, `-` and `_`");
+            let why = format!("`{name}` is not a channel name: use 1 to 40 letters, digits, `-` and `_`");
             return Err((None, why));
         }
         let places: BTreeMap<String, usize> =
@@ -345,7 +344,7 @@ impl Settings {
         let start = agent.node_type.span().start;
         let node_type = agent.node_type.into_inner();
         let Some(provider) = node_type.strip_suffix(".agent") else {
-            return Err((start, format!("`{node_type}` is no type of agents, such as `claude.agent`")));
+            return Err((start, format!("`{node_type}` is not an agent type like `claude.agent`")));
         };
         check_provider(provider).map_err(|why| (start, why))?;
         let prefix = format!("agents.{name}.");

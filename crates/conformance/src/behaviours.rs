@@ -47,7 +47,7 @@ behaviours! {
     refusal [Server] (answers::refused => answers::refusal)
         "fails with REFUSED where the model refuses";
     prompt_as_written [Server] (answers::words => answers::as_written)
-        "sends the prompt to the model as it is written, also with `/` and `@`";
+        "sends the prompt to the model as it is written, even with `/` and `@`";
     empty_prompt [] (answers::words => answers::empty)
         "refuses an empty prompt with CONFIG_INVALID and sends no request";
     unknown_option [] (answers::words => answers::unknown_option)
@@ -99,7 +99,7 @@ behaviours! {
     message_steers [Server Streaming] (messages::slow => messages::steers)
         "adds a steering message to the turn, or is interrupted by it, and reports which";
     key_nowhere [Server] (errors::repeats_the_key => errors::key_nowhere)
-        "shows the key in no event, output, error, log or recording, also where the vendor repeats it";
+        "shows the key in no event, output, error, log or recording, even where the vendor repeats it";
     error_400 [Server] (errors::STATUS_400)
         "fails with INVALID_REQUEST on status 400";
     error_401 [Server] (errors::STATUS_401)

@@ -114,14 +114,14 @@ impl Hub {
         self.emit_as_is(event)
     }
 
-    /// Takes the secrets that a redactor knows out of the events of what people say, from now on. A mailbox and whoever
-    /// asked a question still get it as it was said. The first redactor counts.
+    /// From now on redacts secrets in events that carry messages and replies of people. Mailboxes and askers still receive the
+    /// original text. Only the first redactor counts.
     pub fn redact(&self, redactor: &Redactor) {
         self.shared.redactor.get_or_init(|| redactor.clone());
     }
 
-    /// A handle for code that may emit secrets: the redactor takes those that it knows out of each event and question, by
-    /// itself. It does not find a secret of which two events have a part each.
+    /// A handle for code that may emit secrets: redacts each event and question separately, so a secret that is split over
+    /// two events is not found.
     pub fn redacting(&self, redactor: &Redactor) -> Self {
         Self { redactor: Some(Arc::new(redactor.clone())), ..self.clone() }
     }

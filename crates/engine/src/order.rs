@@ -290,7 +290,7 @@ impl OrderCheck {
     /// The task that runs a frame, which is open.
     fn open_owner(&mut self, envelope: &Envelope) -> Result<NodePath, String> {
         let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
-        let task = self.tasks.get_mut(path).ok_or_else(|| format!("task `{path}` has not begun"))?;
+        let task = self.tasks.get_mut(path).ok_or_else(|| format!("task `{path}` has not started"))?;
         match *task {
             // Its process died before it had a frame.
             TaskPhase::Again { attempt } => *task = TaskPhase::Open { attempt },

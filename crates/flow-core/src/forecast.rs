@@ -62,7 +62,7 @@ pub struct NodeForecast {
     pub based_on: Basis,
     /// How many earlier runs that are.
     pub runs: u32,
-    /// What one run costs in US dollars; absent for a node that is no agent.
+    /// What one run costs in US dollars; absent for a node that is not an agent.
     pub cost_usd_each: Option<Estimate>,
     /// How long one run takes, in milliseconds; absent for a node that runs frames.
     pub duration_ms_each: Option<Estimate>,

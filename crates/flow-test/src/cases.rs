@@ -150,7 +150,7 @@ impl Check<'_> {
 
     fn defaults(&mut self, base: &Spanned<CaseSpec>) {
         if base.value.name.is_some() {
-            self.problem(Some(base.referenced), "defaults.name", "`defaults` has no name: it is no case");
+            self.problem(Some(base.referenced), "defaults.name", "`defaults` has no name: it is not a case");
         }
         self.case("defaults", base, None);
     }

@@ -178,7 +178,7 @@ impl ValuePath {
             for index in indexes.into_iter().flat_map(|indexes| indexes.split('[')) {
                 let number = index.strip_suffix(']').and_then(|index| index.parse().ok());
                 steps.push(PatternStep::Index(
-                    number.ok_or_else(|| format!("`[{index}` in `{text}` is no index"))?,
+                    number.ok_or_else(|| format!("`[{index}` in `{text}` is not an index"))?,
                 ));
             }
         }
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(ValuePath::parse(text).unwrap().of(&output), expected.as_ref(), "{text}");
         }
         assert_eq!(ValuePath::parse("plan.a..b").unwrap_err(), "`plan.a..b` has an empty key");
-        assert_eq!(ValuePath::parse("plan.a[b]").unwrap_err(), "`[b]` in `plan.a[b]` is no index");
+        assert_eq!(ValuePath::parse("plan.a[b]").unwrap_err(), "`[b]` in `plan.a[b]` is not an index");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path) -> Result<Snapshots, String> {
         Ok(text) => {
             let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
             serde_saphyr::from_str_with_options(&text, options)
-                .map_err(|error| format!("{error}; `inspan test --update` writes it anew, if all cases with a snapshot run and pass"))
+                .map_err(|error| format!("{error}; `inspan test --update` writes it again, if all cases with a snapshot run and pass"))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Snapshots::new()),
         Err(error) => Err(error.to_string()),
@@ -96,7 +96,7 @@ pub(crate) fn compare(
                 let diff = difference("stored", &lines(stored), "sent", &lines(sent));
                 format!("another prompt is sent (`--update` accepts it):\n{diff}")
             }
-            (Some(_), None) => "it was sent a prompt, and is not any more (`--update` accepts it)".to_owned(),
+            (Some(_), None) => "it was sent a prompt, and now is not (`--update` accepts it)".to_owned(),
             (None, Some(sent)) => {
                 format!("it was not sent this prompt before (`--update` accepts it):\n{}", lines(sent))
             }

@@ -21,13 +21,13 @@ pub enum RunError {
     #[error(transparent)]
     SessionId(#[from] InvalidSessionId),
     /// Events came faster than they could be taken, and one of them was lost.
-    #[error("the runtime was overrun by events at {seq}")]
+    #[error("the runtime fell behind events at {seq}")]
     Overflow {
         /// The first event that was lost.
         seq: u64,
     },
     /// The session was made of another flow than the one it is to continue.
-    #[error("session `{session}` was made of flow `{flow}` as it was then, and the flow has changed since")]
+    #[error("flow `{flow}` has changed since session `{session}` was started")]
     Changed {
         /// The session.
         session: SessionId,
@@ -73,7 +73,7 @@ pub enum RunError {
     #[error(transparent)]
     Override(#[from] OverrideError),
     /// The session has begun already, so it cannot be run from its start.
-    #[error("session `{session}` has begun already: call `resume` to continue it")]
+    #[error("session `{session}` has already started: call `resume` to continue it")]
     HasBegun {
         /// The session.
         session: SessionId,
@@ -85,7 +85,7 @@ pub enum RunError {
     #[error(transparent)]
     NotRaised(#[from] NotRaised),
     /// There is no store to continue from.
-    #[error("a session can only go on from a store or a snapshot")]
+    #[error("a session only resumes from a store or a snapshot")]
     NoStore,
     /// The session cannot continue from the snapshot.
     #[error(transparent)]

@@ -58,7 +58,7 @@ impl FlowServer {
         Self { sessions: Arc::new(sessions), options }
     }
 
-    /// What the user should know before clients come: flows that are no tools, and names that were changed.
+    /// What the user should know before clients come: flows that are not tools, and names that were changed.
     pub async fn warnings(&self) -> Result<Vec<String>, SessionError> {
         flow_tools(&self.sessions).await.map(|(_, warnings)| warnings)
     }
@@ -314,7 +314,7 @@ struct StopArguments {
     reason: Option<String>,
 }
 
-/// What a method of the protocol reports that is no tool.
+/// What a method of the protocol reports that is not a tool.
 fn protocol_error(error: &SessionError) -> ErrorData {
     let message = match &error.hint {
         Some(hint) => format!("{} ({hint})", error.message),

@@ -34,7 +34,7 @@ pub(crate) async fn get(
         DisplayStatus::Damaged => {
             TaskPayload::Failed { error: object(&json!({ "code": -32603, "message": message(&output) })) }
         }
-        // As for a call that is no task; a client would look for ever. A stored command may be applied in a moment.
+        // As for a call that is not a task; a client would look for ever. A stored command may be applied in a moment.
         _ if output.is_idle() && output.unapplied == 0 => {
             TaskPayload::Completed { result: object(&json!(result(&output))) }
         }

@@ -49,9 +49,14 @@ fn problem(flow: &RegisteredFlow) -> String {
     let file = flow.file.display();
     match why {
         Some(why) => {
-            format!("flow `{}` is no tool: {why}; `inspan check {file}` shows all its problems", flow.id)
+            format!(
+                "flow `{}` is not offered as a tool: {why}; `inspan check {file}` shows all its problems",
+                flow.id
+            )
         }
-        None => format!("flow `{}` is no tool; `inspan check {file}` shows its problems", flow.id),
+        None => {
+            format!("flow `{}` is not offered as a tool; `inspan check {file}` shows its problems", flow.id)
+        }
     }
 }
 
@@ -66,7 +71,7 @@ fn flow_tool(tool: &FlowTool) -> Tool {
     let about: String = about.chars().take(DESCRIPTION).collect();
     let stop = if about.is_empty() || about.ends_with(['.', '!', '?']) { "" } else { "." };
     let description = format!(
-        "{about}{stop}{}Starts the flow `{}` as a session that runs on by itself, also if this call is cancelled or the \
+        "{about}{stop}{}Starts the flow `{}` as a session that continues by itself, even if this call is cancelled or the \
          client ends. The result has the outputs, or if the session takes longer its id: then call `{WAIT}`.",
         if about.is_empty() { "" } else { " " },
         flow.name

@@ -54,7 +54,7 @@ pub(crate) trait Wire: Send + Sync {
     /// An event that says nothing.
     fn ping(&self) -> String;
 
-    /// An event whose payload is no JSON.
+    /// An event whose payload is not JSON.
     fn garbage(&self) -> String;
 
     /// Headers that every answer carries.

@@ -66,7 +66,7 @@ impl Answers {
         let channels = self.source.channels(&flow.folder).map_err(AnswerError::Refused)?;
         let is_it =
             |channel: &&FolderChannel| channel.name == name && channel.settings.wants_flow(&flow.name);
-        let unknown = || AnswerError::Refused(format!("the flow has no channel `{name}` any more"));
+        let unknown = || AnswerError::Refused(format!("the flow no longer has channel `{name}`"));
         let found = channels.iter().find(is_it).ok_or_else(unknown)?;
         self.source.open(found).map_err(|why| AnswerError::Refused(format!("channel `{name}`: {why}")))
     }

@@ -249,7 +249,7 @@ fn asked(prompt: &Prompt, place: &str, is_expired: bool) -> (String, String) {
                 None => "lets the node fail".to_owned(),
             };
             let at = format::moment(at);
-            text.push(format!("its time was up at {at}: no answer counts, and resuming the session {then}"));
+            text.push(format!("expired at {at}: it takes no answer, and resuming the session {then}"));
         }
         (Some(default), Some(at)) => {
             text.push(format!("without an answer by {}: {}", format::moment(at), line(default, 200)));
@@ -352,7 +352,7 @@ mod tests {
                 Some((
                     "question",
                     "`gate` asks a question",
-                    "Ship?\nits time was up at 1970-01-01 00:00:00 UTC: no answer counts, and resuming the session lets the node fail",
+                    "Ship?\nexpired at 1970-01-01 00:00:00 UTC: it takes no answer, and resuming the session lets the node fail",
                     vec!["inspan resume run-1"],
                 )),
             ),

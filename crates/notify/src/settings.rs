@@ -156,10 +156,7 @@ impl ChannelSettings {
             "command" => command(&mut keys)?,
             other => {
                 let known = Self::TYPES.join(", ");
-                return Err(wrong(
-                    "type",
-                    format!("`{other}` is no type of channels; the types are {known}"),
-                ));
+                return Err(wrong("type", format!("`{other}` is not a channel type; the types are {known}")));
             }
         };
         match keys.0.keys().next() {
@@ -274,7 +271,7 @@ fn smtp(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
         Some(other) => return Err(wrong("tls", format!("`{other}` is not one of tls, starttls, none"))),
     };
     let port = match keys.number("port")? {
-        Some(port) => u16::try_from(port).map_err(|_| wrong("port", format!("{port} is no port")))?,
+        Some(port) => u16::try_from(port).map_err(|_| wrong("port", format!("{port} is not a port")))?,
         None => match tls {
             SmtpTls::Tls => 465,
             SmtpTls::StartTls => 587,
@@ -285,7 +282,7 @@ fn smtp(keys: &mut Keys) -> Result<ChannelTarget, SettingsError> {
     let to = keys.texts("to")?.filter(|to| !to.is_empty()).ok_or_else(|| missing("`to` is missing"))?;
     let mailbox = |key: &str, address: &String| match address.parse::<lettre::message::Mailbox>() {
         Ok(_) => Ok(()),
-        Err(error) => Err(wrong(key, format!("`{address}` is no address: {error}"))),
+        Err(error) => Err(wrong(key, format!("`{address}` is not an address: {error}"))),
     };
     mailbox("from", &from)?;
     to.iter().try_for_each(|address| mailbox("to", address))?;
@@ -321,7 +318,7 @@ fn written(key: &str, text: &str, allows_http: bool) -> Result<Url, SettingsErro
 
 /// An address to send to: `https`, or `http` on this machine or where it is allowed.
 pub(crate) fn address(text: &str, allows_http: bool) -> Result<Url, String> {
-    let url: Url = text.parse().map_err(|error| format!("it is no address: {error}"))?;
+    let url: Url = text.parse().map_err(|error| format!("it is not an address: {error}"))?;
     match url.scheme() {
         "https" => Ok(url),
         "http" if allows_http || url.host_str().is_some_and(is_loopback) => Ok(url),
@@ -423,7 +420,7 @@ mod tests {
             (
                 json!({ "type": "pager" }),
                 Some("type"),
-                "`type`: `pager` is no type of channels; the types are webhook, slack, ntfy, smtp, desktop, command",
+                "`type`: `pager` is not a channel type; the types are webhook, slack, ntfy, smtp, desktop, command",
             ),
             (json!({ "type": "desktop", "x": 1 }), Some("x"), "`x`: a channel of type `desktop` has no `x`"),
             (

@@ -122,7 +122,7 @@ impl ExportSettings {
                 let limit =
                     millis.trim().parse().ok().map(Duration::from_millis).filter(|limit| !limit.is_zero());
                 limit
-                    .ok_or_else(|| SettingsError::new(&name, "is no number of milliseconds"))?
+                    .ok_or_else(|| SettingsError::new(&name, "is not a number of milliseconds"))?
                     .min(LONGEST_TIMEOUT)
             }
         };
@@ -175,7 +175,7 @@ fn variable<'a>(environment: &'a Environment, what: &str) -> Option<(String, &'a
 fn address(name: &str, text: &str) -> Result<Url, SettingsError> {
     let url =
         Url::parse(text.trim()).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    url.ok_or_else(|| SettingsError::new(name, "is no address such as `http://127.0.0.1:4318`"))
+    url.ok_or_else(|| SettingsError::new(name, "is not an address such as `http://127.0.0.1:4318`"))
 }
 
 /// The address of traces below a collector's.
@@ -190,7 +190,7 @@ fn below(mut url: Url) -> Url {
 
 /// A list of `key=value`, with values as they are in addresses.
 fn pairs(name: &str, text: &str) -> Result<Vec<(String, String)>, SettingsError> {
-    let wrong = || SettingsError::new(name, "is no list of `key=value` with commas between them");
+    let wrong = || SettingsError::new(name, "is not a list of `key=value` with commas between them");
     text.split(',')
         .map(str::trim)
         .filter(|pair| !pair.is_empty())
@@ -207,7 +207,7 @@ fn headers(environment: &Environment) -> Result<HeaderMap, SettingsError> {
     let mut headers = HeaderMap::new();
     let Some((name, text)) = variable(environment, "HEADERS") else { return Ok(headers) };
     for (key, value) in pairs(&name, text)? {
-        let wrong = || SettingsError::new(&name, format!("`{key}` is no header that can be sent"));
+        let wrong = || SettingsError::new(&name, format!("`{key}` cannot be sent as a header"));
         let header = HeaderName::try_from(key.as_str()).map_err(|_| wrong())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
         value.set_sensitive(true);
@@ -266,7 +266,7 @@ mod tests {
             (url(&[(ALL, "http://h"), ("OTEL_TRACES_EXPORTER", "none")]), Ok(None)),
             (
                 url(&[(ALL, "localhost:4318")]),
-                Err(format!("{ALL}: is no address such as `http://127.0.0.1:4318`")),
+                Err(format!("{ALL}: is not an address such as `http://127.0.0.1:4318`")),
             ),
             (
                 url(&[(ALL, "http://h"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]),
@@ -324,15 +324,15 @@ mod tests {
         };
         assert_eq!(
             wrong("OTEL_EXPORTER_OTLP_HEADERS", "authorization=a\u{7f}secret"),
-            "OTEL_EXPORTER_OTLP_HEADERS: `authorization` is no header that can be sent"
+            "OTEL_EXPORTER_OTLP_HEADERS: `authorization` cannot be sent as a header"
         );
         assert_eq!(
             wrong("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "soon"),
-            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: is no number of milliseconds"
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: is not a number of milliseconds"
         );
         assert_eq!(
             wrong("OTEL_RESOURCE_ATTRIBUTES", "secret"),
-            "OTEL_RESOURCE_ATTRIBUTES: is no list of `key=value` with commas between them"
+            "OTEL_RESOURCE_ATTRIBUTES: is not a list of `key=value` with commas between them"
         );
     }
 

@@ -140,7 +140,7 @@ pub async fn spawn<L: Future<Output = ()> + Send + 'static>(
         // In its own session, as what it starts: a program that asks at the terminal would be stopped there for ever, and nobody
         // would see why.
         Mode::Guarded => command.wrap(ProcessSession),
-        // What begins a session is started in a way that runs a file that is no program as a shell script.
+        // What begins a session is started in a way that runs a file that is not a program as a shell script.
         Mode::Direct => command.wrap(ProcessGroup::leader()),
     };
     let until = Instant::now() + PATIENCE;

@@ -136,8 +136,8 @@ impl Command {
 
 fn not_a_choice(prompt: &PromptId, choice: &str, choices: &str) -> String {
     match choices {
-        "" => format!("prompt `{prompt}` has no choices: it takes a text"),
-        _ => format!("`{choice}` is not among the choices of prompt `{prompt}`: {choices}"),
+        "" => format!("question `{prompt}` has no choices: it takes text"),
+        _ => format!("`{choice}` is not among the choices of question `{prompt}`: {choices}"),
     }
 }
 
@@ -167,13 +167,13 @@ pub enum Rejection {
     #[error("node `{0}` has no active run")]
     NoRunOfNode(NodeId),
     /// No question has this id.
-    #[error("there is no prompt `{0}`")]
+    #[error("there is no question `{0}`")]
     UnknownPrompt(PromptId),
     /// The question has been answered.
-    #[error("prompt `{0}` is already answered")]
+    #[error("question `{0}` is already answered")]
     AlreadyAnswered(PromptId),
     /// The question's time is up.
-    #[error("the time to answer prompt `{0}` is up")]
+    #[error("question `{0}` has expired")]
     TimeIsUp(PromptId),
     /// The answer is not among the choices.
     #[error("{}", not_a_choice(.prompt, .choice, .choices))]
@@ -186,7 +186,7 @@ pub enum Rejection {
         choices: String,
     },
     /// The answer does not fit the form of the question.
-    #[error("the answer to prompt `{prompt}` does not fit: {why}")]
+    #[error("the answer to question `{prompt}` does not fit: {why}")]
     Misfit {
         /// The question.
         prompt: PromptId,
@@ -194,10 +194,10 @@ pub enum Rejection {
         why: String,
     },
     /// The question has no default.
-    #[error("prompt `{0}` has no default")]
+    #[error("question `{0}` has no default")]
     NoDefault(PromptId),
     /// The question takes a choice, not a text.
-    #[error("prompt `{prompt}` takes no text, only one of its choices: {choices}")]
+    #[error("question `{prompt}` takes no text, only one of its choices: {choices}")]
     TextNotAllowed {
         /// The question.
         prompt: PromptId,
@@ -216,7 +216,7 @@ mod tests {
             let choices = choices.to_owned();
             Rejection::NotAChoice { prompt: "q".into(), choice: "up".to_owned(), choices }.to_string()
         };
-        assert_eq!(refused(""), "prompt `q` has no choices: it takes a text");
-        assert_eq!(refused("left, right"), "`up` is not among the choices of prompt `q`: left, right");
+        assert_eq!(refused(""), "question `q` has no choices: it takes text");
+        assert_eq!(refused("left, right"), "`up` is not among the choices of question `q`: left, right");
     }
 }

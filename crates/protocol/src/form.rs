@@ -67,7 +67,7 @@ impl Form {
     /// The form that a schema describes.
     ///
     /// # Errors
-    /// The schema is no form; the problem has the JSON pointer of the part that is not.
+    /// The schema is not a form; the problem has the JSON pointer of the part that is not.
     pub fn of(schema: &Value) -> Result<Self, InputProblem> {
         let Some(schema) = schema.as_object() else {
             return Err(InputProblem::new("", "the schema of a form must be a mapping"));
@@ -83,7 +83,7 @@ impl Form {
         };
         let required = required(schema)?;
         if let Some(name) = required.iter().find(|name| !properties.contains_key(**name)) {
-            let message = format!("`required` names `{name}`, which is no field of the form");
+            let message = format!("`required` names `{name}`, which is not a field of the form");
             return Err(InputProblem::new("/required", message));
         }
         let rest = properties.keys().map(String::as_str).filter(|name| !required.contains(name));
@@ -206,7 +206,7 @@ impl FormField {
         }
     }
 
-    /// Whether null is one of its values. In every other field it is no value.
+    /// Whether null is one of its values. In every other field it is not a value.
     fn takes_null(&self) -> bool {
         matches!(&self.kind, FieldKind::OneOf(values) if values.contains(&Value::Null))
     }

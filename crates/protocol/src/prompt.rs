@@ -79,7 +79,7 @@ impl Prompt {
             return Err("it takes a form, not a choice".to_owned());
         }
         let answer =
-            serde_json::from_str(content).map_err(|error| format!("the answer is no JSON: {error}"))?;
+            serde_json::from_str(content).map_err(|error| format!("the answer is not JSON: {error}"))?;
         form.check(&answer).map(|filled| Value::Object(filled).to_string())
     }
 

@@ -479,7 +479,7 @@ impl<P: Provider> DynProvider for Erased<P> {
                 Ok(ProviderItem::Event(event)) => Ok(ProviderItem::Event(event)),
                 Ok(ProviderItem::Output(output)) => {
                     serde_json::to_value(output).map(ProviderItem::Output).map_err(|error| {
-                        AgentError::new(ErrorCode::Protocol, format!("the output is no JSON: {error}"))
+                        AgentError::new(ErrorCode::Protocol, format!("the output is not JSON: {error}"))
                             .from_provider(&provider)
                     })
                 }

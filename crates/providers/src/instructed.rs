@@ -19,7 +19,7 @@ pub(crate) fn instruction(schema: &Value) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Any,
-    /// An answer may cite its sources as `[2]`, which is no object.
+    /// An answer may cite its sources as `[2]`, which is not an object.
     Object,
 }
 

@@ -19,7 +19,7 @@ use inspan_transport::{Line, LineSplitter};
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 
-/// The code of an [`RpcError`] that stands for one that cannot be read: JSON-RPC's for what is no message of it.
+/// The code of an [`RpcError`] that stands for one that cannot be read: JSON-RPC's for what is not a message of it.
 pub(crate) const UNREADABLE: i64 = -32700;
 
 /// The text for a line whose bytes are lost.
@@ -55,7 +55,7 @@ pub(crate) enum Incoming {
     Request { id: RemoteId, method: String, params: Box<RawValue> },
     /// A notification.
     Notification { method: String, params: Box<RawValue> },
-    /// A line that is no message, and is skipped: a sentence about it, without its content.
+    /// A line that is not a message, and is skipped: a sentence about it, without its content.
     Invalid(&'static str),
 }
 

@@ -29,7 +29,7 @@ pub(crate) const HEALTH: &str = "/healthz";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host(String);
 
-/// A text is no name of a host.
+/// A text is not a name of a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a host: give a name or an address, if need be with a port, as in `inspan.example.org:8443`"
@@ -49,7 +49,7 @@ impl FromStr for Host {
         match (authority.port_u16(), text.len() == name.len()) {
             (None, true) => Ok(Self(name)),
             (Some(port @ 1..), _) => Ok(Self(format!("{name}:{port}"))),
-            // What follows the name is no port.
+            // What follows the name is not a port.
             _ => Err(invalid()),
         }
     }

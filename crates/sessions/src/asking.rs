@@ -45,7 +45,7 @@ pub fn question_schema(prompt: &Prompt) -> Value {
             (
                 json!({
                     DECISION: { "type": "string", "enum": words, "title": "Decision" },
-                    REASON: { "type": "string", "title": "What the agent is told, if it is denied" },
+                    REASON: { "type": "string", "title": "Reason for the agent, if denied" },
                 }),
                 vec![DECISION.to_owned()],
             )
@@ -217,7 +217,7 @@ mod tests {
             json!({ "type": "object", "properties": { "choice": choice.clone() }, "required": ["choice"] });
         assert_eq!(question_schema(&chosen), schema);
         assert_eq!(answer_command(&chosen, &json!({ "choice": "no" })), reply("q", "", Some("no")));
-        let refused = "`maybe` is not among the choices of prompt `q`: yes, no";
+        let refused = "`maybe` is not among the choices of question `q`: yes, no";
         assert_eq!(answer_command(&chosen, &json!({ "choice": "maybe" })), Err(refused.to_owned()));
 
         chosen.allow_text = Some(true);
@@ -263,7 +263,7 @@ mod tests {
         };
         assert_eq!(question_text(&asked), "[fix] Allow Bash ls?");
         let decision = json!({ "type": "string", "enum": ["allow", "always", "deny"], "title": "Decision" });
-        let reason = json!({ "type": "string", "title": "What the agent is told, if it is denied" });
+        let reason = json!({ "type": "string", "title": "Reason for the agent, if denied" });
         let properties = json!({ "decision": decision, "reason": reason });
         let schema = json!({ "type": "object", "properties": properties, "required": ["decision"] });
         assert_eq!(question_schema(&asked), schema);

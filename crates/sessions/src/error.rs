@@ -35,7 +35,7 @@ macro_rules! codes {
 
 codes! {
     UnknownSession "unknownSession" "no session has this id";
-    AmbiguousSession "ambiguousSession" "several sessions are meant";
+    AmbiguousSession "ambiguousSession" "the ID fits several sessions";
     SessionExists "sessionExists" "there is a session with this id already";
     SessionEnded "sessionEnded" "the session has ended and takes no commands";
     SessionContinued "sessionContinued" "another session continues it";
@@ -46,7 +46,7 @@ codes! {
     UnknownPrompt "unknownPrompt" "no open question has this id";
     AmbiguousPrompt "ambiguousPrompt" "several questions are open";
     AlreadyAnswered "alreadyAnswered" "the question was answered before";
-    QuestionExpired "questionExpired" "the time to answer the question is up";
+    QuestionExpired "questionExpired" "the question has expired";
     InvalidAnswer "invalidAnswer" "the answer does not fit the question";
     UnknownRun "unknownRun" "no agent run has this id";
     AmbiguousRun "ambiguousRun" "several agent runs are meant";
@@ -56,7 +56,7 @@ codes! {
     UnknownFlow "unknownFlow" "no registered flow has this id, or no file is there";
     InvalidFlow "invalidFlow" "the flow has problems";
     InvalidInput "invalidInput" "the input does not fit the flow";
-    InvalidRequest "invalidRequest" "what was asked makes no sense";
+    InvalidRequest "invalidRequest" "the request is not valid";
     CannotStart "cannotStart" "this program cannot start sessions";
     Configuration "configuration" "a key, a login, a program or a setting is missing or wrong";
     StoreDamaged "storeDamaged" "the store is damaged";

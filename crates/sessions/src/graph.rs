@@ -15,7 +15,7 @@ use crate::{SessionError, SessionErrorCode, meant};
 /// session take any input and give any output.
 pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, SessionError> {
     let broken = |why: String| {
-        let message = format!("the flow of session `{}` cannot be compiled any more: {why}", record.session);
+        let message = format!("the flow of session `{}` no longer compiles: {why}", record.session);
         SessionError::new(SessionErrorCode::FlowOfOtherVersion, message)
             .with_hint("the session was started by another version of inspan; use that version")
     };

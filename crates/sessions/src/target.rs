@@ -202,8 +202,8 @@ impl SessionTarget {
 
     /// The time of a question is up, and what becomes of it when the session goes on.
     fn expired(&self, open: &Prompt) -> SessionError {
-        let at = open.deadline.map(|at| format!(" since {at}")).unwrap_or_default();
-        let message = format!("the time to answer question `{}` is up{at}", open.prompt_id);
+        let at = open.deadline.map(|at| format!(" at {at}")).unwrap_or_default();
+        let message = format!("question `{}` expired{at}", open.prompt_id);
         let then = match &open.default {
             Some(default) => format!("its default `{default}` is then the answer"),
             None => "its node then fails".to_owned(),

@@ -186,7 +186,7 @@ nodes:
     assert_eq!(both, (other, message.to_owned(), "use the program that started the session".to_owned()));
     let (code, message, _) = refused("flow: { name: own }\nnodes: []\nmore: 1\n");
     assert_eq!(code, other);
-    assert!(message.starts_with("the flow of session `s1` cannot be compiled any more: "), "{message}");
+    assert!(message.starts_with("the flow of session `s1` no longer compiles: "), "{message}");
 }
 
 #[tokio::test]

@@ -364,7 +364,7 @@ pub enum StoreError {
         by: SessionId,
     },
     /// Another session is to continue it, and is not stored: its start was cut short, or is under way.
-    #[error("session `{by}` is to continue session `{session}`, and its start was cut short or is under way")]
+    #[error("session `{by}` continues session `{session}`, but its start was interrupted or is in progress")]
     Claimed {
         /// The session.
         session: SessionId,
@@ -372,7 +372,7 @@ pub enum StoreError {
         by: SessionId,
     },
     /// It has new events since another session looked at it that is to continue it.
-    #[error("session `{0}` has gone on meanwhile: its new work would be done again")]
+    #[error("session `{0}` has new events: their work would be done again")]
     WentOn(SessionId),
     /// An open session takes over what it did.
     #[error("session `{by}` has not ended and takes over the finished work of `{session}`")]
@@ -416,7 +416,7 @@ pub enum StoreError {
         why: String,
     },
     /// Those who ran the session have lost it.
-    #[error("session `{session}` was interrupted: {by} do not run it any more")]
+    #[error("session `{session}` was interrupted: {by} no longer run it")]
     Interrupted {
         /// The session.
         session: SessionId,

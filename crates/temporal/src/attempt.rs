@@ -66,7 +66,7 @@ pub enum AttemptError {
     #[error("the worker stops")]
     WorkerStops,
     /// The worker stops, and has not begun it.
-    #[error("the worker stops before it has begun the attempt")]
+    #[error("the worker stopped before it started the attempt")]
     NeverBegan,
     /// This machine cannot run it; another one perhaps can.
     #[error("machine `{machine}` cannot run it: {why}")]

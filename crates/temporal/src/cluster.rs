@@ -77,7 +77,7 @@ pub struct ClusterStatus {
 #[non_exhaustive]
 pub enum EngineError {
     /// It is no address.
-    #[error("`{address}` is no engine: {why}")]
+    #[error("`{address}` is not an engine: {why}")]
     Address {
         /// What was given.
         address: String,
@@ -156,7 +156,7 @@ impl FromStr for Cluster {
                 "heartbeat" => {
                     let seconds =
                         value.parse().ok().filter(|seconds: &u64| *seconds >= SHORTEST_HEARTBEAT.as_secs());
-                    let why = || wrong(format!("`heartbeat={value}` is no number of seconds from 1 on"));
+                    let why = || wrong(format!("`heartbeat={value}` is not a number of seconds from 1 on"));
                     heartbeat = Duration::from_secs(seconds.ok_or_else(why)?);
                 }
                 "tls" if value.is_empty() => tls = true,
@@ -186,7 +186,7 @@ impl FromStr for Cluster {
         let namespace = match url.path().trim_matches('/') {
             "" => "default".to_owned(),
             namespace if namespace.contains('/') => {
-                return Err(wrong(format!("`{namespace}` is no namespace")));
+                return Err(wrong(format!("`{namespace}` is not a namespace")));
             }
             namespace => namespace.to_owned(),
         };
@@ -287,7 +287,7 @@ impl Cluster {
     fn open_log(&self, environment: &Environment) -> Result<SharedLog, EngineError> {
         let failed = |why: String| EngineError::Sessions { sessions: self.sessions.to_string(), why };
         if self.sessions.scheme() == "file" {
-            let folder = self.sessions.to_file_path().map_err(|()| failed("it is no path".to_owned()))?;
+            let folder = self.sessions.to_file_path().map_err(|()| failed("it is not a path".to_owned()))?;
             // What agents say is no neighbour's business.
             create_private_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
             let objects = LocalFileSystem::new_with_prefix(&folder);

@@ -185,7 +185,7 @@ impl SharedLog {
         for session in self.sessions("").await?.iter().take(RECORDS) {
             found = match self.record(session).await {
                 Err(error @ LogError::OtherKey { .. }) => Err(error),
-                // A folder that is no session says nothing.
+                // A folder that is not a session says nothing.
                 Err(LogError::UnknownSession(_)) => found,
                 // It is readable, or it is damaged, and read by the right key.
                 Ok(_) | Err(LogError::Damaged { .. }) => return Ok(()),

@@ -491,7 +491,7 @@ impl RunStore for SharedStore {
                 Err(error @ StoreError::OtherKey { .. }) => {
                     Ok(Some(SessionEntry::damaged(session, error.to_string())))
                 }
-                // A folder that is no session, or one that is being stored.
+                // A folder that is not a session, or one that is being stored.
                 Err(StoreError::UnknownSession(_)) => Ok(None),
                 entry => entry.map(Some),
             }

@@ -149,7 +149,7 @@ fn build(proxies: &Proxies) -> Result<Client, AgentError> {
             Some(Ok(proxy)) => builder = builder.proxy(proxy.no_proxy(except.clone())),
             Some(Err(_)) => {
                 let message =
-                    format!("the environment variable {name} (or all_proxy) is no address of a proxy");
+                    format!("the environment variable {name} (or all_proxy) is not a proxy address");
                 return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
             }
         }
@@ -326,7 +326,7 @@ mod tests {
         assert!(!format!("{http:?}").contains("planted-secret"));
         let error = http.client(&environment(&[("https_proxy", "http://planted-secret:x:y")])).unwrap_err();
         let expected =
-            "the environment variable https_proxy (or all_proxy) is no address of a proxy (CONFIG_INVALID)";
+            "the environment variable https_proxy (or all_proxy) is not a proxy address (CONFIG_INVALID)";
         assert_eq!(error.to_string(), expected);
     }
 }

@@ -54,7 +54,8 @@ pub fn find(
         return match is_program(&path) {
             Some(true) => Ok(path),
             Some(false) => {
-                let message = format!("{} ({from}) cannot be run: it is no executable file", path.display());
+                let message =
+                    format!("{} ({from}) cannot be run: it is not an executable file", path.display());
                 Err(AgentError::new(ErrorCode::ConfigInvalid, message))
             }
             None => Err(missing(format!("there is no program {} ({from})", path.display()))),

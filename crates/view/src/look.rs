@@ -57,7 +57,7 @@ pub fn skipped(reason: SkipReason) -> &'static str {
     match reason {
         SkipReason::When => "its condition was false",
         SkipReason::Edge => "no edge into it fired",
-        SkipReason::NotSelected => "only other nodes were to run",
+        SkipReason::NotSelected => "not selected by `--only`",
         _ => "a node before it failed, or the flow ended",
     }
 }

@@ -78,7 +78,7 @@ impl FlowCase {
             .iter()
             .map(serde_json::to_string)
             .collect::<Result<_, _>>()
-            .context("an event is no JSON")?;
+            .context("an event is not JSON")?;
         compare_golden(self.folder.join("events.jsonl"), &format!("{}\n", lines.join("\n")), mode)?;
         Ok(())
     }

@@ -35,7 +35,7 @@ async fn what_is_no_message_is_refused_and_reading_continues() {
         refusal(
             Value::Null,
             PARSE_ERROR,
-            "a line is no JSON: EOF while parsing an object at line 1 column 1",
+            "a line is not JSON: EOF while parsing an object at line 1 column 1",
         ),
         refusal(Value::Null, INVALID_REQUEST, "a message must be one JSON object; batches are not taken"),
         refusal(Value::Null, INVALID_REQUEST, "a message needs a `method`, or the `id` of a request"),

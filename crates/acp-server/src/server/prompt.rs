@@ -135,7 +135,7 @@ impl Server {
         chat.sessions.launcher().start(&flow.id, &input, &options).await
     }
 
-    /// Starts the only flow there is with a text that is no command.
+    /// Starts the only flow there is with a text that is not a command.
     async fn start_only(
         &self,
         chat: &Chat,

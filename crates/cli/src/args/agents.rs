@@ -18,7 +18,7 @@ pub(crate) struct AgentArgs {
     /// Provider type, see `inspan providers`; needed unless the settings name one
     #[arg(long, short, value_name = "TYPE")]
     pub(crate) provider: Option<String>,
-    /// Attach an image or a text file; can be repeated
+    /// Attach an image or a text file (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) attach: Vec<PathBuf>,
     /// Answer with JSON that matches the JSON Schema in FILE; print only that

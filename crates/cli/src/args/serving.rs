@@ -33,7 +33,7 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 is a free one
     #[arg(long, value_name = "N", default_value_t = PORT)]
     pub(crate) port: u16,
-    /// Answer also under this name, for example that of a reverse proxy (repeatable); needed to listen beyond the
+    /// Also accept requests for this host, for example a reverse proxy (repeatable); needed to listen beyond
     /// loopback
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) allow_remote: Vec<Host>,
@@ -49,7 +49,7 @@ impl ServeArgs {
 /// Which flows are offered.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct FlowFolderArgs {
-    /// Folder of flows, or a flow file (repeatable); if absent, the working folder, or with `acp` the project that is open
+    /// Folder of flows, or a flow file (repeatable); default: the working folder, with `acp` the open project
     #[arg(long = "flows", value_name = "DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) flows: Vec<PathBuf>,
 }
@@ -100,7 +100,7 @@ pub(crate) struct McpArgs {
     /// Serve many clients over HTTP until it is stopped; port 0 is a free one
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = MCP_ADDRESS)]
     pub(crate) http: Option<SocketAddr>,
-    /// Answer also under this name, for example that of a reverse proxy (repeatable); needed to listen beyond the
+    /// Also accept requests for this host, for example a reverse proxy (repeatable); needed to listen beyond
     /// loopback
     #[arg(long, value_name = "HOST[:PORT]", requires = "http")]
     pub(crate) allow_remote: Vec<Host>,
@@ -128,7 +128,7 @@ pub(crate) struct WorkerArgs {
     /// Name of this machine; machines that share the home folders of agents may share one
     #[arg(long, value_name = "NAME", value_parser = machine)]
     pub(crate) machine: Option<String>,
-    /// Pool whose nodes to run (repeatable); `default` is that of nodes without `pool`, and the only one if absent
+    /// Pool whose nodes to run (repeatable); default: `default`, the pool of nodes without `pool`
     #[arg(long = "pool", value_name = "NAME", value_parser = pool)]
     pub(crate) pools: Vec<String>,
 }

@@ -68,7 +68,7 @@ pub(crate) struct ResumeArgs {
     /// Message to the agents that were interrupted, instead of `continue`
     #[arg(long, short, value_name = "TEXT")]
     pub(crate) message: Option<String>,
-    /// The message as a file, which is in no argument; `-` reads stdin
+    /// Read the message from FILE, not an argument; `-` reads stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "message")]
     pub(crate) message_file: Option<PathBuf>,
     /// Message to the agent of one node instead
@@ -77,10 +77,10 @@ pub(crate) struct ResumeArgs {
     /// Show what would be reused, without running (dry run)
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Raise a budget, for example `usd=20`, `tokens=2000000` or `usd=20,tokens=2000000`; `NODE.usd=2` raises a node's own, `NODE/.usd=2` that of its body. Amounts already spent still count
+    /// Raise a budget, for example `usd=20`, `tokens=2000000` or `usd=20,tokens=2000000`; `NODE.usd=2` is for a node, `NODE/.usd=2` for each of its frames. Amounts already spent still count
     #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',')]
     pub(crate) budget: Vec<BudgetChange>,
-    /// Try again also what failed where the flow went on: items of a foreach, nodes whose failure was handled. Starts a new
+    /// Also retry failures after which the flow continued: foreach items, nodes whose failure was handled. Starts a new
     /// session
     #[arg(long, conflicts_with = "in_place")]
     pub(crate) failed: bool,
@@ -93,7 +93,7 @@ pub(crate) struct ResumeArgs {
     /// Change one input value of the edited flow
     #[arg(long, short, value_name = "KEY=VALUE", requires = "edited")]
     pub(crate) input: Vec<InputValue>,
-    /// Change the input values that a JSON object has; `-` reads stdin; `-i` overrides it
+    /// Change the input values given as a JSON object; `-` reads stdin; `-i` overrides it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "edited")]
     pub(crate) input_file: Option<PathBuf>,
     /// Do not start a new session
@@ -135,8 +135,8 @@ pub(crate) struct ForkArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the last session of this folder
     #[arg(value_name = "ID", default_value = "@last", hide_default_value = true)]
     pub(crate) session: String,
-    /// Where the fork starts: at a node, of which there may be several (everything that does not depend on them is reused),
-    /// or after an event; without it all finished work is reused
+    /// Start the fork at a node (repeatable; everything that does not depend on it is reused) or after an event; without it
+    /// all finished work is reused
     #[arg(long, value_name = "NODE|SEQ")]
     pub(crate) at: Vec<String>,
     /// ID of the new session
@@ -145,7 +145,7 @@ pub(crate) struct ForkArgs {
     /// Change one input value of the flow
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) input: Vec<InputValue>,
-    /// Change the input values that a JSON object has; `-` reads stdin; `-i` overrides it
+    /// Change the input values given as a JSON object; `-` reads stdin; `-i` overrides it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) input_file: Option<PathBuf>,
     /// Show what would be reused, without running (dry run)
@@ -227,7 +227,7 @@ pub(crate) struct SendArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
     /// The session, if not the only open one of this folder; the question, if several wait; and the answer
-    #[arg(value_name = "[ID] [PROMPT] TEXT", num_args = 0..=3)]
+    #[arg(value_name = "[ID] [QUESTION] TEXT", num_args = 0..=3)]
     pub(crate) words: Vec<String>,
     /// Answer with this choice
     #[arg(long, short, value_name = "CHOICE")]
@@ -255,7 +255,7 @@ pub(crate) struct ApproveArgs {
 pub(crate) struct RejectArgs {
     #[command(flatten)]
     pub(crate) decide: DecideArgs,
-    /// What the agent is told, such as what it should do instead
+    /// Reason for the agent, for example what to do instead
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
@@ -266,7 +266,7 @@ pub(crate) struct DecideArgs {
     #[arg(value_name = "ID", default_value = "@only", hide_default_value = true)]
     pub(crate) session: String,
     /// Question ID, or its node; needed only if several ask for permission
-    #[arg(value_name = "PROMPT")]
+    #[arg(value_name = "QUESTION")]
     pub(crate) prompt: Option<String>,
 }
 
@@ -370,9 +370,9 @@ pub(crate) enum NotifyCommand {
         #[arg(value_name = "CHANNEL")]
         channel: String,
     },
-    /// Deliver notifications of all sessions, and take answers, until it is stopped
+    /// Deliver notifications of all sessions and receive answers, until stopped
     Deliver {
-        /// Deliver what is not delivered yet, and exit
+        /// Deliver pending notifications and exit
         #[arg(long)]
         once: bool,
     },

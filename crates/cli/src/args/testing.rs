@@ -11,10 +11,10 @@ Examples:
   inspan test --filter 'sent back'         the cases whose name contains a text
   inspan test --update                     accept prompts that differ from their snapshots
   inspan test --min-coverage 80 --format junit > junit.xml
-  inspan test --from @last                 make a case of a session that really ran
+  inspan test --from @last                 create a case from a stored session
 
 A test file is NAME.test.yaml beside NAME.yaml, or in `tests` beside it. No agent, program or network is used. Exit codes: 0 \
-all passed, 1 a case failed or too little is covered, 2 a file cannot be used.";
+all passed, 1 a case failed or coverage is too low, 2 a file cannot be used.";
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -27,7 +27,7 @@ pub(crate) struct TestArgs {
     /// Accept prompts that differ from their snapshots
     #[arg(long)]
     pub(crate) update: bool,
-    /// Fail if the cases cover less of the nodes, edges and failure routes, in percent
+    /// Fail if the cases cover less than PERCENT of nodes, edges and failure routes
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) min_coverage: Option<f64>,
     /// Run at most N cases at once
@@ -36,8 +36,8 @@ pub(crate) struct TestArgs {
     /// Output format; `--json` is short for `--format json`
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<TestFormat>,
-    /// Make a case of a session that really ran: its input, answers, replies and result, without secrets. It is added to
-    /// the test file of its flow, or to FILE
+    /// Create a case from a stored session: its input, answers, replies and result, without secrets. Add it to the flow's
+    /// test file, or to FILE
     #[arg(long, value_name = "ID", conflicts_with_all = ["filter", "update", "min_coverage", "jobs", "format"])]
     pub(crate) from: Option<String>,
     /// Name of that case

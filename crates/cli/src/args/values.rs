@@ -148,7 +148,7 @@ impl FromStr for NodeSetting {
         let node = node_place(parts.next().unwrap_or_default())?;
         let keys: Vec<String> = parts.map(str::to_owned).collect();
         if keys.is_empty() || keys.iter().any(String::is_empty) {
-            return Err(format!("`{path}` does not name a key of node `{node}`; write `{node}.KEY=VALUE`"));
+            return Err(format!("`{path}` has no key; write `{node}.KEY=VALUE`"));
         }
         Ok(Self { node, keys, value: json_or_text(path, value)? })
     }
@@ -269,7 +269,7 @@ pub(crate) fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// The text as JSON; one that is no JSON is itself the value.
+/// The text as JSON; one that is not JSON is itself the value.
 fn json_or_text(key: &str, text: &str) -> Result<Value, String> {
     let Ok(value) = serde_json::from_str(text) else { return Ok(Value::from(text)) };
     if is_too_deep(&value) {
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(setting, NodeSetting { node: node.clone(), keys, value: json!(3) });
         assert_eq!(
             "plan=3".parse::<NodeSetting>(),
-            Err("`plan` does not name a key of node `plan`; write `plan.KEY=VALUE`".to_owned())
+            Err("`plan` has no key; write `plan.KEY=VALUE`".to_owned())
         );
         let all = NodeProvider { node: None, provider: "echo".to_owned() };
         assert_eq!(("echo".parse(), "plan=".parse::<NodeProvider>().is_err()), (Ok(all), true));

@@ -80,7 +80,7 @@ fn end(end: &Result<AgentResult, ChatError>, exit: Exit, invocation: &Invocation
 /// The name of the provider, which must be set somewhere.
 pub(super) fn named(name: Option<&str>) -> Result<&str, Failure> {
     name.ok_or_else(|| {
-        Failure::usage("no provider is named").with_hint(
+        Failure::usage("no provider given").with_hint(
             "name it with `--provider TYPE`, or set `provider` in the settings (`inspan config --help`)",
         )
     })

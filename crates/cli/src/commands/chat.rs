@@ -42,7 +42,7 @@ pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Fail
     .map_err(|error| agent::refused(&error))?;
     // A file that cannot be written is reported before the conversation starts.
     if let Some(file) = &args.export {
-        check_replaces(file, "conversation", |file| read(file).is_ok())?;
+        check_replaces(file, "a conversation", |file| read(file).is_ok())?;
     }
     export(&session, args.export.as_deref())?;
     let runtime = session::runtime()?;

@@ -203,7 +203,7 @@ impl Findings {
             self.print_handshake(&page, &service.provider);
         }
         for (provider, option) in &self.any_program {
-            let about = format!("any agent of yours; a node names its program by the option `{option}`");
+            let about = format!("your own agents; a node sets their program with `{option}`");
             page.neutral(provider, &about);
         }
         for name in &self.built_in {

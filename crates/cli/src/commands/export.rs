@@ -92,7 +92,7 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
 /// Writes the page of a session as one file.
 fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
     if file != "-" {
-        check_replaces(file, "page of a session", |file| begins_with(file, SESSION_FILE))?;
+        check_replaces(file, "a session page", |file| begins_with(file, SESSION_FILE))?;
     }
     let (id, text) = store::block_on(async {
         let sessions = launcher::reader(invocation)?;

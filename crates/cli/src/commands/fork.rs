@@ -77,7 +77,7 @@ fn read(kept: &StoredSession, at: &str) -> Result<ForkPoint, Failure> {
     if let Ok(seq) = at.parse::<u64>() {
         if seq == 0 || seq > kept.last_seq {
             return Err(Failure::usage(format!(
-                "session `{}` has the events 1 to {}, and no event {seq}",
+                "session `{}` has events 1 to {}, but no event {seq}",
                 kept.record.session, kept.last_seq
             )));
         }

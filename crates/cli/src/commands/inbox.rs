@@ -84,7 +84,7 @@ pub(super) fn question(Question { entry, prompt, is_late }: &Question, commands:
                 None => "lets the node fail".to_owned(),
             };
             let at = format::moment(at);
-            Some(format!("its time was up at {at}: no answer counts, and resuming the session {then}"))
+            Some(format!("expired at {at}: it takes no answer, and resuming the session {then}"))
         }
         (Some(default), Some(at)) => {
             Some(format!("without an answer by {}: `{}`", format::moment(at), clean(default)))

@@ -144,7 +144,7 @@ fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &I
     say(&[(Tone::Accent, "  inspan test")]);
     say(&[]);
     say(&[(Tone::Strong, real)]);
-    say(&[(Tone::Plain, "  delete inspan.toml, which lets written answers stand in for the agents;")]);
+    say(&[(Tone::Plain, "  delete inspan.toml, which replaces the agents with fixed answers;")]);
     say(&[(Tone::Plain, "  the first lines of flow.yaml show how to run it then")]);
 }
 

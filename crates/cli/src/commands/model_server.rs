@@ -77,7 +77,7 @@ fn farewell(state: ServerState) -> String {
 
 /// Writes each request on its own line as it ends, on a thread that ends with the server.
 fn keep(path: &Path, requests: Receiver<RecordedRequest>) -> Result<JoinHandle<io::Result<()>>, Failure> {
-    check_replaces(path, "file of requests", |file| begins_with(file, "{\"number\":"))?;
+    check_replaces(path, "a file of requests", |file| begins_with(file, "{\"number\":"))?;
     let cannot = |error: io::Error| Failure::usage(format!("{} cannot be written: {error}", path.display()));
     let mut file = create_private(path).map_err(cannot)?;
     let write = move || -> io::Result<()> {

@@ -345,7 +345,7 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
         })
     })?;
     let help = match once {
-        true => "`inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying",
+        true => "`inspan doctor` shows why; `inspan serve` and `inspan notify deliver` keep trying",
         false => ONCE,
     };
     // Who goes on leaves to another process what that one has.

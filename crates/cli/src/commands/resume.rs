@@ -58,8 +58,8 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     }
     if args.failed && !kept.status.has_ended() {
         let session = &kept.record.session;
-        let message = format!("session `{session}` has not ended, and `--failed` is for one that has");
-        return Err(Failure::usage(message).with_hint(format!("`inspan resume {session}` goes on with it")));
+        let message = format!("session `{session}` has not ended; `--failed` needs one that has");
+        return Err(Failure::usage(message).with_hint(format!("`inspan resume {session}` continues it")));
     }
     match edited {
         Some(loaded) => anew(kept, loaded, FlowVersion::Edited, args, invocation),
@@ -145,7 +145,7 @@ fn anew(
         && kept.folded(kept.record.run(&kept.graph))?.state().failure().is_none()
     {
         let session = &kept.record.session;
-        return Err(Failure::usage(format!("nothing of session `{session}` has failed")));
+        return Err(Failure::usage(format!("session `{session}` has no failures")));
     }
     let answers = if args.plan { kept.stored_answers()? } else { Vec::new() };
     answers.iter().for_each(|(prompt, reply)| reusable.take_answer(prompt, reply));
@@ -172,10 +172,10 @@ fn anew(
             && !agreed(invocation, args.mode.no_input, "Continue with this plan? [y/N] ")?
         {
             return Err(Failure::usage(format!("the flow was edited, and {what}"))
-                .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
+                .with_hint("`--edited` uses the edited flow, `--as-started` the original"));
         }
         terminal::progress(
-            "note: the flow was edited, and goes on as edited; `--as-started` uses the flow as it was started\n",
+            "note: the flow was edited; using the edited flow (`--as-started` uses the original)\n",
         );
     }
     kept.anew(again, &args.mode, invocation)
@@ -279,7 +279,7 @@ pub(super) fn given_before(
 pub(super) fn tell_left_out(gone: &[String], session: &SessionId) {
     for key in gone {
         terminal::progress(&format!(
-            "the flow has no input `{key}` any more: that of `{session}` is left out\n"
+            "the flow no longer has input `{key}`: that of `{session}` is ignored\n"
         ));
     }
 }

@@ -23,8 +23,8 @@ mod plan;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if invocation.cwd.is_none() {
-        return Err(Failure::usage("the folder in which `inspan` was called does not exist any more")
-            .with_hint("`cd` into the folder in which the nodes are to work"));
+        return Err(Failure::usage("the working folder no longer exists")
+            .with_hint("`cd` to the folder where the nodes should work"));
     }
     let (file, mode) = (flow::file(&args.file), &args.mode);
     let mut settings = settings(args, &file, invocation);

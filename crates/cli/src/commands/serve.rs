@@ -191,8 +191,8 @@ impl Listening {
         if !address.ip().is_loopback() && hosts.is_empty() {
             let message = format!("{} can be reached from other machines", address.ip());
             return Err(Failure::usage(message).with_hint(
-                "name the host under which the server is reached with `--allow-remote HOST`; put a reverse proxy that \
-                 speaks TLS before it",
+                "name the host under which the server is reached with `--allow-remote HOST`; put a TLS reverse \
+                 proxy in front of it",
             ));
         }
         let token_file = token_file(invocation)?;
@@ -244,7 +244,7 @@ fn token(file: &Path) -> Result<Token, Failure> {
     let mut text = String::new();
     // Opening a pipe would wait for a writer.
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-        return Err(cannot("read", &"it is no regular file"));
+        return Err(cannot("read", &"it is not a regular file"));
     }
     match std::fs::File::open(file) {
         Ok(opened) => {

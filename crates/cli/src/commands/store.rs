@@ -93,7 +93,7 @@ async fn export(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     if let Some(file) = output {
-        check_replaces(file, "exported session", |file| begins_with(file, "{\"format\":"))?;
+        check_replaces(file, "an exported session", |file| begins_with(file, "{\"format\":"))?;
     }
     let store = SqliteStore::open_reader(path)?;
     let id = store::find(&store, prefix).await?.session;
@@ -161,7 +161,7 @@ fn not_deleted(error: StoreError) -> Failure {
     let failure = Failure::from(error);
     match is_full {
         true => failure.with_hint(
-            "to delete takes some space first, for the store's journal: free a few MB in another way, then repeat the command",
+            "deleting needs some space for the store's journal: free a few MB elsewhere, then repeat the command",
         ),
         false => failure,
     }
@@ -303,6 +303,6 @@ mod tests {
     fn a_full_disk_says_what_helps_where_nothing_can_be_deleted() {
         let failure = not_deleted(StoreError::Full { path: "s.db".into() });
         let hint = failure.hint.unwrap_or_default();
-        assert!(hint.starts_with("to delete takes some space first"), "{hint}");
+        assert!(hint.starts_with("deleting needs some space"), "{hint}");
     }
 }

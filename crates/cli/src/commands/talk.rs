@@ -156,7 +156,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
         let kept = StoredSession::open(id.as_str(), invocation)?;
         if matches!(kept.edited(), Ok(Some(_))) {
             terminal::progress(
-                "note: the flow was edited, and goes on as it was started; `inspan reply --no-resume` and then \
+                "note: the flow was edited; using the original flow; `inspan reply --no-resume` and then \
                  `inspan resume ID --edited` use the edited flow\n",
             );
         }

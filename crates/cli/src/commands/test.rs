@@ -79,7 +79,7 @@ fn exit(failure: Option<&Failure>) -> Exit {
 
 fn refused(problem: &FileProblem) -> Failure {
     Failure::usage(problem.to_string()).with_hint(
-        "write `NAME.test.yaml` beside `NAME.yaml`, or make a case of a session: `inspan test --from @last`",
+        "write `NAME.test.yaml` beside `NAME.yaml`, or create a case from a session: `inspan test --from @last`",
     )
 }
 

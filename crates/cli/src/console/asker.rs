@@ -221,7 +221,7 @@ impl PromptLoop {
     fn take(&mut self, TypedLine { text: typed, shown, is_unread }: &TypedLine) {
         let Some(shown) = shown else { return self.message(typed) };
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.question.prompt_id == *shown) else {
-            return self.shared.say(note("the question was answered meanwhile"));
+            return self.shared.say(note("the question is already answered"));
         };
         if *is_unread {
             let why = "typed before it could be read: not an answer";

@@ -235,7 +235,7 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         }
         // The limit of a start is fixed.
         ErrorCode::Timeout if error.is(ErrorKind::Start) => {
-            "start the program by hand once: what it downloads, updates or asks at its start is done then"
+            "start the program by hand once, so that it can download, update and ask what it needs to"
         }
         ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",
         ErrorCode::ContextLength => "give the agent less to read, or start a new conversation",
@@ -247,7 +247,7 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         }
         ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or set `onExhausted: continue`",
         _ if error.is(ErrorKind::SessionNotFound) => {
-            "its conversation is gone: `inspan fork SESSION --at NODE`, with the node that began it, begins it again"
+            "its conversation is gone: start it again with `inspan fork SESSION --at NODE`, NODE where it began"
         }
         ErrorCode::ToolDenied => {
             "allow the tool in the node's `options`, or when asked: at a terminal or by `inspan approve`"

@@ -481,7 +481,7 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
     let rows = [
         ("/nobody", "There is no flow `nobody`."),
         ("hello", "Start a flow with its command:"),
-        ("/talk {", "the input is no JSON"),
+        ("/talk {", "the input is not JSON"),
         ("/talk {}", "missing input `topic`"),
     ];
     for (text, why) in rows {

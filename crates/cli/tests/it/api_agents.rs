@@ -246,7 +246,7 @@ fn what_is_missing_or_not_offered_is_said_before_anything_starts() {
         let folder = &flow_folder(&api.review());
         let ran_without = ran(folder, &mut program(folder, &["run", "flow.yaml"])).expect(4);
         let (key, planted) = api.key;
-        assert!(ran_without.stderr.contains("there is no key"), "{}", ran_without.stderr);
+        assert!(ran_without.stderr.contains("no API key"), "{}", ran_without.stderr);
         assert!(ran_without.stderr.contains(&format!("set {key}")), "{}", ran_without.stderr);
         let odd = format!(
             "

@@ -272,7 +272,7 @@ fn data_is_what_it_says() {
     for block in of("json") {
         let whole = serde_json::from_str::<Value>(&block.text).is_ok();
         let lines = || block.text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
-        assert!(whole || lines(), "{}: it is no JSON", block.place());
+        assert!(whole || lines(), "{}: it is not JSON", block.place());
     }
     for block in of("toml") {
         let table: toml::Table =

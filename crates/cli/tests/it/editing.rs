@@ -223,7 +223,7 @@ nodes:
         .expect(2)
         .says("unknown input `word`");
     inspan(folder, &["resume", "s", "-i", "text=new"]).expect(2);
-    let left_out = "the flow has no input `word` any more: that of `s` is left out\n";
+    let left_out = "the flow no longer has input `word`: that of `s` is ignored\n";
     let plan = inspan(folder, &["resume", "s", "--edited", "--plan"]);
     assert_eq!((plan.code, plan.stderr.as_str()), (Some(0), left_out), "{}", plan.report());
     inspan(folder, &["resume", "s", "--edited", "--no-input", "-i", "text=new"]).expect(0);
@@ -246,7 +246,7 @@ nodes:
     let part = |option: &str, more: &[&str]| {
         inspan(folder, &[&["run", "flow.yaml", option, "b"][..], more].concat()).expect(0)
     };
-    let left_out = "the flow has no input `style` any more: that of `s` is left out\n";
+    let left_out = "the flow no longer has input `style`: that of `s` is ignored\n";
     part("--from", &["--session-id", "t"]).says(left_out);
     // What was given, and only that, is given from then on.
     fs::write(folder.join("flow.yaml"), FLOW.replace("dry, style: old, word: x", "damp, word: z")).unwrap();
@@ -298,7 +298,7 @@ nodes:
     inspan(folder, &["reply", "t", "yes", "--no-resume"]).expect(0);
     fs::write(folder.join("flow.yaml"), flow.replace("staging", "production")).unwrap();
     let replied = inspan(folder, &["reply", "s", "yes"]).expect(0);
-    let as_started = "note: the flow was edited, and goes on as it was started";
+    let as_started = "note: the flow was edited; using the original flow";
     assert!(
         replied.stdout.contains("staging") && replied.stderr.contains(as_started),
         "{}",
@@ -306,6 +306,6 @@ nodes:
     );
     let resumed = inspan(folder, &["resume", "t", "--no-input"])
         .expect(0)
-        .says("note: the flow was edited, and goes on as edited");
+        .says("note: the flow was edited; using the edited flow");
     assert_eq!(resumed.stdout.trim(), "production");
 }

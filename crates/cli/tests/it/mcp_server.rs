@@ -139,7 +139,11 @@ fn a_broken_flow_and_a_folder_that_is_not_there_are_reported() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
     let folder = &folder_with(&[("broken.yaml", broken)]);
     let closed = inspan(folder, &["mcp"]).expect(0);
-    assert!(closed.stderr.starts_with("warning: flow `broken` is no tool: "), "{}", closed.stderr);
+    assert!(
+        closed.stderr.starts_with("warning: flow `broken` is not offered as a tool: "),
+        "{}",
+        closed.stderr
+    );
     let absent = inspan(folder, &["mcp", "--flows", "nowhere"]);
     assert_eq!((absent.code, absent.stderr.as_str()), (Some(2), "error: --flows: there is no ~/nowhere\n"));
 }
@@ -234,7 +238,7 @@ nodes:
     let status = tool(&mut client, "session_status", &json!({ "session": "s" }));
     assert_eq!(status["structuredContent"]["questions"], json!([]));
     let late = tool(&mut client, "session_reply", &json!({ "session": "s", "choice": "hello" }));
-    assert!(text(&late).contains("the time to answer question `how.1` is up"), "{late}");
+    assert!(text(&late).contains("question `how.1` expired"), "{late}");
     let waits = tool(&mut client, "session_wait", &json!({ "session": "s", "seconds": 0.1 }));
     assert!(text(&waits).contains("no process runs it: `inspan resume s` continues it"), "{waits}");
 }

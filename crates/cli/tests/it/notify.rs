@@ -209,7 +209,7 @@ fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
         &*warning,
         "what fails is tried again for 30 s\n",
         "warning: notifications of ops are not delivered yet\n",
-        "  help: `inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying\n",
+        "  help: `inspan doctor` shows why; `inspan serve` and `inspan notify deliver` keep trying\n",
     ];
     let mut lines: Vec<&str> = stderr.split_inclusive('\n').collect();
     // What the run tried less than a second ago is not tried at once.
@@ -651,7 +651,7 @@ fn a_channel_is_tested_and_a_wrong_one_is_refused() {
             "[channels.ops]\ntype = \"desktop\"\n\nwhen = 1\n",
             ":4: channel `ops`: `when`: a channel of type `desktop` has no `when`",
         ),
-        ("[channels.'a b']\ntype = \"desktop\"\n", ":1: `a b` is no name for a channel"),
+        ("[channels.'a b']\ntype = \"desktop\"\n", ":1: `a b` is not a channel name"),
         (
             "[channels.ops]\ntype = \"ntfy\"\ntopic = \"xoxb-1234567890-abcdefghijkl\"\n",
             ":3: `topic` looks like a secret",

@@ -173,7 +173,7 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     // What a part has done is reused by the sessions that follow it.
     inspan(folder, &["fork", "@last"]).expect(0);
     assert_eq!(runs(folder), "");
-    inspan(folder, &["why", "@last", "last"]).prints("only other nodes were to run (`--only`)");
+    inspan(folder, &["why", "@last", "last"]).prints("it was not selected by `--only`");
     refused(
         &["--only", "plan", "--only", "last"],
         "needs the output of `each`, which cannot be reused of session `flow-",

@@ -338,7 +338,7 @@ nodes:
 edges: [{ from: each, to: nothing, when: each.failed > 0 }]
 ";
     let folder = &flow_folder(flow);
-    let help = "`each[0]` failed and the flow went on, so that is finished work: `inspan resume s --failed` tries it again too";
+    let help = "`each[0]` failed but the flow continued, so this is finished work: `inspan resume s --failed` retries it too";
     inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1).says(help);
     fs::write(folder.join("ok"), "").unwrap();
     let help = help.replace("resume s", "resume t");
@@ -385,7 +385,7 @@ nodes:
     inspan(folder, &["fork", "s", "--at", "each[2]", "--at", "each[0]/check"]).expect(0);
     assert_eq!(new(), ["c", "failed 0"]);
     for (arguments, words) in [
-        (&["resume", "t", "--failed"][..], "nothing of session `t` has failed"),
+        (&["resume", "t", "--failed"][..], "session `t` has no failures"),
         (&["fork", "s", "--at", "gate", "--at", "3"], "an event number is the only `--at`"),
     ] {
         inspan(folder, arguments).expect(2).says(words);

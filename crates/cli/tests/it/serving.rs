@@ -508,7 +508,7 @@ fn a_server_ends_by_a_signal_and_the_token_is_the_users_alone() {
     // A pipe would be waited for.
     fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-    inspan(folder, &["serve", "--port", "0"]).expect(4).says("it is no regular file");
+    inspan(folder, &["serve", "--port", "0"]).expect(4).says("it is not a regular file");
 }
 
 #[test]

@@ -79,12 +79,12 @@ fn a_file_that_holds_something_else_is_not_replaced() {
         inspan(folder, &call).expect(0);
     }
     for (call, kind) in calls(["flow.yaml"; 4]).iter().zip([
-        "file of events",
-        "exported session",
-        "page of a session",
-        "conversation",
+        "a file of events",
+        "an exported session",
+        "a session page",
+        "a conversation",
     ]) {
-        let says = format!("flow.yaml is not replaced: it exists, and is no {kind}");
+        let says = format!("not replacing flow.yaml: it is not {kind}");
         inspan(folder, call).expect(2).says(&says);
         assert_eq!(fs::read_to_string(folder.join("flow.yaml")).unwrap(), SCRIPTED);
     }
@@ -206,9 +206,15 @@ edges:
     assert_eq!(run(&["run", "flow.yaml", "--record", "project", "--no-input"]).0, Some(3));
     fs::write(folder.join("file"), "").unwrap();
     let refused = run(&["run", "flow.yaml", "--record", "file"]);
-    assert!(refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is no folder"));
+    assert!(
+        refused.1.contains("nothing can be recorded in ") && refused.1.contains("file: it is not a folder")
+    );
     let refused = run(&["run", "flow.yaml", "--replay=file"]);
-    assert!(refused.1.contains("file: it is no folder") && !refused.1.contains("--record"), "{}", refused.1);
+    assert!(
+        refused.1.contains("file: it is not a folder") && !refused.1.contains("--record"),
+        "{}",
+        refused.1
+    );
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn flows_and_agents_take_their_defaults() {
     );
     let elsewhere = inspan(&folder.join("called"), &["run", "../flows/flow.yaml", "--json"]);
     assert_eq!(outputs(&elsewhere)["a"]["text"], "from the settings");
-    inspan(folder, &["agent", "x"]).refused("no provider is named");
+    inspan(folder, &["agent", "x"]).refused("no provider given");
 }
 
 #[test]

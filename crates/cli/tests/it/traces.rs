@@ -276,7 +276,7 @@ fn settings_that_cannot_be_used_are_named() {
     ran(folder, command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")).expect(0).says(why);
     inspan(folder, &["export", "--otlp", "localhost:4318"])
         .expect(2)
-        .says("--otlp: is no address such as `http://127.0.0.1:4318`");
+        .says("--otlp: is not an address such as `http://127.0.0.1:4318`");
 }
 
 #[test]

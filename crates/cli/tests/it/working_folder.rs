@@ -116,8 +116,7 @@ fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
     let folder = flow_folder(flow);
     // A worktree that was removed while a shell is in it.
     let gone = "mkdir gone && cd gone && rmdir ../gone && exec $0 run ../flow.yaml --no-store";
-    ran(&folder, &mut shell(&folder, gone))
-        .refused("the folder in which `inspan` was called does not exist any more");
+    ran(&folder, &mut shell(&folder, gone)).refused("the working folder no longer exists");
     // A node of a session.
     let mut call = program(&folder, &["run", "--detach"]);
     ran(&folder, call.env("INSPAN_SESSION", "s"))

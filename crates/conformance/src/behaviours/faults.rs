@@ -56,7 +56,7 @@ pub(super) async fn stall(case: &TestCase) -> CheckResult {
 pub(super) async fn refused(case: &TestCase) -> CheckResult {
     // The port was free a moment ago, and nothing listens there now.
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = address.map_err(|error| Difference::from("there is no port").with(error.to_string()))?;
+    let address = address.map_err(|error| Difference::from("there is not a port").with(error.to_string()))?;
     let env = case.worker().environment(&format!("http://{address}"));
     let turn = case.turn(TurnRequest { env: Some(env), ..TurnRequest::new(WORDS) }).await?;
     let error = turn.error()?;

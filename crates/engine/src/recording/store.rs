@@ -218,7 +218,7 @@ fn read(path: &Path) -> Result<(String, Recording), RecordingError> {
             )));
         }
         Some(_) => {}
-        None => return Err(wrong("it has no `version`, so it is no recording".to_owned())),
+        None => return Err(wrong("it has no `version`, so it is not a recording".to_owned())),
     }
     let recording = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

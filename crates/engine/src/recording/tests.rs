@@ -509,7 +509,7 @@ fn files_that_are_no_recordings_are_refused_by_name() {
     let path = dir.path().join("a.json");
     let rows = [
         ("{", "EOF while parsing an object at line 1 column 1"),
-        ("{}", "it has no `version`, so it is no recording"),
+        ("{}", "it has no `version`, so it is not a recording"),
         (r#"{"version": 3}"#, "it has format version 3, and this program reads up to 2"),
         (r#"{"version": 2, "provider": "p"}"#, "missing field `key`"),
     ];

@@ -175,7 +175,7 @@ impl ActiveRun {
             return AfterTurn::Fail(self.timeout(), waiting);
         }
         let Some(session) = self.open.session() else {
-            self.open.warn("noSession", "the provider named no conversation, so the run cannot go on");
+            self.open.warn("noSession", "the provider named no conversation, so the run cannot continue");
             return AfterTurn::End(self.stop_reason(), waiting);
         };
         let mut texts: Vec<_> = waiting.iter().map(|mail| mail.content.as_str()).collect();

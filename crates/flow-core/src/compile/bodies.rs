@@ -505,7 +505,7 @@ impl<'c> Bodies<'c> {
     }
 }
 
-/// A value of an input that is no template.
+/// A value of an input that is not a template.
 fn stated<T: DeserializeOwned>(input: &Value, key: &str) -> Option<T> {
     read_input(input.get(key)?.clone()).ok()
 }

@@ -64,7 +64,7 @@ impl Walk<'_> {
             }
             Event::TaskInterrupted { attempt, never_began, stopped, .. } => {
                 let why = how_lost(*never_began, *stopped);
-                let text = format!("attempt {attempt} {why}; it is started again, and uses no try");
+                let text = format!("attempt {attempt} {why}; it restarts, and uses no attempt");
                 self.say_of(task, envelope.seq, StatementKind::Lost, text);
             }
             Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {
@@ -310,7 +310,7 @@ impl Walk<'_> {
             ReuseReason::Unfinished | ReuseReason::Failed
                 if first.is_some() && first == left.conversation.as_ref() =>
             {
-                format!("; it goes on in the conversation of {from}")
+                format!("; it continues the conversation of {from}")
             }
             ReuseReason::Asked => format!("; {from} is not reused: it was to run again"),
             why => format!("; {from} is not reused: {}", why.words()),
@@ -331,7 +331,7 @@ impl Walk<'_> {
                 text
             }
             SkipReason::NotSelected => {
-                "only other nodes were to run (`--only`), and its output could not be reused".to_owned()
+                "it was not selected by `--only`, and its output could not be reused".to_owned()
             }
             SkipReason::Edge => match spec.join {
                 Join::All => "not all edges into it fired".to_owned(),
@@ -413,7 +413,7 @@ impl Walk<'_> {
             _ if policy.on_limit == OnLimit::Fail
                 && (error.resets_at.is_some() || error.retry_after.is_some()) =>
             {
-                "the usage limit is not lifted yet, and `onLimit` is `fail`".to_owned()
+                "the usage limit has not reset, and `onLimit` is `fail`".to_owned()
             }
             _ => "it is not retried".to_owned(),
         }

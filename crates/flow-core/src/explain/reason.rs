@@ -62,7 +62,7 @@ impl Walk<'_> {
                     NodeStatus::Skipped => format!("`{from}` was skipped"),
                     NodeStatus::Cancelled => format!("`{from}` was cancelled"),
                     NodeStatus::Complete => format!("`{from}` completed"),
-                    _ => format!("`{from}` does not run any more"),
+                    _ => format!("`{from}` no longer runs"),
                 };
                 let on = match edge.on {
                     EdgeOn::Any => " (`on: any`)",

@@ -270,13 +270,13 @@ fn in_the_entry_of_a_server_only_the_flows_own_text_names_variables() {
         "safe": { "model": "${M}", "mcpServers": { "s": { "args": ["a"] } } },
     });
     let whole = |text: &str| {
-        let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is no template") };
+        let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is not a template") };
         let entry = TemplateValue::Object(vec![("options".to_owned(), TemplateValue::Bound(binding))]);
         Template::new(NodeId::new("x").ok(), "input", entry).resolve(&values.scope()).is_ok()
     };
     assert_eq!(["options", "safe"].map(|name| whole(&format!("{{{{ flow.input.{name} }}}}"))), [false, true]);
     let under = |key: &str, text: &str| {
-        let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is no template") };
+        let Ok(Some((binding, _))) = parse_template(text, &Names) else { panic!("{text} is not a template") };
         let entry = TemplateValue::Object(vec![(key.to_owned(), TemplateValue::Bound(binding))]);
         let entry = TemplateValue::Object(vec![("options".to_owned(), entry)]);
         Template::new(NodeId::new("x").ok(), "input", entry)

@@ -28,7 +28,7 @@ pub struct Retry {
     pub max_attempts: u32,
     /// The wait before the second attempt.
     pub backoff: Duration,
-    /// By what each further wait grows.
+    /// Factor of each further wait.
     pub factor: f64,
     /// The longest wait.
     pub max_backoff: Option<Duration>,

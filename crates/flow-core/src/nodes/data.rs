@@ -115,7 +115,7 @@ impl DescribeNode for DataValidate {
     }
 }
 
-/// The problem of an input's `schema` that is written in the flow and is no JSON Schema.
+/// The problem of an input's `schema` that is written in the flow and is not a JSON Schema.
 pub(super) fn check_schema(input: &Value) -> Option<InputProblem> {
     let schema = input.get("schema").filter(|schema| schema.is_object())?;
     let error = jsonschema::validator_for(schema).err()?;
@@ -124,8 +124,9 @@ pub(super) fn check_schema(input: &Value) -> Option<InputProblem> {
 }
 
 fn validate(Validate { value, schema: Schema(schema) }: Validate) -> Result<Validated, AgentError> {
-    let wrong =
-        |why: String| AgentError::new(ErrorCode::ConfigInvalid, format!("`schema` is no JSON Schema: {why}"));
+    let wrong = |why: String| {
+        AgentError::new(ErrorCode::ConfigInvalid, format!("`schema` is not a JSON Schema: {why}"))
+    };
     if is_too_deep(&schema) {
         return Err(wrong("it is nested too deep".to_owned()));
     }
@@ -223,7 +224,7 @@ mod tests {
                 "a = 1\nb = ",
                 "line 2, column 5: string values must be quoted, expected literal string",
             ),
-            ("toml", "a = 1\n[t]\nb = [1.5, -inf]", "line 3, column 11: `-inf` is no value of JSON"),
+            ("toml", "a = 1\n[t]\nb = [1.5, -inf]", "line 3, column 11: `-inf` is not a JSON value"),
             ("toml", "a = 9223372036854775808", "line 1, column 5: u64 value was too large"),
             ("toml", "a = 1e400", "line 1, column 5: floating-point number overflowed"),
             ("csv", "a,b\n1", "line 2, column 1: this row has 1 field, and the header has 2"),
@@ -264,7 +265,10 @@ mod tests {
         assert_eq!(many.unwrap()["errors"].as_array().map(Vec::len), Some(MAX_ERRORS));
         let broken =
             computed(&DataValidate, json!({ "value": 1, "schema": { "type": "intger" } })).unwrap_err();
-        assert!(broken.starts_with("CONFIG_INVALID: `schema` is no JSON Schema: at `/type`: "), "{broken}");
+        assert!(
+            broken.starts_with("CONFIG_INVALID: `schema` is not a JSON Schema: at `/type`: "),
+            "{broken}"
+        );
         let remote = json!({ "value": 1, "schema": { "$ref": "https://example.com/schema.json" } });
         assert!(computed(&DataValidate, remote).is_err());
         let found = DataValidate.check_input(&json!({ "value": 1, "schema": { "minimum": "1" } }));

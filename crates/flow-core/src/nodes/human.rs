@@ -92,7 +92,7 @@ impl HumanQuestion {
     fn default_answer(&self) -> Result<Option<String>, String> {
         let form = self.schema.as_ref().map(|schema| {
             let form = Form::of(schema);
-            form.map_err(|problem| format!("`schema{}` is no form: {}", problem.pointer, problem.message))
+            form.map_err(|problem| format!("`schema{}` is not a form: {}", problem.pointer, problem.message))
         });
         match (form.transpose()?, &self.default) {
             (_, None | Some(Value::Null)) => Ok(None),
@@ -113,7 +113,7 @@ impl HumanAnswer {
     /// The output of a node whose question was answered so.
     pub fn of(is_form: bool, Reply { content, choice }: Reply) -> Result<Value, AgentError> {
         let value = is_form.then(|| serde_json::from_str(&content)).transpose().map_err(|error| {
-            AgentError::new(ErrorCode::OutputInvalid, format!("the answer to the form is no JSON: {error}"))
+            AgentError::new(ErrorCode::OutputInvalid, format!("the answer to the form is not JSON: {error}"))
         })?;
         write_output(&Self { content, choice, value })
     }
@@ -176,10 +176,7 @@ impl DescribeNode for HumanInput {
             let has_no_answer = given("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
                 && given("allowText") != Some(&Value::Bool(true));
             let none = has_no_answer.then(|| {
-                InputProblem::new(
-                    "/choices",
-                    "there is no choice: list some, or leave out `choices` for a text",
-                )
+                InputProblem::new("/choices", "`choices` is empty: list some, or leave it out for free text")
             });
             return misplaced.map(problem).into_iter().chain(none).collect();
         };

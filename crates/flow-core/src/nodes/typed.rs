@@ -59,8 +59,9 @@ pub fn pointer_part(name: &str) -> String {
 
 /// Writes a node's output.
 pub fn write_output<O: Serialize>(output: &O) -> Result<Value, AgentError> {
-    serde_json::to_value(output)
-        .map_err(|error| AgentError::new(ErrorCode::OutputInvalid, format!("the output is no JSON: {error}")))
+    serde_json::to_value(output).map_err(|error| {
+        AgentError::new(ErrorCode::OutputInvalid, format!("the output is not JSON: {error}"))
+    })
 }
 
 /// Computes the output of an input.

@@ -1,4 +1,4 @@
-//! What an attempt's end is: a result, a failure with or without another try, a wait, a cancellation.
+//! What the end of an attempt leads to: success, a retry, failure, a wait for a limit, cancellation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,14 +10,14 @@ use crate::{
     node::NodeKind,
 };
 
-/// How long ago the moment may be at which a limit is lifted that is met still: clocks differ.
+/// How long after its reset time a usage limit may still be in force: clocks differ.
 const SKEW: Duration = Duration::from_secs(3600);
 /// The first and the longest wait for a vendor that refuses although its moment has come.
 const FIRST_WAIT: Duration = Duration::from_secs(15);
 const LONGEST_SHORT_WAIT: Duration = Duration::from_secs(300);
 /// How many attempts may have ended without a failure before such waits end: after about three hours.
 const MOST_WAITS: u32 = 40;
-/// After how many failures an agent whose author says nothing is not tried again, however much it has done between them.
+/// The most retries of an agent without `policy.retry`, however much it has done between them.
 const MOST_PASSING: u32 = 99;
 
 impl Run {
@@ -120,8 +120,8 @@ impl Run {
         )
     }
 
-    /// Until when a usage limit is to be waited out. A vendor may refuse still when its moment has come: its clock is another
-    /// one, or it named the second and not its end. Then the waits grow, and have an end.
+    /// When to try again after a usage limit. A vendor may still refuse at its reset time, since its clock differs or it rounds
+    /// to seconds: then the waits grow, up to a bound.
     fn lifted_at(&self, task: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
         let waits = self.facts.spec(&self.graph, task).policy.on_limit != OnLimit::Fail;
         if !waits || self.facts.ending.is_some() {

@@ -117,7 +117,7 @@ impl Run {
         let known = known.filter(|known| known.taken_over && start.attempt == 1)?;
         let (later, reusable) = (self.later_turns(known)?, self.reusable.as_ref()?);
         Some(format!(
-            "`{}` goes on in a conversation as it is now, with the turns of `{later}` in session `{}`",
+            "`{}` continues a conversation that has later turns, of `{later}` in session `{}`",
             start.path, reusable.session
         ))
     }

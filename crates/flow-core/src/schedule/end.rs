@@ -82,9 +82,8 @@ impl Run {
         self.finish(ending.outcome, ending.error, now, actions);
     }
 
-    /// Lets the edges fire that do so in any case, in a frame that is to end: those of nodes that have ended, and once nothing
-    /// else can happen in it (`is_idle`) those of nodes that have not begun. One that itself cleans up begins before what
-    /// follows it.
+    /// Fires the `on: any` edges in a frame that is ending: those of ended nodes, and once nothing else can happen in it
+    /// (`is_idle`) those of nodes that never began. A clean-up node starts before the nodes after it.
     pub(super) fn clean_up(&self, frame: FrameIx, is_idle: bool, actions: &mut Vec<Action>) {
         let body = self.facts.body(&self.graph, frame);
         let state = &self.facts.frames[frame];

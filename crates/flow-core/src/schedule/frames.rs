@@ -188,7 +188,7 @@ impl Run {
             return None;
         }
         let names: Vec<_> = open.iter().take(5).map(|(_, node)| format!("`{}`", node.id)).collect();
-        let message = format!("nothing can run any more, and {} never became ready", names.join(", "));
+        let message = format!("nothing can run, and {} never became ready", names.join(", "));
         Some(AgentError::new(ErrorCode::NodeFailed, message))
     }
 

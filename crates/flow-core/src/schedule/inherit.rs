@@ -1,5 +1,5 @@
-//! What a session could still take over of the one before it and has not reached: the session that continues it takes that
-//! over.
+//! Work of the parent session that a session could reuse but did not reach: the session that continues it inherits
+//! this work.
 
 use std::collections::{BTreeMap, BTreeSet};
 

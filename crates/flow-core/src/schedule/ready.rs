@@ -202,8 +202,8 @@ impl Run {
         let deaths = self.facts.node(task).deaths_in_a_row(self.facts.progress);
         (deaths >= MOST_DEATHS.max(node.policy.retry.max_attempts)).then(|| {
             let message = format!(
-                "node `{}` was at work the last {deaths} times that the process died, and nothing finished in between: \
-                 it is not started again",
+                "node `{}` was running the last {deaths} times the process died, and nothing finished in between: \
+                 it is not restarted",
                 node.id
             );
             AgentError::new(ErrorCode::NodeFailed, message)

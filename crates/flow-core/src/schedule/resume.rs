@@ -219,7 +219,7 @@ impl Run {
                 None
             }
             Some(LET_IT_FAIL) => {
-                let message = format!("{} was cut short, and a person let it fail", named(path));
+                let message = format!("{} was interrupted, and a person let it fail", named(path));
                 Some(AgentError::new(ErrorCode::Aborted, message))
             }
             _ => {
@@ -227,7 +227,7 @@ impl Run {
                     task: path.clone(),
                     id: more.and_then(|more| more.asked.as_ref()).map(|asked| asked.prompt_id.clone()),
                     prompt: format!(
-                        "{} was cut short and may have taken effect. What is to be done?",
+                        "{} was interrupted and may have taken effect. What should happen now?",
                         named(path)
                     ),
                     choices: [RUN_AGAIN, IT_IS_DONE, LET_IT_FAIL].map(str::to_owned).to_vec(),

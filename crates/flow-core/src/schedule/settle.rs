@@ -116,7 +116,7 @@ impl Run {
         let Some(when) = &edge.when else { return Ok(true) };
         self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope)).map_err(|error| {
             let name = edge_name(self.facts.body(&self.graph, task.frame), edge);
-            let message = format!("the condition of {name} cannot be worked out: {error}");
+            let message = format!("the condition of {name} cannot be evaluated: {error}");
             Box::new(self.end_for(task.frame, AgentError::new(ErrorCode::BindingFailed, message)))
         })
     }

@@ -178,7 +178,7 @@ fn flow_policy() -> Map<String, Value> {
 /// The policy of a flow has one key more than that of a body.
 fn with_confirm_above(mut policy: Map<String, Value>) -> Map<String, Value> {
     let usd = json!({ "type": "number", "exclusiveMinimum": 0, "description": "In US dollars." });
-    let help = "`inspan run` asks first if the forecast is above, or what the run costs is unknown.";
+    let help = "`inspan run` asks first if the forecast is above this, or unknown.";
     policy.insert("confirmAbove".to_owned(), closed(help, keys([("usd", usd)]), &["usd"]));
     policy
 }
@@ -288,10 +288,7 @@ fn node_policy() -> Map<String, Value> {
     let retry = keys([
         ("maxAttempts", count("Attempts in all, the first included.")),
         ("backoff", time("The wait before the second attempt.")),
-        (
-            "factor",
-            json!({ "type": "number", "minimum": 1, "description": "By what each further wait grows." }),
-        ),
+        ("factor", json!({ "type": "number", "minimum": 1, "description": "Factor of each further wait." })),
         ("maxBackoff", time("The longest wait.")),
         ("on", json!({ "enum": ["retryable", "any"], "description": "Which failures are tried again." })),
     ]);
@@ -307,7 +304,7 @@ fn node_policy() -> Map<String, Value> {
             "onLimit",
             json!({
                 "enum": ["wait", "fail", "fallback"], "default": "wait",
-                "description": "Whether a vendor's usage limit is waited out when its end is known, fails the node, or lets the next agent take over.",
+                "description": "At a vendor's usage limit: wait for its reset, fail the node, or let the next agent take over.",
             }),
         ),
     ])
@@ -412,7 +409,7 @@ fn lists() -> Map<String, Value> {
         ),
         (
             "edges",
-            json!({ "type": "array", "items": { "$ref": "#/$defs/edge" }, "description": "What leads to what." }),
+            json!({ "type": "array", "items": { "$ref": "#/$defs/edge" }, "description": "Order of the nodes." }),
         ),
     ])
 }
@@ -435,8 +432,8 @@ fn edge() -> Value {
         ("to", text("The node it enters.")),
         ("on", ends()),
         ("when", when("Whether it fires once its source has ended.")),
-        ("maxIterations", count("How often it may fire; it closes a loop.")),
-        ("onExhausted", json!({ "enum": ["fail", "continue"], "description": "What happens after that." })),
+        ("maxIterations", count("How often this loop edge may fire.")),
+        ("onExhausted", json!({ "enum": ["fail", "continue"], "description": "What to do at the limit." })),
     ]);
     closed("What leads to what.", properties, &["from", "to"])
 }

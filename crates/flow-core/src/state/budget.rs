@@ -417,7 +417,7 @@ impl Facts {
         let owner = self.budget_owner(graph, owner);
         if !is_short {
             return Some(format!(
-                "what an agent takes of the budget of {owner} is not known before one of the {agents} agents that run reports it"
+                "what an agent takes of the budget of {owner} is unknown until one of the {agents} running agents reports it"
             ));
         }
         let (agents, run) =

@@ -33,9 +33,7 @@ pub enum SnapshotError {
         known: u16,
     },
     /// It is of another flow.
-    #[error(
-        "the snapshot of session `{session}` is of flow `{flow}` as it was then, and the flow has changed since"
-    )]
+    #[error("flow `{flow}` has changed since the snapshot of session `{session}` was taken")]
     Flow {
         /// The session.
         session: SessionId,

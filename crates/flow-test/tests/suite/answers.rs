@@ -208,7 +208,7 @@ cases:
     expect: { attempts: { a: 2 }, outputs: { a.text: in time }, duration: { min: 11m, max: 12m } }
   - name: a program that dies
     answers: { b: { signal: SIGKILL } }
-    expect: { outputs: { b.failed: true, b.error.message: { contains: was ended by a SIGKILL } } }
+    expect: { outputs: { b.failed: true, b.error.message: { contains: was killed by SIGKILL } } }
 ";
     let problem = failures(flow, cases);
     assert_eq!(problem.len(), 1, "{problem:?}");
@@ -401,7 +401,7 @@ cases:
 ";
     let expected = [
         "nobody / expect.outcome: the outcome is waiting, not success\n`why` waits for an answer: Why no?\nadd `replies: { why: … }`",
-        "no choice / replies.ok: prompt `ok.1` takes no text, only one of its choices: yes, no",
+        "no choice / replies.ok: question `ok.1` takes no text, only one of its choices: yes, no",
     ];
     assert_eq!(failures(flow, cases), expected);
 }

@@ -141,7 +141,7 @@ fn branch(provider: &dyn DynProvider, input: Value, known: &Conversation) -> Res
 
 fn next_turn(provider: &dyn DynProvider, input: Value, known: &Conversation) -> Result<Value, AgentError> {
     let Some(prompt) = input.get("prompt").and_then(Value::as_str).map(str::to_owned) else {
-        let message = "a node that goes on in a conversation needs a `prompt`; it has `messages`";
+        let message = "a node that continues a conversation needs a `prompt`; it has `messages`";
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
     provider.resume(input, &known.session_id, &prompt)

@@ -278,7 +278,7 @@ fn output(
         code => {
             let how = match (code, signal) {
                 (Some(code), _) => format!("exited with code {code}"),
-                (None, signal) => format!("was ended by a {}", signal.as_deref().unwrap_or("signal")),
+                (None, signal) => format!("was killed by {}", signal.as_deref().unwrap_or("a signal")),
             };
             let said = cause(&stderr).or_else(|| cause(&stdout));
             let said = said.map(|line| format!(": {line}")).unwrap_or_default();

@@ -176,7 +176,8 @@ impl Outgoing {
         if let Some(problem) = filled.problem() {
             return Err(wrong(problem.message));
         }
-        let mut url = Url::parse(&filled.url).map_err(|why| wrong(format!("`url` is no address: {why}")))?;
+        let mut url =
+            Url::parse(&filled.url).map_err(|why| wrong(format!("`url` is not an address: {why}")))?;
         add_query(&mut url, &filled);
         let is_secret = |pointer: &str| written.secrets_in.iter().any(|place| place.starts_with(pointer));
         let (mut headers, mut private) = (HeaderMap::new(), Vec::new());
@@ -228,7 +229,7 @@ impl Outgoing {
             }
             let next = self.url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https"));
             let next =
-                next.ok_or_else(|| refused("the server redirects to what is no address".to_owned()))?;
+                next.ok_or_else(|| refused("the server redirects to an invalid address".to_owned()))?;
             self.redirect(answer.status(), next).map_err(refused)?;
         }
     }

@@ -174,7 +174,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Tools of the program that agents may call, those whose provider can call any.
+    /// Tools of your program for agents whose provider supports host tools.
     #[must_use]
     pub fn tools(mut self, tools: HostTools) -> Self {
         self.host.tools = tools;
@@ -244,8 +244,8 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// A session that is opened takes over only what [`Self::reusing`] gives: what it had not taken over of the one that it
-    /// comes from runs again. For a session whose parent is not in the store any more.
+    /// Reuses only the work that [`Self::reusing`] gives; other work of the parent session runs again. For a session whose
+    /// parent is no longer in the store.
     #[must_use]
     pub fn taking_over_no_more(mut self) -> Self {
         self.takes_no_more = true;
@@ -259,7 +259,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Whether a session continues whose flow has changed since.
+    /// Whether to continue if the session's flow has changed.
     #[must_use]
     pub fn changed(mut self, changed: Changed) -> Self {
         self.changed = changed;

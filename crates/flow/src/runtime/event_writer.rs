@@ -22,7 +22,7 @@ use crate::error::RunError;
 use inspan_flow_core::is_fact;
 use inspan_store::{Batch, CommandAnswer, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
 
-/// Shows a person a line that is no event of the session.
+/// Shows a person a line that is not an event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Events that are no facts are stored at most once in this time. The store syncs nothing for them, so what this costs is

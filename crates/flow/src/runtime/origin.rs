@@ -63,8 +63,8 @@ pub fn graph_of(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Grap
     Ok(Arc::new(compiled.graph))
 }
 
-/// What a session, whose flow compiles to `graph`, may take over of the one that it comes from, and that one of the one
-/// before it. The log of each says what it has taken over so far. Fails with [`RunError::NoParent`] if one of them is not in the store: finished work would
+/// The work that a session may still reuse from its parent, and the parent from its own, and so on. `graph` is the
+/// session's compiled flow. Each log says what was reused so far. Fails with [`RunError::NoParent`] if one of them is not in the store: finished work would
 /// run again, and be charged.
 pub fn lineage<'a>(
     store: &'a dyn RunStore,

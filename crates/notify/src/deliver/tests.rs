@@ -121,7 +121,7 @@ async fn a_question_is_announced_as_it_can_be_answered() {
     let delivery = delivery(store.into(), folder.path(), "true").await;
     deliver_once(delivery, Instant::now() + Duration::from_secs(60)).await;
     let said = fs::read_to_string(&sent).unwrap();
-    let has = ["inspan resume late", "its time was up at", "expires at", "inspan reply"];
+    let has = ["inspan resume late", "expired at", "expires at", "inspan reply"];
     assert_eq!(has.map(|text| said.contains(text)), [true, true, false, false], "{said}");
     assert_eq!(said.matches("asks a question\",\"notices\"").count(), 1, "{said}");
 }

@@ -131,7 +131,7 @@ impl Api {
             .push(method);
         let answer = self.post.call(&url, headers.clone(), body.to_string().into_bytes()).await?;
         let answer: Value = serde_json::from_slice(&answer)
-            .map_err(|error| SendError::new(format!("Slack's answer to {method} is no JSON: {error}")))?;
+            .map_err(|error| SendError::new(format!("Slack's answer to {method} is not JSON: {error}")))?;
         if answer["ok"] == json!(true) {
             return Ok(answer);
         }

@@ -5,7 +5,7 @@ use super::{Redactor, cut};
 /// More than this is never buffered: no secret is as long.
 const MOST_HELD: usize = 64 * 1024;
 /// How much of what was given out is remembered, in bytes: a token of a known shape is recognised by its first letters
-/// (`sk-`), which are no secret and not buffered. No such beginning is longer.
+/// (`sk-`), which are not secret and not buffered. No such beginning is longer.
 const MEMORY: usize = 16;
 
 /// One text that is still coming.

@@ -286,7 +286,7 @@ fn secrets_of_options_go_also_as_they_are_written() {
     let expected = names.map(|name| format!("[redacted {name}]")).join(" ");
     assert_eq!(redactor.text(secrets), expected);
     let harmless = "${SET} ${no} ${no}${SET} Bearer ${no}";
-    assert_eq!(redactor.text(harmless), harmless, "the names of variables are no secrets");
+    assert_eq!(redactor.text(harmless), harmless, "the names of variables are not secrets");
 }
 
 #[test]

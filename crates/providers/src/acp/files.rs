@@ -42,7 +42,7 @@ pub(super) fn within(root: &Path, path: &str) -> Result<PathBuf, Refusal> {
     let outside =
         || Refusal::new(INVALID, format!("{path} is outside of the working directory {}", root.display()));
     if !named.is_absolute() {
-        return Err(Refusal::new(INVALID, format!("{path} is no absolute path")));
+        return Err(Refusal::new(INVALID, format!("{path} is not an absolute path")));
     }
     if path.contains('\0') || named.components().any(|part| part == Component::ParentDir) {
         return Err(outside());
@@ -82,7 +82,7 @@ pub(super) fn read(root: &Path, wanted: &ReadFile) -> Result<String, Refusal> {
         return Err(too_large(&wanted.path));
     }
     let text = String::from_utf8(bytes)
-        .map_err(|_| Refusal::new(FAILED, format!("{} is no text in UTF-8", wanted.path)))?;
+        .map_err(|_| Refusal::new(FAILED, format!("{} is not UTF-8 text", wanted.path)))?;
     if wanted.line.is_none() && wanted.limit.is_none() {
         return Ok(text);
     }
@@ -120,7 +120,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
 fn check(file: &File, path: &str) -> Result<(), Refusal> {
     match file.metadata() {
         Ok(metadata) if metadata.is_file() => Ok(()),
-        _ => Err(Refusal::new(INVALID, format!("{path} is no file"))),
+        _ => Err(Refusal::new(INVALID, format!("{path} is not a file"))),
     }
 }
 

@@ -7,7 +7,7 @@ use super::wire::PromptCapabilities;
 use crate::error::invalid;
 
 /// The line before a prompt that an agent would take for one of its commands.
-const LEAD: &str = "The message follows; it is no command.\n\n";
+const LEAD: &str = "The message follows; it is not a command.\n\n";
 
 /// The media type of a document whose text is in the block as it is.
 const PLAIN: &str = "text/plain";

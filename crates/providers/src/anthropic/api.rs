@@ -133,7 +133,7 @@ mod tests {
             (account(&[key, base("file:///planted")]), Err(wrong.to_owned())),
             (
                 account(&[]),
-                Err("there is no key; set ANTHROPIC_API_KEY in the environment (CONFIG_MISSING)".to_owned()),
+                Err("no API key; set ANTHROPIC_API_KEY in the environment (CONFIG_MISSING)".to_owned()),
             ),
             (
                 account(&[("ANTHROPIC_API_KEY", "planted\nkey")]),

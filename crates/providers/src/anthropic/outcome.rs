@@ -38,7 +38,7 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
             Verdict::Error(error.with("category", details.category))
         }
         Some("model_context_window_exceeded") => {
-            let message = "the conversation is too long for the model: the answer did not fit any more";
+            let message = "the conversation is too long for the model: the answer no longer fits";
             let error = AgentError::new(ErrorCode::ContextLength, message);
             Verdict::Error(error.with("stopReason", "model_context_window_exceeded"))
         }

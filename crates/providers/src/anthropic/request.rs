@@ -185,7 +185,7 @@ fn called(messages: &[Value]) -> Vec<Value> {
     let calls = blocks.filter(|block| block["type"] == "tool_use");
     let names: std::collections::BTreeSet<&str> = calls.filter_map(|call| call["name"].as_str()).collect();
     let gone = |name: &str| {
-        let description = "This tool is not available any more.";
+        let description = "This tool is no longer available.";
         json!({ "name": name, "description": description, "input_schema": { "type": "object" } })
     };
     names.into_iter().map(gone).collect()

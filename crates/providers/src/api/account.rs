@@ -59,7 +59,7 @@ impl Address {
 
 /// The error for an environment without a key.
 pub(crate) fn no_key(variable: &str) -> AgentError {
-    AgentError::new(ErrorCode::ConfigMissing, format!("there is no key; set {variable} in the environment"))
+    AgentError::new(ErrorCode::ConfigMissing, format!("no API key; set {variable} in the environment"))
 }
 
 /// Requests the list of models. Errors hold no secret.

@@ -5,7 +5,7 @@
 //! - Text and thinking of the main thread as they stream; a block that did not stream comes whole.
 //! - Every tool at its finished block, with its whole input, sub-agents' tools included; its answer when it
 //!   comes. A tool that never answered is closed when the turn ends, so that tools always pair up.
-//! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it.
+//! - Text of a sub-agent is not text of the run: it comes back as the answer of the tool that started it.
 //! - A broken stream that the program starts again is retracted. [`StreamEvent::Retract`] voids what was sent since
 //!   the last tool event, whole text or retraction; the part that was not broken is sent again, whole.
 //! - Usage after each message, sub-agents' included, and at the end of the turn, with the cost. The program counts both

@@ -167,7 +167,7 @@ mod tests {
             (account(&[key, base("file:///planted")]), Err(wrong.to_owned())),
             (
                 account(&[]),
-                Err("there is no key; set OPENAI_API_KEY in the environment (CONFIG_MISSING)".to_owned()),
+                Err("no API key; set OPENAI_API_KEY in the environment (CONFIG_MISSING)".to_owned()),
             ),
             (
                 account(&[("OPENAI_API_KEY", "planted\nkey")]),
@@ -201,7 +201,7 @@ mod tests {
         };
         assert_eq!(
             (missing.key, missing.problem.as_deref()),
-            (None, Some("there is no key; set OPENAI_API_KEY in the environment"))
+            (None, Some("no API key; set OPENAI_API_KEY in the environment"))
         );
     }
 }

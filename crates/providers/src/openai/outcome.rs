@@ -37,7 +37,8 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
             ),
             other => {
                 let other = head(other.unwrap_or("none"));
-                let message = format!("the answer was cut short for the reason `{other}`; it may not be all");
+                let message =
+                    format!("the answer was cut off for the reason `{other}`; it may be incomplete");
                 let warning = StreamEvent::warning("stopReason", message);
                 Verdict::Output(StopReason::Complete, Some(warning))
             }

@@ -223,8 +223,7 @@ impl Agent for OpenCodeAgent {
 
     async fn begin(&mut self, prompt: OpenCodePrompt, turn: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
         if let Some(directory) = self.other_directory() {
-            let message =
-                format!("the conversation stays in the directory in which it was begun, {directory}");
+            let message = format!("the conversation stays in the folder where it started, {directory}");
             turn.warn("otherDirectory", message);
         }
         for message in self.warnings.drain(..) {

@@ -5,7 +5,7 @@
 //! - Text and thinking of the conversation's own answers as they stream; a part that did not stream comes whole.
 //! - Every tool once its input is whole, sub-agents' tools included, and its answer. A tool that never answered is
 //!   closed when the turn ends, so that tools always pair up.
-//! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it. Nor is the
+//! - Text of a sub-agent is not text of the run: it comes back as the answer of the tool that started it. Nor is the
 //!   summary by which the program shortens a conversation.
 //! - Usage after each step, as the sum of the turn's steps, those of sub-agents included.
 //!

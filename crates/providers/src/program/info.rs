@@ -74,7 +74,7 @@ impl ProgramInfo {
     ) -> Result<PathBuf, AgentError> {
         let Self { command, variable, option: by, install, .. } = self;
         let hint = format!(
-            "install it with `{install}`, or name it by the option `{by}` or the environment variable {variable}"
+            "install it with `{install}`, or set its path with the option `{by}` or in the variable {variable}"
         );
         find(&ProgramQuery { option, variable, name: command, hint: &hint }, environment, cwd)
     }
@@ -106,7 +106,7 @@ impl ProgramInfo {
             (Ok(version), log_in) => {
                 status.version = Some(version);
                 let no_login = log_in.filter(|_| status.login.is_none());
-                status.problem = no_login.map(|log_in| format!("no login and no key is found; {log_in}"));
+                status.problem = no_login.map(|log_in| format!("no login or key found; {log_in}"));
             }
         }
         status

@@ -61,7 +61,7 @@ fn check(option: &str, rule: &str) -> Result<String, AgentError> {
         return Ok(rule.to_owned());
     }
     let message = format!(
-        "`{option}` has the rule `{}`, which is no name of a tool; rules about arguments are for Claude Code only",
+        "`{option}` has the rule `{}`, which is not a tool name; rules about arguments are for Claude Code only",
         rule.chars().take(80).collect::<String>()
     );
     Err(AgentError::new(ErrorCode::ConfigInvalid, message))

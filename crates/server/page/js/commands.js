@@ -97,7 +97,7 @@ export function close(id, node) {
   ask({
     title: `End the conversation of ${node}?`,
     session: id,
-    what: html`<p>The agent takes no more messages. It ends after its turn; the flow goes on.</p>`,
+    what: html`<p>The agent takes no more messages. It ends after its turn; the flow continues.</p>`,
     act: 'End it',
     run: async () => {
       const { run } = await receiver(id, node);

@@ -52,7 +52,7 @@ function Overview({ session, state }) {
 }
 
 /** Why a node did not run, as `show` says it. @type {Record<string, string>} */
-const SKIPPED = { when: 'its condition was false', edge: 'no edge into it fired', notSelected: 'only other nodes were to run', failure: 'a node before it failed, or the flow ended' };
+const SKIPPED = { when: 'its condition was false', edge: 'no edge into it fired', notSelected: 'not selected by --only', failure: 'a node before it failed, or the flow ended' };
 
 /** The facts of a node. @param {{ session: Session, state: State, node: Loose, drawn: Loose | null | undefined }} _ */
 function NodeFacts({ session, state, node, drawn }) {

@@ -80,7 +80,7 @@ export function Question({ question }) {
           <button type="button" class="button" disabled=${off} title="For the rest of the agent's run, without asking again" onClick=${() => answer({ type: 'approve', always: true }, 'always')}>Allow always</button>
           <button type="button" class="button" disabled=${off} onClick=${() => answer({ type: 'reject', ...(draft.trim() && { reason: draft.trim() }) }, 'reject')}>Deny</button>
         </div>
-        <label class="field"><span>What the agent is told, if you deny</span>
+        <label class="field"><span>Reason for the agent, if you deny</span>
           <input type="text" value=${draft} disabled=${isSent} onInput=${(event) => setDraft(event.target.value)} /></label>`
       : question.schema
         ? html`<form onSubmit=${(event) => {

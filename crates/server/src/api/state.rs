@@ -212,7 +212,7 @@ async fn frames(
 }
 
 fn unknown_node(node: &str) -> Problem {
-    Problem::new("unknownNode", format!("the session has no node `{node}`, or it has not begun"))
+    Problem::new("unknownNode", format!("the session has no node `{node}`, or it has not started"))
 }
 
 /// What is wanted of a graph.

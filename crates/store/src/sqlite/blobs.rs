@@ -35,7 +35,7 @@ fn insert(connection: &Connection, session: &SessionRow, blob: &Blob) -> Result<
 fn find(connection: &Connection, session: &SessionRow, reference: &BlobRef) -> Result<Option<String>, Fault> {
     let sql = "SELECT body FROM blobs WHERE session = ?1 AND hash = ?2";
     let mut query = connection.prepare_cached(sql)?;
-    // A row whose bytes are no text any more is altered.
+    // A row whose bytes are not text any more is altered.
     let found = query.query_row((session.number, &reference.hash), |row| Ok(row.get::<_, String>(0).ok()));
     Ok(found.optional()?.flatten().filter(|json| reference.is_of(json)))
 }

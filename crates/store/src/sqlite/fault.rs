@@ -38,7 +38,7 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// What could not be read, and why: what is no file as the store writes it is damage.
+    /// What could not be read, and why: what is not a file as the store writes it is damage.
     pub(super) fn unread(what: &str, error: &io::Error) -> Self {
         let message = format!("{what} cannot be read: {error}");
         match error.raw_os_error() {

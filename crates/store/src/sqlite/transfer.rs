@@ -327,11 +327,11 @@ impl<R: BufRead> Iterator for Lines<R> {
 impl<R: BufRead> Lines<R> {
     /// The next line; an empty one at the end.
     fn line(&mut self) -> Result<String, BadLine> {
-        // A line that is no object is refused before all of it is read.
+        // A line that is not an object is refused before all of it is read.
         match self.0.fill_buf().map_err(BadLine::Io)?.first() {
             None => return Ok(String::new()),
             Some(b'{') => {}
-            Some(_) => return Err(BadLine::What("it is no JSON object")),
+            Some(_) => return Err(BadLine::What("it is not a JSON object")),
         }
         let mut line = Vec::new();
         let mut bounded = io::Read::take(&mut self.0, LINE_BYTES + 1);

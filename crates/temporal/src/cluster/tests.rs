@@ -68,7 +68,7 @@ fn a_key_is_named_and_never_shown() {
     let error = format!("temporal://host?sessions=/a&key={key}").parse::<Cluster>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`temporal://host` is no engine: `key` takes the names of environment variables that hold keys, such as \
+        "`temporal://host` is not an engine: `key` takes the names of environment variables that hold keys, such as \
          `key=INSPAN_LOG_KEY`"
     );
     let cluster: Cluster = "temporal://host?sessions=s3://a&key=NEW,OLD".parse().unwrap();

@@ -306,7 +306,7 @@ async fn a_session_that_was_resumed_is_not_lost_for_one_who_looked_before_that()
         assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
     }
     cluster.decider().decide(&session, &[], None).await.unwrap();
-    let refused = Verdict::Refused("the session was resumed meanwhile".to_owned());
+    let refused = Verdict::Refused("the session was resumed in the meantime".to_owned());
     for (number, answer) in [(1, Verdict::Accepted), (2, refused)] {
         assert_eq!(cluster.store.answer(&session, number).await.unwrap(), Some(answer), "{number}");
     }

@@ -320,7 +320,7 @@ nodes:
         cluster.store.answer(&session, wrong).await.unwrap(),
         cluster.store.answer(&session, right).await.unwrap(),
     ];
-    let why = format!("`up` is not among the choices of prompt `{prompt}`: left, right");
+    let why = format!("`up` is not among the choices of question `{prompt}`: left, right");
     assert_eq!(verdicts, [Some(inspan_store::Verdict::Refused(why)), Some(inspan_store::Verdict::Accepted)]);
     let output = cluster.events(&session).await.iter().find_map(|event| match &event.event {
         Event::TaskComplete { task_id, result, .. } if task_id.as_str() == "go" => {
@@ -686,7 +686,9 @@ nodes:
     let (graph, mut seen) = (cluster.graph(&session), 0);
     let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
     let ended = lost.follow(&session, &graph, &hub, &mut seen, WhenWaiting::Stay).await;
-    assert!(ended.unwrap_err().to_string().contains("was interrupted: the workers of a test do not run it"));
+    assert!(
+        ended.unwrap_err().to_string().contains("was interrupted: the workers of a test no longer run it")
+    );
     // The server still fails when it is told, but the request is stored.
     let untold = lost.resume(&session, Default::default(), Timestamp::default()).await;
     assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
@@ -721,7 +723,7 @@ nodes:
     let number = cluster.store.post(&session, &reply, late).await.unwrap();
     tokio::time::sleep(late.since(SystemClock.now())).await;
     cluster.run(&session, &[], |_| false).await;
-    let why = format!("the time to answer prompt `{}` is up", open.prompt_id);
+    let why = format!("question `{}` has expired", open.prompt_id);
     let verdict = cluster.store.answer(&session, number).await.unwrap();
     assert_eq!(verdict, Some(inspan_store::Verdict::Refused(why)));
     let answers = cluster.events(&session).await;

@@ -85,7 +85,7 @@ async fn what_a_machine_lacks_before_a_node_begins_makes_it_unfit() {
     assert_eq!(error(&cluster.runner(), &lacks_secret).await, why);
     // So does the program or the key of its agent.
     let agent = "flow: { name: f }\nnodes: [{ id: sent, type: anthropic.agent, input: { prompt: x, options: { model: m } } }]\n";
-    let why = "machine `a` cannot run it: anthropic: there is no key; set ANTHROPIC_API_KEY in the environment (CONFIG_MISSING)";
+    let why = "machine `a` cannot run it: anthropic: no API key; set ANTHROPIC_API_KEY in the environment (CONFIG_MISSING)";
     for (id, flow) in [
         ("flow-3", agent.to_owned()),
         (

@@ -61,7 +61,7 @@ impl PipeStatus {
         let mut seen = self.seen();
         let mut noticed = Vec::new();
         if seen.stray > 0 && !std::mem::replace(&mut seen.warned_stray, true) {
-            noticed.push(("mcpStray", "writes lines to its output that are no messages".to_owned()));
+            noticed.push(("mcpStray", "writes lines to its output that are not messages".to_owned()));
         }
         if let Some(fault) = seen.fault.clone()
             && !std::mem::replace(&mut seen.warned_fault, true)
@@ -150,7 +150,7 @@ impl Pipe {
             }
         });
         if seen.stray > STRAY_LIMIT {
-            let why = format!("wrote more than {STRAY_LIMIT} lines to its output that are no messages");
+            let why = format!("wrote more than {STRAY_LIMIT} lines to its output that are not messages");
             seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));
         }
     }

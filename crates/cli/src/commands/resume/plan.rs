@@ -23,7 +23,7 @@ pub(super) fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
         found.push("finished nodes would run again".to_owned());
     }
     if !cut.is_empty() {
-        found.push(format!("agents that were interrupted would start anew: {}", named(&cut)));
+        found.push(format!("interrupted agents would start over: {}", named(&cut)));
     }
     if !replaced.is_empty() {
         found.push(format!("new nodes would run, while the work of others is dropped: {}", named(&replaced)));
@@ -113,7 +113,7 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
         ReuseDecision::Skipped => ("skipped", None),
         ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
         ReuseDecision::Cancelled => ("cancelled", Some("the session only ends")),
-        ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
+        ReuseDecision::Omitted(_) => ("omitted", Some("not selected by `--only`")),
         ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
         ReuseDecision::Dropped => ("dropped", Some("it had finished, and the edited flow does not have it")),
         ReuseDecision::Runs(why) => ("runs", Some(why.words())),

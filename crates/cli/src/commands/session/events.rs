@@ -34,7 +34,7 @@ impl Events {
         if path == Path::new("-") {
             return Ok(Self { name: "stdout".to_owned(), target: EventTarget::Stdout });
         }
-        check_replaces(path, "file of events", |file| begins_with(file, "{\"v\":"))?;
+        check_replaces(path, "a file of events", |file| begins_with(file, "{\"v\":"))?;
         let name = path.display().to_string();
         let file = create_private(path)
             .map_err(|error| Failure::usage(format!("events file {name} cannot be written: {error}")))?;

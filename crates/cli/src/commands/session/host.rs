@@ -66,7 +66,7 @@ impl SessionConsole {
         }
     }
 
-    /// Shows a line that is no event of the session.
+    /// Shows a line that is not an event of the session.
     pub(super) fn notice(&self, line: &str) {
         let nowhere = EventContext::session(SessionId::from(""));
         let event = Event::Log { level: LogLevel::Warn, message: line.to_owned(), fields: Map::new() };

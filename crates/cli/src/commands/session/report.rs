@@ -95,7 +95,7 @@ impl<'a> SessionReport<'a> {
                     };
                     let again = commands.command("resume", id, "--failed");
                     hints.push(format!(
-                        "`{first}`{others} failed and the flow went on, so that is finished work: `{again}` tries {it} again too"
+                        "`{first}`{others} failed but the flow continued, so this is finished work: `{again}` retries {it} too"
                     ));
                 }
                 hints

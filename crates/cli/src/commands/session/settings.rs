@@ -68,9 +68,10 @@ impl SessionSettings {
         progress: ProgressStyle,
     ) -> Result<NodeCalls, Failure> {
         match &self.record {
-            Some(dir) if dir.exists() && !dir.is_dir() => {
-                Err(Failure::usage(format!("nothing can be recorded in {}: it is no folder", dir.display())))
-            }
+            Some(dir) if dir.exists() && !dir.is_dir() => Err(Failure::usage(format!(
+                "nothing can be recorded in {}: it is not a folder",
+                dir.display()
+            ))),
             // A call that both make would be replaced by this one's, also if it fails or is cut short, and the older recording
             // would not replay any more.
             Some(dir) if Recorder::has_recordings(dir) => {
@@ -105,7 +106,7 @@ impl SessionSettings {
             return Err(none("no such folder").with_hint(hint));
         }
         if !dir.is_dir() {
-            return Err(none("it is no folder"));
+            return Err(none("it is not a folder"));
         }
         let replayer = Replayer::load(dir).map_err(|error| Failure::usage(error.to_string()))?;
         let pace = match (self.pace, progress) {

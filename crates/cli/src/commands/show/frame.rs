@@ -56,7 +56,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
                     };
                     return Err(Failure::usage(message).with_hint(hint));
                 }
-                None => format!("the frame `{asked}` of session `{session}` has not begun"),
+                None => format!("the frame `{asked}` of session `{session}` has not started"),
             },
         };
         return Err(Failure::usage(message));

@@ -387,7 +387,7 @@ fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
     let rows = [
         ("U_DEV", prod, nobody),
         ("U_NIGHT", prod, nobody),
-        ("U_DEV", &forged, "Not answered: the flow has no channel `dev` any more."),
+        ("U_DEV", &forged, "Not answered: the flow no longer has channel `dev`."),
         ("U_LEAD", dev, nobody),
         ("U_LEAD", prod, "<@U_LEAD>: yes"),
         ("U_DEV", dev, "<@U_DEV>: yes"),
@@ -502,7 +502,7 @@ fn a_click_after_the_time_is_up_resumes_nothing() {
     let mut clicks = Clicks::begin(&slack, folder);
     until("the time is up", || asked.elapsed() > Duration::from_secs(1));
     let said = clicks.said(&slack, "U1", &no);
-    let why = "Not answered: the time to answer question `gate.1` is up since ";
+    let why = "Not answered: question `gate.1` expired at ";
     assert!(said.starts_with(why), "{said}");
     let names = "session:reply,flow:resumed,harness:complete";
     assert_eq!(events(folder, names), Vec::<Value>::new());

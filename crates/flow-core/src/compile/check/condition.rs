@@ -112,7 +112,7 @@ impl ConditionParser<'_, '_> {
         }
         let (variable, expected) = (value.get("var")?, value.get("value")?);
         if expected.text().is_some() && literal(expected).is_none() {
-            let message = "`value` is compared as it is written: it is no template";
+            let message = "`value` is compared as it is written: it is not a template";
             let help = "compare in an expression, such as `when: \"a.text == b.text\"`".to_owned();
             let problem = Problem::warning(Code::ConstantCondition, expected.span, message).help(help);
             self.report(problem, &Key::Field(key, "value"));

@@ -229,10 +229,10 @@ fn after_the_end(link: &Link<'_>, body: &Resolved<'_>, sink: &mut Sink) {
         node.policy.as_ref().is_some_and(|policy| policy.on_failure == crate::graph::OnFailure::Continue);
     let (why, help) = match node.node_type() {
         Some(("control.fail", _)) if link.on == EdgeOn::Success && !handled => {
-            (format!("{from} always fails"), "write `on: failure` to go on after it".to_owned())
+            (format!("{from} always fails"), "write `on: failure` to run after it".to_owned())
         }
         Some(("control.end", _)) if link.on == EdgeOn::Success => {
-            (format!("{from} ends all that is around it"), "put what comes next before it".to_owned())
+            (format!("{from} ends its frame or the flow"), "put what comes next before it".to_owned())
         }
         _ => return,
     };
@@ -343,7 +343,7 @@ pub(super) fn without_braces(when: &Value) -> String {
     inner.unwrap_or(text).trim().to_owned()
 }
 
-/// The text of a value that is no template.
+/// The text of a value that is not a template.
 pub(super) fn literal(value: &Yaml) -> Option<&str> {
     value.text().filter(|text| !text.contains("{{") && !text.contains("{%"))
 }

@@ -99,8 +99,7 @@ pub(super) fn output_after(
             Some(format!("give a default: `{name}.{} | default(…)`", key.unwrap_or_default())),
         )),
         EdgeOn::Any if key == Some("error") && gives_no_error(node, body) && !is_tested(site, body) => {
-            let message =
-                format!("`{name}` may not have failed when this is evaluated, and has no `error` then");
+            let message = format!("`{name}` has no `error` if it did not fail");
             let help = format!("test `{name}.failed` first, or give a default: `{name}.error | default(…)`");
             Some(wrong_name(Severity::Warning, message, Some(help)))
         }

@@ -102,7 +102,7 @@ impl Checker<'_> {
         for node in &self.body.spec.nodes {
             let Some(id) = &node.id else { continue };
             let message = match declared(around, id.as_str()) {
-                true => Some(format!("`{id}` is a name of the frames of this body and cannot be a node id")),
+                true => Some(format!("`{id}` is reserved in this body and cannot be a node id")),
                 false => taken(around, id.as_str()).map(|line| {
                     format!("`{id}` is already visible in this body: it is declared on line {line}")
                 }),

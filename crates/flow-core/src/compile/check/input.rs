@@ -123,7 +123,7 @@ impl<'p> InputParser<'p, '_> {
                 self.bound.push(pointer(key));
                 self.checker.names(&uses, value, self.site, key);
                 if let Some(offset) = shell_length(text) {
-                    let message = "what stands between `{#` and `#}` is left out as a comment".to_owned();
+                    let message = "the text from `{#` to `#}` is removed as a comment".to_owned();
                     let problem = Problem::warning(Code::TemplateComment, value.place(offset), message);
                     let problem = problem.help(as_shell_length(&text[offset + 1..]));
                     self.checker.sink.push(self.site.locate(problem, key));

@@ -229,7 +229,7 @@ pub(in crate::compile) fn check_schema(
             let written = error.instance().as_str().unwrap_or_default();
             let help =
                 did_you_mean(written, TYPES).unwrap_or_else(|| format!("the types are {}", quoted(TYPES)));
-            (format!("{} is no type", error.instance()), Some(help))
+            (format!("{} is not a type", error.instance()), Some(help))
         }
         false => (error.to_string(), None),
     };

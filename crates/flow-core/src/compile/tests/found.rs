@@ -317,12 +317,12 @@ nodes:
         (&[(Some("a"), "codex")], "", r#"["codex.agent", "claude.agent", "codex.agent"]"#),
         (
             &[(None, "claude")],
-            "flow.yaml:7:64: warning[unsupported-capability]: `model` is one of `codex` and is not used: the provider is `claude`",
+            "flow.yaml:7:64: warning[unsupported-capability]: `model` is for `codex` and is ignored: the provider is `claude`",
             r#"["claude.agent", "claude.agent", "claude.agent"]"#,
         ),
         (
             &[(Some("b"), "codex")],
-            "flow.yaml:6:65: error[unsupported-capability]: `tools` of `claude` means nothing to `codex` (help: remove it, or keep the provider of this node)",
+            "flow.yaml:6:65: error[unsupported-capability]: `codex` cannot use `tools` of `claude` (help: remove it, or keep the provider of this node)",
             "",
         ),
     ];

@@ -144,7 +144,7 @@ fn toml(text: &str) -> Result<Value, ParseFault> {
     let wrong = |error: toml::de::Error| fault(error.span().map(|span| span.start), error.message());
     let document = DeTable::parse(text).map_err(wrong)?;
     if let Some(number) = document.get_ref().values().find_map(not_finite) {
-        let reason = format!("`{}` is no value of JSON", &text[number.clone()]);
+        let reason = format!("`{}` is not a JSON value", &text[number.clone()]);
         return Err(fault(Some(number.start), &reason));
     }
     let table = toml::Table::deserialize(toml::Deserializer::from(document)).map_err(wrong)?;

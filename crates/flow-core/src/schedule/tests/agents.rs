@@ -549,7 +549,7 @@ fn a_lost_attempt_is_reported_and_started_again() {
             explained(&sim, None, about).because.into_iter().filter(|one| one.kind == StatementKind::Lost);
         lost.map(|one| one.text).collect::<Vec<_>>()
     };
-    let node = "attempt 1 was lost with the process that ran it; it is started again, and uses no try";
+    let node = "attempt 1 was lost with the process that ran it; it restarts, and uses no attempt";
     let session = "attempt 1 of `talk` was lost with the process that ran it, and is started again";
     assert_eq!(
         (explained(About::Node(NodePath::new("talk"))), explained(About::Session)),

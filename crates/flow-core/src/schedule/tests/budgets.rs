@@ -447,7 +447,7 @@ fn few_agents_run_at_once_under_a_budget_before_one_has_said_what_it_takes() {
     let run = &sim.run;
     let waits = run.state().tasks().filter_map(|(task, _)| run.state().waits_for_budget(run.graph(), task));
     let waits: BTreeSet<String> = waits.collect();
-    let reason = "what an agent takes of the budget of flow `f` is not known before one of the 4 agents that run reports it";
+    let reason = "what an agent takes of the budget of flow `f` is unknown until one of the 4 running agents reports it";
     assert_eq!(waits, BTreeSet::from([reason.to_owned()]));
 }
 

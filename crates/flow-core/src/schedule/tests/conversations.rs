@@ -92,7 +92,7 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
     let fork = Sim::reusing(&graph, left.clone()).driven(vendor);
     fork.check();
     assert_eq!(seen(&fork), ["second - c-first", "third c-second -"], "{}", story(&fork.log));
-    let later = "`second` goes on in a conversation as it is now, with the turns of `second` in session `s`";
+    let later = "`second` continues a conversation that has later turns, of `second` in session `s`";
     assert_eq!(warned(&fork), later);
     // A crash changes none of it.
     for continued in seen_after_crashes(&left, &fork, vendor) {
@@ -111,7 +111,7 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
     assert_eq!(seen(&early), ["second c-first -", "third c-first -"]);
     // What came after the point of the fork counts.
     let fork = Sim::reusing(&graph, reusable(&sim, first_end + 1)).driven(vendor);
-    assert_eq!(warned(&fork), later.replace("turns of `second`", "turns of `third`"));
+    assert_eq!(warned(&fork), later.replace("turns, of `second`", "turns, of `third`"));
     // An agent that cannot branch continues what no other session can, and else says what to do.
     let text = CONVERSATION.replace("talk.agent", "chat.agent");
     let graph = crate::testing::graph(&text);

@@ -386,7 +386,7 @@ fn a_node_that_is_done_again_says_why() {
     assert_eq!(started(&edited, &left, "b"), because("; s/b is not reused: its input has changed"));
     assert_eq!(started(&edited, &left, "c"), because(""), "it had not begun");
     let same = CHAIN.to_owned() + "# edited\n";
-    assert_eq!(started(&same, &left, "b"), because("; it goes on in the conversation of s/b"));
+    assert_eq!(started(&same, &left, "b"), because("; it continues the conversation of s/b"));
     let after = "; s/b is not reused: it depends on a node that runs again";
     assert_eq!(started(&CHAIN.replace("one", "1"), &left, "b"), because(after));
     let mut fork = reusable(&ran(CHAIN), usize::MAX);

@@ -39,12 +39,11 @@ impl Translation<'_> {
             let problem = match name {
                 _ if matches!(entry.value.data, Data::Null) => continue,
                 "model" => {
-                    let message =
-                        format!("`model` is one of `{from}` and is not used: the provider is `{to}`");
+                    let message = format!("`model` is for `{from}` and is ignored: the provider is `{to}`");
                     Problem::warning(Code::UnsupportedCapability, entry.key_span, message)
                 }
                 _ => {
-                    let message = format!("`{name}` of `{from}` means nothing to `{to}`");
+                    let message = format!("`{to}` cannot use `{name}` of `{from}`");
                     let help = "remove it, or keep the provider of this node".to_owned();
                     Problem::error(Code::UnsupportedCapability, entry.key_span, message).help(help)
                 }
@@ -54,7 +53,7 @@ impl Translation<'_> {
         kept
     }
 
-    /// Whether an option means the same to both: it has the same name, takes the same values, and they are no names.
+    /// Whether an option means the same to both: it has the same name, takes the same values, and they are not names.
     fn is_same(&self, name: &str, value: &Yaml) -> bool {
         let of_servers = |value: &Yaml| {
             !value.items().is_empty()

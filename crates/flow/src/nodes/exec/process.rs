@@ -189,7 +189,7 @@ impl<'a, R: AsyncRead + Unpin> StreamOutput<'a, R> {
         Ok(&self.bytes[before..])
     }
 
-    /// All that was read, or its end if a sink has the rest. A stream without a sink that is no text is added to those.
+    /// All that was read, or its end if a sink has the rest. A stream without a sink that is not text is added to those.
     fn text(self, altered: &mut Vec<OutputStream>) -> Result<String, AgentError> {
         if let Some(sink) = self.sink {
             return Ok(String::from_utf8_lossy(&sink.finish()?).into_owned());

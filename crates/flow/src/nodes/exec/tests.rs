@@ -238,7 +238,7 @@ async fn a_failure_says_how_it_ended_and_holds_the_end_of_both_streams() {
         ),
         ("printf 'outside\\nhint: turn it off\\n' >&2; exit 1", "`sh` exited with code 1: outside"),
         ("exit 1", "`sh` exited with code 1"),
-        ("kill -9 $$", "`sh` was ended by a signal: 9 (SIGKILL)"),
+        ("kill -9 $$", "`sh` was killed by signal: 9 (SIGKILL)"),
     ];
     for (script, message) in rows {
         assert_eq!(shell(script, &json!({})).await.0.unwrap_err().message, message);

@@ -186,7 +186,7 @@ async fn redirects_are_followed_and_secrets_stay_with_their_server() {
     );
     let rows = [
         (json!({ "url": url("/round"), "maxRedirects": 2 }), "the server redirects more than 2 times"),
-        (json!({ "url": url("/file") }), "the server redirects to what is no address"),
+        (json!({ "url": url("/file") }), "the server redirects to an invalid address"),
         (
             json!({ "method": "POST", "url": url("/away"), "body": "${API_TOKEN}" }),
             "the server redirects to another one, which must not get the secret of the body",

@@ -93,7 +93,7 @@ fn execute(pilot: &Pilot, hub: &Hub, posted: &PostedCommand) -> Verdict {
     let command = posted.command.clone();
     let in_time = pilot.check_time(&command, posted.at, hub.clock().now());
     let checked = match in_time.and_then(|()| pilot.check(&command)) {
-        // A run that is no node's is known to the hub alone.
+        // A run that is not a node's is known to the hub alone.
         Err(Rejection::UnknownRun(run)) if hub.active_runs().contains(&run) => Ok(()),
         checked => checked,
     };

@@ -85,7 +85,7 @@ async fn a_command_takes_effect_and_is_answered() {
         (Outcome::Success, vec!["one".to_owned(), "c: hello".to_owned()])
     );
     let answers = [stage.answer(first).await, stage.answer(wrong).await, stage.answer(right).await];
-    let refused = Verdict::Refused("there is no prompt `human.1`".to_owned());
+    let refused = Verdict::Refused("there is no question `human.1`".to_owned());
     assert_eq!(answers, [Some(Verdict::Accepted), Some(refused), Some(Verdict::Accepted)]);
     assert_eq!(stage.said().await, ["hello", "yes"]);
 }
@@ -138,17 +138,17 @@ nodes:
     };
     let refused = |why: &str| Some(Verdict::Refused(why.to_owned()));
     let cases = [
-        (chosen("human.7", "yes"), refused("there is no prompt `human.7`")),
+        (chosen("human.7", "yes"), refused("there is no question `human.7`")),
         (
             chosen("human.1", "maybe"),
-            refused("`maybe` is not among the choices of prompt `human.1`: yes, no"),
+            refused("`maybe` is not among the choices of question `human.1`: yes, no"),
         ),
-        (reply("perhaps"), refused("prompt `human.1` takes no text, only one of its choices: yes, no")),
+        (reply("perhaps"), refused("question `human.1` takes no text, only one of its choices: yes, no")),
         (say("hello"), refused("node `chat` has no active run")),
         (close("chat.1"), refused("run `chat.1` has ended")),
         (close("chat.9"), refused("there is no run `chat.9`")),
         (chosen("human.1", "yes"), Some(Verdict::Accepted)),
-        (chosen("human.1", "no"), refused("prompt `human.1` is already answered")),
+        (chosen("human.1", "no"), refused("question `human.1` is already answered")),
     ];
     let wrong = cases.iter().filter(|(_, verdict)| *verdict != Some(Verdict::Accepted)).count();
     for (command, verdict) in cases {
@@ -294,7 +294,7 @@ async fn an_answer_that_was_stored_too_late_is_refused() {
     let done = stage.resume().await;
     stage.check().await;
     assert_eq!(done.outputs.get("p").unwrap()["choice"], "no");
-    let refused = Verdict::Refused("prompt `p.1` is already answered".to_owned());
+    let refused = Verdict::Refused("question `p.1` is already answered".to_owned());
     assert_eq!(stage.answer(late).await, Some(refused));
 }
 
@@ -436,7 +436,7 @@ async fn an_answer_is_too_late_if_the_time_is_up_for_who_gave_it_and_for_the_pro
         let number = stage.store.inner.post(&session(), &reply("yes"), given_at).await.unwrap();
         pass(1_000).await;
         let verdict = match is_late {
-            true => Verdict::Refused("the time to answer prompt `human.1` is up".to_owned()),
+            true => Verdict::Refused("question `human.1` has expired".to_owned()),
             false => Verdict::Accepted,
         };
         assert_eq!(stage.answer(number).await, Some(verdict), "{given_at} {slept}");

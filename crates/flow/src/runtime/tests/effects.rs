@@ -250,8 +250,8 @@ nodes:
         (Outcome::Success, vec!["e1".to_owned(), "e2".to_owned()])
     );
     let error = result.nodes.get("poison").unwrap().error.unwrap();
-    let words = "node `poison` was at work the last 10 times that the process died, and nothing finished in between: \
-                 it is not started again";
+    let words = "node `poison` was running the last 10 times the process died, and nothing finished in between: \
+                 it is not restarted";
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::NodeFailed, words));
 }
 

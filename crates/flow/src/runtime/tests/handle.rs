@@ -117,7 +117,7 @@ async fn a_session_that_has_begun_is_resumed_and_not_run() {
     let snapshot = pause_after(stage.builder().build(), 1_000).await.0;
     let restored = stage.builder().restore(&snapshot).unwrap().run(Map::new()).await.unwrap_err();
     let opened = stage.open().await.run(Map::new()).await.unwrap_err();
-    let refused = "session `s` has begun already: call `resume` to continue it";
+    let refused = "session `s` has already started: call `resume` to continue it";
     assert_eq!([restored.to_string(), opened.to_string()], [refused, refused]);
     assert_eq!(stage.effects.done(), ["a"]);
 }

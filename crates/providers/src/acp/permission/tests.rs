@@ -142,7 +142,7 @@ fn a_person_answers_what_an_agent_asks_if_it_reads_answers() {
         })
     );
     assert!(matches!(one.choose(Ruled::Allowed, &says(None)), Choice::Impossible(..)), "nobody answered");
-    // A tool that is no question of the agent is asked about as every other.
+    // A tool that is not a question of the agent is asked about as every other.
     let always = [&submit[..], &options(&["allow_always"])].concat();
     for other in
         [asking("think", false, &submit), asking("other", true, &submit), asking("think", true, &always)]

@@ -484,7 +484,7 @@ async fn a_prompt_reaches_the_model_as_text_and_pictures_where_they_are_taken() 
         );
         provider.shutdown().await;
     }
-    assert_eq!(texts[0], ["The message follows; it is no command.\n\n/compact now"]);
+    assert_eq!(texts[0], ["The message follows; it is not a command.\n\n/compact now"]);
     assert_eq!(texts[1], ["/compact now"]);
     assert_eq!((texts[2][0].as_str(), texts[2][1].contains(r#"{"type":"object"}"#)), ("plain", true));
     let message: inspan_protocol::Message = serde_json::from_value(json!({

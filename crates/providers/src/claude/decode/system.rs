@@ -30,7 +30,7 @@ impl ClaudeDecoder {
                 let (from, to) = (name(&line.original_model), name(&line.fallback_model));
                 out.push(warning(
                     "modelFallback",
-                    &format!("the program went on with model {to} in place of {from}"),
+                    &format!("the program continued with model {to} instead of {from}"),
                 ));
             }
             "permission_denied" => {
@@ -92,7 +92,7 @@ impl ClaudeDecoder {
     pub(super) fn rate_limit(&mut self, line: &wire::RateLimitLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         let info = &line.rate_limit_info;
         let resets_at = info.resets_at.and_then(Timestamp::from_vendor);
-        let until = resets_at.map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
+        let until = resets_at.map_or(String::new(), |moment| format!(", which resets at {moment}"));
         match info.status.as_deref() {
             Some("rejected") => self.turn.resets_at = info.resets_at.and_then(lifted_at),
             Some("allowed_warning") => {

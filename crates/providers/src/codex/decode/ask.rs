@@ -20,7 +20,7 @@ impl CodexDecoder {
         let is_sub_agent =
             self.session.as_ref().is_some_and(|own| own.as_str() != thread) && !thread.is_empty();
         let asked = |tool_name: String, input: Value, reason: Option<String>, form: QuestionForm| {
-            // What a sub-agent does is no tool of the run, whose ids may be the same.
+            // What a sub-agent does is not a tool of the run, whose ids may be the same.
             let tool_use_id =
                 Some(item).filter(|id| !id.is_empty() && !is_sub_agent).map(|id| self.call_of(id).to_owned());
             let description = match reason {

@@ -191,7 +191,7 @@ fn is_silent(kind: &str) -> bool {
     )
 }
 
-/// The name and the input of a tool; `None` for what is no tool that is known. The names are the program's own, but
+/// The name and the input of a tool; `None` for what is not a tool that is known. The names are the program's own, but
 /// those of MCP tools, which Claude Code names so too.
 fn tool(item: &wire::Item<'_>) -> Option<(String, Value)> {
     let name = |word: &Option<Cow<'_, str>>| word.as_deref().unwrap_or("unknown").to_owned();

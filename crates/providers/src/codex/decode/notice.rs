@@ -57,7 +57,7 @@ impl CodexDecoder {
                 let name = |model: &Option<Cow<'_, str>>| model.as_deref().map_or("another".to_owned(), head);
                 let (from, to) = (name(&notice.from_model), name(&notice.to_model));
                 self.model = Some(to.clone());
-                let message = format!("the program went on with model {to} in place of {from}");
+                let message = format!("the program continued with model {to} instead of {from}");
                 out.push(warning("modelFallback", &message));
             }
             "thread/compacted" => {
@@ -109,8 +109,7 @@ impl CodexDecoder {
         self.resets_at = used_up.filter_map(|window| window.resets_at.and_then(lifted_at)).max();
         let near = windows.filter(|window| (NEAR_PERCENT..100.0).contains(&window.used_percent));
         if let Some(window) = near.max_by(|one, other| one.used_percent.total_cmp(&other.used_percent)) {
-            let until =
-                moment(&window).map_or(String::new(), |moment| format!(", which is lifted at {moment}"));
+            let until = moment(&window).map_or(String::new(), |moment| format!(", which resets at {moment}"));
             self.show("usageLimitNear", &format!("the account comes near its usage limit{until}"), out);
         }
     }

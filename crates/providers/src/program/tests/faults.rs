@@ -88,8 +88,8 @@ pub(crate) async fn missing<A: FakeProgram>(program: &ProgramInfo, package: &str
     let error =
         fake::run(&A::Provider::default(), &A::options(), fake.context()).await.1.err().expect("an error");
     let expected = format!(
-        "the program `{}` is not on the PATH; install it with `npm install -g {package}`, or name it by the option \
-         `executable` or the environment variable {variable}",
+        "the program `{}` is not on the PATH; install it with `npm install -g {package}`, or set its path with the \
+         option `executable` or in the variable {variable}",
         A::COMMAND
     );
     assert_eq!((error.code, &error.message), (ErrorCode::ConfigMissing, &expected));

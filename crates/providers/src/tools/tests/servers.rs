@@ -78,7 +78,7 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
         outcome.warnings(),
         [
             "toolResultCut: of the answer of `mcp__herd__huge`: cut off 95200 of 300000 bytes of text",
-            "mcpStray: the MCP server `herd` writes lines to its output that are no messages",
+            "mcpStray: the MCP server `herd` writes lines to its output that are not messages",
         ]
     );
     toolbox.close(Close::Gently).await;
@@ -115,7 +115,7 @@ async fn a_server_that_does_not_begin_is_named() {
         (
             "flood",
             ErrorCode::Protocol,
-            "the MCP server `herd` wrote more than 100 lines to its output that are no messages",
+            "the MCP server `herd` wrote more than 100 lines to its output that are not messages",
         ),
         (
             "old",
@@ -150,7 +150,7 @@ async fn a_noisy_server_is_warned_of_and_works() {
     assert_eq!(outcome.reported("mcp__herd__say"), ("moo".to_owned(), false));
     assert_eq!(
         outcome.warnings(),
-        ["mcpStray: the MCP server `herd` writes lines to its output that are no messages"]
+        ["mcpStray: the MCP server `herd` writes lines to its output that are not messages"]
     );
 }
 

@@ -115,7 +115,7 @@ async fn lines_that_are_not_in_order_leave_nothing_behind() {
     let other = lines[2].replace("run-1", "run-9");
     let cases = [
         (String::new(), 1, "the file is empty"),
-        ("hello".to_owned(), 1, "it is no JSON object"),
+        ("hello".to_owned(), 1, "it is not a JSON object"),
         ("{".to_owned(), 1, "it is cut off"),
         (with(0, &newer), 1, "the lines have format 9, and this program reads 1"),
         (without(1), 2, "the event is number 42, and 41 comes next"),
@@ -418,8 +418,8 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
         (with(3, &as_number(lines[2], 3)), 4, "`harness:start` comes once more"),
         (with(5, &as_number(lines[3], 5)), 6, "`agent:text` follows `harness:complete`"),
         (with(5, &as_number(lines[4], 5)), 6, "`harness:complete` follows `harness:complete`"),
-        (format!("\u{feff}{text}"), 1, "it is no JSON object"),
-        (with(3, ""), 4, "it is no JSON object"),
+        (format!("\u{feff}{text}"), 1, "it is not a JSON object"),
+        (with(3, ""), 4, "it is not a JSON object"),
         (format!("{text}{}", lines[1]), 9, "there is a line after the end"),
         (long, 1, "it is longer than 256 MiB"),
     ];
@@ -443,7 +443,7 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
         assert_eq!(refused.to_string(), format!("line 1 of the exported session: {what}"));
     }
     let zeros = to.import(io::repeat(0), Import::Whole).await.unwrap_err();
-    assert_eq!(zeros.to_string(), "line 1 of the exported session: it is no JSON object");
+    assert_eq!(zeros.to_string(), "line 1 of the exported session: it is not a JSON object");
     assert_eq!(to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap().events, 6);
 }
 

@@ -104,7 +104,7 @@ impl Live {
             }
             // What runs since then is not lost.
             if resume.seen.is_some_and(|seen| seen < self.resumed) {
-                return Ok(Err("the session was resumed meanwhile".to_owned()));
+                return Ok(Err("the session was resumed in the meantime".to_owned()));
             }
         } else if let Some(by) = log.claimed(&self.record.session).await? {
             // Another one continues it, or is about to: its work must not be done twice.

@@ -235,7 +235,7 @@ pub(super) fn missing_where_false(expr: &Expr, is_lenient: bool) -> Vec<String> 
     }
 }
 
-/// The path that an expression is, in one form; none if it is no path.
+/// The path that an expression is, in one form; none if it is not a path.
 pub(super) fn canonical(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Path(path) => Some(spell_path(path.name(), &path.steps)),

@@ -358,7 +358,7 @@ impl Shape {
         }
     }
 
-    /// What an item is; none if the value is no list.
+    /// What an item is; none if the value is not a list.
     pub(super) fn item(&self) -> Option<Self> {
         self.kinds.meets(Kinds::LIST).then(|| self.items.as_deref().cloned().unwrap_or_else(Self::any))
     }

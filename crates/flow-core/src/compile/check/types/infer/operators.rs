@@ -40,7 +40,7 @@ impl Same {
 }
 
 impl Inference<'_> {
-    /// Refuses `-` before what is no number.
+    /// Refuses `-` before what is not a number.
     pub(super) fn negative(&mut self, inner: &Expr, shape: &Shape) {
         if !shape.kinds.meets(Kinds::NUMBER) {
             let range = inner.range().unwrap_or((0, 0));
