@@ -34,7 +34,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum XtaskCommand {
-    /// Checks the tree against the rules of the house; each line says how to fix what is broken
+    /// Checks the tree against the rules of `CONTRIBUTING.md`; each line says how to fix what is broken
     Tidy {
         /// Writes what is generated first
         #[arg(long)]

@@ -101,9 +101,9 @@ async fn watch_one(
                 }
                 Followed::Idle(entry) => {
                     let status = DisplayStatus::of(&entry);
-                    let rests = watch.rests(status, run).await?;
-                    if let Some(rests) = rests.filter(|_| std::mem::take(&mut has_news)) {
-                        chat.update(client, says(&rests)).await;
+                    let idle_message = watch.idle_message(status, run).await?;
+                    if let Some(idle_message) = idle_message.filter(|_| std::mem::take(&mut has_news)) {
+                        chat.update(client, says(&idle_message)).await;
                     }
                 }
                 Followed::Ended(_) => return run.go_on(chat).await,
@@ -155,8 +155,8 @@ impl<'a> Showing<'a> {
             }
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
-                if let Some(rests) = self.rests(DisplayStatus::of(&entry), run).await? {
-                    self.chat.update(self.client, says(&rests)).await;
+                if let Some(idle_message) = self.idle_message(DisplayStatus::of(&entry), run).await? {
+                    self.chat.update(self.client, says(&idle_message)).await;
                     self.is_over = true;
                 }
             }
@@ -165,7 +165,7 @@ impl<'a> Showing<'a> {
     }
 
     /// No process runs the session any more: why, and what continues it, unless it waits for an answer.
-    async fn rests(
+    async fn idle_message(
         &mut self,
         status: DisplayStatus,
         run: &mut CurrentSession,
@@ -173,7 +173,7 @@ impl<'a> Showing<'a> {
         run.open.lose_process(self.chat.sessions.clock().now());
         run.unanswered.extend(self.answered.take());
         let id = &run.session;
-        let rests = match (status, self.chat.sessions.output(id).await?.holdup) {
+        let idle_message = match (status, self.chat.sessions.output(id).await?.holdup) {
             (DisplayStatus::Waiting, _) if !run.open.prompts().is_empty() => return Ok(None),
             (_, Some(holdup)) => format!("The session {holdup}"),
             (DisplayStatus::Paused, None) => {
@@ -187,7 +187,7 @@ impl<'a> Showing<'a> {
             }
             _ => return Ok(None),
         };
-        Ok(Some(format!("\n\n{rests}\n")))
+        Ok(Some(format!("\n\n{idle_message}\n")))
     }
 
     /// Sends what events say to the editor, and takes back the questions that they close.

@@ -137,7 +137,7 @@ pub(crate) fn graph_of(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let session = match &error {
-            StoreError::Untold { session, .. } | StoreError::Interrupted { session, .. } => {
+            StoreError::NotNotified { session, .. } | StoreError::Interrupted { session, .. } => {
                 Some(session.clone())
             }
             _ => None,

@@ -164,7 +164,7 @@ impl OrderCheck {
                 self.phases_done.insert(name.clone());
             }
             Event::FlowPaused { .. } => {
-                self.all_at_rest()?;
+                self.no_attempt_is_open()?;
                 self.harness = HarnessOrder::Paused;
             }
             Event::FlowResumed { .. } => self.close_all(),
@@ -401,7 +401,7 @@ impl OrderCheck {
     }
 
     /// Checks that no attempt is at work; tasks that run frames may be open.
-    fn all_at_rest(&self) -> Result<(), String> {
+    fn no_attempt_is_open(&self) -> Result<(), String> {
         let works = |(path, task): &(&NodePath, &TaskPhase)| {
             matches!(task, TaskPhase::Open { .. })
                 && !self.owners.contains(*path)
@@ -427,7 +427,7 @@ impl OrderCheck {
                 let message = "it comes without `harness:complete`, `flow:paused` or `flow:waiting`";
                 ensure(ended, || message.to_owned())?;
                 match self.harness {
-                    HarnessOrder::Paused => self.all_at_rest()?,
+                    HarnessOrder::Paused => self.no_attempt_is_open()?,
                     _ => self.all_closed()?,
                 }
             }

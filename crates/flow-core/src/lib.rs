@@ -45,7 +45,9 @@ pub use nodes::{
     write_output,
 };
 pub use overrides::OverrideError;
-pub use pilot::{AttemptDone, AttemptLoss, AttemptSpec, Carried, Pilot, Received, Todo, UnknownNodeType};
+pub use pilot::{
+    AttemptDone, AttemptLoss, AttemptSpec, Carried, Instruction, Pilot, Received, UnknownNodeType,
+};
 pub use record::{Parent, ParentKind, SessionRecord};
 pub use schedule::{
     Action, AttemptEnd, CancelCause, Interrupted, MessageError, Missing, Plan, Planned, Reusable,

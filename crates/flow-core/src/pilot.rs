@@ -129,7 +129,7 @@ pub enum AttemptLoss {
 
 /// What a driver is to do, in this order.
 #[derive(Debug)]
-pub enum Todo {
+pub enum Instruction {
     /// Give the event its number and id, put it into the log, and report it by [`Received::Event`].
     Publish {
         /// The task that it belongs to.
@@ -232,7 +232,7 @@ impl Pilot {
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
         last_event: Option<Timestamp>,
-    ) -> Vec<Todo> {
+    ) -> Vec<Instruction> {
         for given in message.into_iter().chain(messages.values().map(String::as_str)) {
             let stored = self.redactor.text(given);
             if stored != given {
@@ -242,26 +242,26 @@ impl Pilot {
         self.run.resume(message, messages, budget, last_event).into_iter().filter_map(published).collect()
     }
 
-    /// Takes what happened. What must be published because of it is put into `todo`; all of it is reported by
+    /// Takes what happened. What must be published because of it is put into `instructions`; all of it is reported by
     /// [`Received::Event`] before the next decision.
-    pub fn receive(&mut self, received: Received<'_>, now: Timestamp, todo: &mut Vec<Todo>) {
+    pub fn receive(&mut self, received: Received<'_>, now: Timestamp, instructions: &mut Vec<Instruction>) {
         match received {
             Received::Event(envelope) => {
                 self.run.apply(envelope);
                 self.addressed.apply(envelope);
             }
-            Received::Ended(done) => self.conclude(done, now, todo),
+            Received::Ended(done) => self.conclude(done, now, instructions),
             Received::Lost { node, attempt, how } => {
-                todo.extend(self.run.lose(node, attempt, how).into_iter().filter_map(published));
+                instructions.extend(self.run.lose(node, attempt, how).into_iter().filter_map(published));
             }
         }
     }
 
-    /// Puts the next decision into `todo`, which stays empty if there is nothing to do until something happens. Every
+    /// Puts the next decision into `instructions`, which stays empty if there is nothing to do until something happens. Every
     /// published event is reported before this is called again.
-    pub fn decide(&mut self, now: Timestamp, todo: &mut Vec<Todo>) {
+    pub fn decide(&mut self, now: Timestamp, instructions: &mut Vec<Instruction>) {
         if let Some(done) = self.computed.pop_front() {
-            return self.conclude(done, now, todo);
+            return self.conclude(done, now, instructions);
         }
         let mut actions = Vec::new();
         self.run.next(now, &mut actions);
@@ -271,16 +271,18 @@ impl Pilot {
                     if !self.gives_outputs_of_nodes(task.as_ref(), &event) {
                         self.redactor.computed(&mut event);
                     }
-                    todo.extend(published(Action::Emit { task, event }));
+                    instructions.extend(published(Action::Emit { task, event }));
                 }
-                Action::Start(start) => todo.extend(self.begin(*start)),
-                Action::Cancel { node, attempt, reason } => todo.push(Todo::Abort { node, attempt, reason }),
+                Action::Start(start) => instructions.extend(self.begin(*start)),
+                Action::Cancel { node, attempt, reason } => {
+                    instructions.push(Instruction::Abort { node, attempt, reason })
+                }
                 Action::Ask { task, id, prompt, choices } => {
                     let prompt = self.redactor.text(&prompt);
                     let id = id.unwrap_or_else(|| self.id_of_confirmation(&task));
-                    todo.push(Todo::Ask { task, id, prompt, choices });
+                    instructions.push(Instruction::Ask { task, id, prompt, choices });
                 }
-                Action::Finish => todo.push(Todo::Finish),
+                Action::Finish => instructions.push(Instruction::Finish),
             }
         }
     }
@@ -361,9 +363,9 @@ impl Pilot {
     }
 
     /// The attempt to run; nothing if it has ended already, by its input or by a computation.
-    fn begin(&mut self, start: StartNode) -> Option<Todo> {
+    fn begin(&mut self, start: StartNode) -> Option<Instruction> {
         match self.prepare(start) {
-            Ok(spec) => Some(Todo::Begin(Box::new(spec))),
+            Ok(spec) => Some(Instruction::Begin(Box::new(spec))),
             Err(done) => {
                 self.computed.push_back(done);
                 None
@@ -409,11 +411,11 @@ impl Pilot {
         }
     }
 
-    fn conclude(&mut self, done: AttemptDone, now: Timestamp, todo: &mut Vec<Todo>) {
+    fn conclude(&mut self, done: AttemptDone, now: Timestamp, instructions: &mut Vec<Instruction>) {
         let AttemptDone { node, attempt, end } = done;
         let end = self.check_end(node, end);
         if let Some((path, event)) = self.run.conclude(node, attempt, end, now) {
-            todo.push(Todo::Publish { task: Some(path), agent: None, event });
+            instructions.push(Instruction::Publish { task: Some(path), agent: None, event });
         }
     }
 
@@ -437,13 +439,13 @@ impl Pilot {
 }
 
 /// An event to publish; the end of an agent's run that another process began belongs to that run.
-fn published(action: Action) -> Option<Todo> {
+fn published(action: Action) -> Option<Instruction> {
     let Action::Emit { task, event } = action else { return None };
     let agent = match &event {
         Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
         _ => None,
     };
-    Some(Todo::Publish { task, agent, event })
+    Some(Instruction::Publish { task, agent, event })
 }
 
 /// The input, if it fits the schema of the node's type.

@@ -53,7 +53,7 @@ pub(crate) use plan::NotReused;
 pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};
 pub use resume::{Interrupted, MessageError};
 pub use reuse::Reusable;
-use reuse_order::PutOff;
+use reuse_order::Deferral;
 pub use select::Missing;
 pub(crate) use select::Selected;
 
@@ -340,7 +340,7 @@ impl Run {
         }
         self.look_at_time(now, actions);
         if actions.is_empty() {
-            self.look_at_money(actions);
+            self.check_budgets(actions);
         }
         if !actions.is_empty() {
             return;
@@ -349,7 +349,7 @@ impl Run {
             return self.wind_down(now, actions);
         }
         if self.facts.pausing.is_some() {
-            return self.come_to_rest(actions);
+            return self.pause_when_idle(actions);
         }
         self.wind_down_frames(actions);
         if !actions.is_empty() {
@@ -368,7 +368,7 @@ impl Run {
         while actions.is_empty()
             && let Some(task) = self.candidate(now)
         {
-            self.consider(task, PutOff::Allowed, actions);
+            self.consider(task, Deferral::Allowed, actions);
         }
         if actions.is_empty() {
             self.reuse_ends(actions);
@@ -377,7 +377,7 @@ impl Run {
             self.open_next_frame(now, actions);
         }
         if actions.is_empty() {
-            self.take_up_put_off(actions);
+            self.start_deferred(actions);
         }
         if actions.is_empty() {
             self.rest(now, actions);

@@ -33,9 +33,9 @@ pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
-    Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, LocalGround,
-    Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, graph_of, lineage,
-    run_attempt,
+    Artifacts, AttemptBackend, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder,
+    LocalBackend, Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, graph_of,
+    lineage, run_attempt,
 };
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Ground;
+use crate::runtime::AttemptBackend;
 
 /// How many events of the log are read at once.
 const LOG_PAGE: usize = 1000;
@@ -75,7 +75,7 @@ pub struct NodeContext {
     /// The hub, within the attempt's task. The secrets that `redactor` knows are taken out of what is emitted by it.
     pub hub: Hub,
     /// Where the attempt runs.
-    pub(crate) ground: Arc<dyn Ground>,
+    pub(crate) backend: Arc<dyn AttemptBackend>,
 }
 
 impl NodeContext {
@@ -104,7 +104,7 @@ impl NodeContext {
     /// interrupted and the event came before it began again.
     pub(crate) async fn earlier(&self, wanted: Filter) -> Result<Option<Arc<Envelope>>, AgentError> {
         let since = self.interrupted.as_ref().and_then(|cut| cut.since);
-        let (Some((store, session)), Some(since)) = (self.ground.log(), since) else { return Ok(None) };
+        let (Some((store, session)), Some(since)) = (self.backend.log(), since) else { return Ok(None) };
         first_after_start(store, session, &self.path, since, |event| {
             wanted.matches(event) && ControlWait::ends_by(&event.event)
         })
@@ -131,12 +131,12 @@ impl NodeContext {
     }
 
     async fn may_have_emitted(&self, is_wanted: impl Fn(&Event) -> bool) -> bool {
-        !self.ground.is_log_current() || self.has_emitted(is_wanted).await.unwrap_or(true)
+        !self.backend.is_log_current() || self.has_emitted(is_wanted).await.unwrap_or(true)
     }
 
     /// The output of the interrupted attempt's agent, if it had answered and waited for messages.
     pub(crate) async fn answered(&self) -> Option<Value> {
-        let (store, places) = self.worked_in().filter(|_| self.ground.is_log_current())?;
+        let (store, places) = self.worked_in().filter(|_| self.backend.is_log_current())?;
         for (session, path, since) in places {
             let mut last = None;
             let read = first_after_start(store, session, path, since, |event| {
@@ -175,7 +175,7 @@ impl NodeContext {
 
     /// Where the agent of the interrupted attempt has worked, the newest first, and since when. None without a log.
     fn worked_in(&self) -> Option<(&dyn RunStore, impl Iterator<Item = (&SessionId, &NodePath, Timestamp)>)> {
-        let ((store, session), cut) = self.ground.log().zip(self.interrupted.as_ref())?;
+        let ((store, session), cut) = self.backend.log().zip(self.interrupted.as_ref())?;
         let newest = match &cut.before {
             Some((session, path)) => (session, path, Timestamp::default()),
             None => (session, &self.path, cut.since.unwrap_or_default()),

@@ -20,7 +20,7 @@ use inspan_store::{Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use attempt::{Artifacts, AttemptContext, Ground, LocalGround, Mail, Progress, run_attempt};
+pub use attempt::{Artifacts, AttemptBackend, AttemptContext, LocalBackend, Mail, Progress, run_attempt};
 pub use builder::FlowRunnerBuilder;
 pub use origin::{Changed, graph_of, lineage};
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
@@ -252,7 +252,7 @@ impl FlowRunner {
     }
 
     async fn go_on(mut self, resume: Resume, until: Until) -> Result<FlowRunResult, RunError> {
-        let Some(Origin::Rest(mut rest)) = self.take_origin() else { return Err(RunError::NoStore) };
+        let Some(Origin::Idle(mut rest)) = self.take_origin() else { return Err(RunError::NoStore) };
         let messages = rest.run.check_messages(resume.message.as_deref(), &resume.messages);
         let checked = messages.map_err(RunError::from);
         if let Err(error) = checked.and_then(|()| Ok(rest.run.check_raise(&resume.budget)?)) {
@@ -384,7 +384,7 @@ mod tests {
     mod dropped;
     mod effects;
     mod handle;
+    mod idle;
     mod recorded;
-    mod rest;
     mod stage;
 }

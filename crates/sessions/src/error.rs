@@ -108,14 +108,14 @@ impl From<StoreError> for SessionError {
             StoreError::Claimed { session, .. } => {
                 plain.with_hint(format!("`inspan resume {session} --edited` starts it"))
             }
-            StoreError::WentOn(_) => plain.with_hint("repeat the command: it then knows what is finished"),
+            StoreError::HasNewEvents(_) => plain.with_hint("repeat the command: it then knows what is finished"),
             StoreError::SessionEnded(id) => plain
                 .with_hint(format!("`inspan resume {id}` starts a new session that reuses finished work")),
             StoreError::Held { session, .. } => plain.with_hint(format!(
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
             StoreError::Unreachable(_) => plain.with_hint("`inspan doctor` says what it finds of the engine"),
-            StoreError::Untold { session, .. } => plain
+            StoreError::NotNotified { session, .. } => plain
                 .with_hint(format!("`inspan resume {session}` continues it when the engine answers again")),
             StoreError::Interrupted { session, .. } => {
                 plain.with_hint(format!("`inspan resume {session}` continues with what is stored"))
@@ -161,7 +161,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
         StoreError::KeyReused { .. } => SessionErrorCode::KeyReused,
-        StoreError::Held { .. } | StoreError::WentOn(_) => SessionErrorCode::SessionHeld,
+        StoreError::Held { .. } | StoreError::HasNewEvents(_) => SessionErrorCode::SessionHeld,
         StoreError::Interrupted { .. } => SessionErrorCode::NotRunning,
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }

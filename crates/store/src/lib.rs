@@ -56,7 +56,7 @@ pub const PAGE_BYTES: usize = 256 * 1024;
 pub trait RunStore: Send + Sync {
     /// Stores a new session and takes its lease. If it takes over the work of another one that is not in the store, that is
     /// [`StoreError::UnknownSession`]: it could not be resumed. If it continues one that has newer events than it knows, that
-    /// is [`StoreError::WentOn`].
+    /// is [`StoreError::HasNewEvents`].
     async fn create(
         &self,
         record: &SessionRecord,
@@ -373,7 +373,7 @@ pub enum StoreError {
     },
     /// It has new events since another session looked at it that is to continue it.
     #[error("session `{0}` has new events: their work would be done again")]
-    WentOn(SessionId),
+    HasNewEvents(SessionId),
     /// An open session takes over what it did.
     #[error("session `{by}` has not ended and takes over the finished work of `{session}`")]
     Needed {
@@ -407,7 +407,7 @@ pub enum StoreError {
     Unreachable(String),
     /// A session or a command to it is stored, and those who run it were not told.
     #[error("{what} is stored, but no worker was told: {why}")]
-    Untold {
+    NotNotified {
         /// The session.
         session: SessionId,
         /// What is stored.

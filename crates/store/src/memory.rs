@@ -187,7 +187,7 @@ impl RunStore for MemoryStore {
                     return Err(StoreError::Held { session: id.clone(), owner: Box::new(owner) });
                 }
                 if old.digest.last_seq > parent.seq {
-                    return Err(StoreError::WentOn(id.clone()));
+                    return Err(StoreError::HasNewEvents(id.clone()));
                 }
             }
         }

@@ -156,7 +156,7 @@ impl RunStore for SqliteStore {
                 refuse_continued(transaction, id)?;
                 refuse_held(&old, &owner, now)?;
                 if record.parent.as_ref().is_some_and(|parent| old.digest.last_seq > parent.seq) {
-                    return Err(StoreError::WentOn(id.clone()).into());
+                    return Err(StoreError::HasNewEvents(id.clone()).into());
                 }
             }
             let mut session = session::insert(transaction.connection, &record, &body)?;

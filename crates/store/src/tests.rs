@@ -107,7 +107,7 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
             parent: Some(Parent::new(first.clone(), 1, ParentKind::Resume)),
             ..record("next")
         };
-        assert_eq!(store.create(&stale, &me, at(2)).await, Err(StoreError::WentOn(first.clone())));
+        assert_eq!(store.create(&stale, &me, at(2)).await, Err(StoreError::HasNewEvents(first.clone())));
         store.create(&following("next", ParentKind::Resume), &me, at(2)).await.unwrap();
         assert_eq!(store.entry(&first).await.unwrap().continued_by, Some("next".into()));
         let again = store.create(&following("other", ParentKind::Resume), &me, at(3)).await;

@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
-use inspan_flow::{LocalGround, Progress, RunStore, run_attempt};
+use inspan_flow::{LocalBackend, Progress, RunStore, run_attempt};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, FACTS};
 use inspan_protocol::{AgentError, Command, Envelope, ErrorCode, Event, PromptId, SessionId, Timestamp};
 use tokio::{
@@ -248,7 +248,7 @@ impl AttemptRunner {
                 _ => spec.clone(),
             };
             let store: Arc<dyn RunStore> = Arc::<SharedStore>::clone(&self.store);
-            let ground = Arc::new(LocalGround {
+            let backend = Arc::new(LocalBackend {
                 hub: hub.with_phase(hosted.graph.phase.as_str()),
                 surroundings: Arc::clone(&hosted.context),
                 cancel: cancel.clone(),
@@ -256,7 +256,7 @@ impl AttemptRunner {
                 is_log_current: false,
             });
             let _first = began.set(clock.now());
-            let done = run_attempt(Arc::clone(&hosted.nodes), spec, Progress::default(), ground).await;
+            let done = run_attempt(Arc::clone(&hosted.nodes), spec, Progress::default(), backend).await;
             providers.shutdown().await;
             Ok(done)
         };
@@ -405,7 +405,9 @@ impl AttemptFollower<'_> {
         while let Some(event) = self.events.try_next() {
             self.take(event);
         }
-        while !self.is_done && (!self.waiting.is_empty() || done.is_some() || self.began_unsaid().is_some()) {
+        while !self.is_done
+            && (!self.waiting.is_empty() || done.is_some() || self.unreported_start().is_some())
+        {
             let segment = self.next_segment(done.as_ref());
             if !self.log.append(self.session, &segment).await? {
                 if let Some(other) = self.seen.at(self.session, self.position).await? {
@@ -425,7 +427,7 @@ impl AttemptFollower<'_> {
     }
 
     /// When it began, if the log does not have that yet.
-    fn began_unsaid(&self) -> Option<Timestamp> {
+    fn unreported_start(&self) -> Option<Timestamp> {
         self.began.get().copied().filter(|_| self.is_to_say_when)
     }
 
@@ -434,7 +436,7 @@ impl AttemptFollower<'_> {
         let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.position);
         segment.header.machine = Some(self.machine.to_owned());
         segment.header.runner = Some(self.runner.clone());
-        segment.header.began = self.began_unsaid();
+        segment.header.began = self.unreported_start();
         segment.events = self.waiting.iter().take(BATCH).cloned().collect();
         let is_last = segment.events.len() == self.waiting.len();
         segment.header.done = done.filter(|_| is_last).cloned();

@@ -55,12 +55,12 @@ impl SharedStore {
             }
             let status = run.state().status();
             let is_over = page.iter().any(|event| matches!(event.event, Event::HarnessComplete { .. }));
-            let rests = match status {
+            let is_idle = match status {
                 SessionStatus::Paused => has_begun,
                 SessionStatus::Waiting => !stays(&run, when_waiting),
                 _ => is_over || status.has_ended(),
             };
-            if rests {
+            if is_idle {
                 return Ok(FlowRunResult::of_run(run, record.input, session.clone()));
             }
             if gone_since.is_some_and(|since| since.elapsed() > SEEN_LATE) {

@@ -121,13 +121,13 @@ impl CommandOutcome {
 }
 
 /// Whether no worker drives a session of this status.
-pub(crate) fn rests(status: SessionStatus) -> bool {
+pub(crate) fn needs_no_worker(status: SessionStatus) -> bool {
     status.has_ended() || status == SessionStatus::Paused
 }
 
 /// Whether the server may have lost a session of this status: it has begun and has not ended.
 pub(crate) fn may_be_gone(status: SessionStatus) -> bool {
-    !rests(status) && status != SessionStatus::Idle
+    !needs_no_worker(status) && status != SessionStatus::Idle
 }
 
 impl Summary {
@@ -138,7 +138,7 @@ impl Summary {
 
     /// Whether a worker should be driving the session.
     pub(crate) fn is_open(&self) -> bool {
-        !rests(self.facts.status) && !self.is_unstarted
+        !needs_no_worker(self.facts.status) && !self.is_unstarted
     }
 
     /// Takes the next segment of the log; one that it has already changes nothing.

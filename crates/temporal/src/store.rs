@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::log::{
     LogError, LogPosition, PostedRequest, ResumeRequest, SessionRequest, SharedLog, Summary, may_be_gone,
-    rests,
+    needs_no_worker,
 };
 use continued::KnownRecord;
 
@@ -141,13 +141,13 @@ impl SharedStore {
         let summary = self.summary(session).await?;
         let requests = self.log.requests(session).await.map_err(refused)?;
         let is_resumed = self.is_resumed(session, &summary, &requests).await?;
-        if !rests(summary.facts.status)
+        if !needs_no_worker(summary.facts.status)
             || (is_resumed && (self.waker.is_none() || self.check(session).await?))
         {
             return self.held(session);
         }
         match summary.facts.last_seq > known {
-            true => Err(StoreError::WentOn(session.clone())),
+            true => Err(StoreError::HasNewEvents(session.clone())),
             false => Ok(()),
         }
     }
@@ -221,7 +221,7 @@ impl SharedStore {
         let Some(waker) = &self.waker else { return Ok(()) };
         let told = waker.wake(session).await;
         self.known.lock().runs.remove(session);
-        told.map_err(|why| StoreError::Untold { session: session.clone(), what, why })
+        told.map_err(|why| StoreError::NotNotified { session: session.clone(), what, why })
     }
 
     /// Asks a paused session to continue. Gives the number of the request.
@@ -474,7 +474,7 @@ impl RunStore for SharedStore {
 
     async fn entry(&self, session: &SessionId) -> Result<SessionEntry, StoreError> {
         let mut entry = self.entry_of(session.clone()).await?;
-        if rests(entry.digest.status) {
+        if needs_no_worker(entry.digest.status) {
             entry.continued_by = self.continuation(session).await?;
         }
         Ok(entry)
@@ -500,12 +500,12 @@ impl RunStore for SharedStore {
         let mut entries: Vec<_> = entries.into_iter().flatten().collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
         entries.truncate(limit);
-        if entries.iter().any(|entry| rests(entry.digest.status)) {
+        if entries.iter().any(|entry| needs_no_worker(entry.digest.status)) {
             let continued = match all {
                 Some(all) => self.continuations_among(all).await?,
                 None => self.continuations().await?,
             };
-            for entry in entries.iter_mut().filter(|entry| rests(entry.digest.status)) {
+            for entry in entries.iter_mut().filter(|entry| needs_no_worker(entry.digest.status)) {
                 entry.continued_by = continued.get(&entry.session).cloned();
             }
         }

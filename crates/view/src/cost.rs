@@ -210,7 +210,7 @@ fn by_node(mut nodes: BTreeMap<String, (u32, Spending)>, forecast: Option<&Forec
     costs.sort_by(|one, two| {
         (one.runs == 0)
             .cmp(&(two.runs == 0))
-            .then_with(|| dearest((one.cost_usd, one.tokens), (two.cost_usd, two.tokens)))
+            .then_with(|| by_cost((one.cost_usd, one.tokens), (two.cost_usd, two.tokens)))
     });
     costs
 }
@@ -228,12 +228,12 @@ fn by_model(models: BTreeMap<(&str, Option<&str>), (u32, Usage, Spending)>) -> V
         }
     };
     let mut costs: Vec<ModelCost> = models.into_iter().map(cost).collect();
-    costs.sort_by(|one, two| dearest((one.cost_usd, one.tokens), (two.cost_usd, two.tokens)));
+    costs.sort_by(|one, two| by_cost((one.cost_usd, one.tokens), (two.cost_usd, two.tokens)));
     costs
 }
 
 /// The order by cost, then by tokens, the greatest first; what is unknown comes before all, as it may be the dearest.
-fn dearest(one: (Option<f64>, u64), two: (Option<f64>, u64)) -> std::cmp::Ordering {
+fn by_cost(one: (Option<f64>, u64), two: (Option<f64>, u64)) -> std::cmp::Ordering {
     let usd = |cost: Option<f64>| cost.unwrap_or(f64::INFINITY);
     usd(two.0).total_cmp(&usd(one.0)).then(two.1.cmp(&one.1))
 }

@@ -297,7 +297,7 @@ mod tests {
         let _nothing = entry.digest.unpriced_turns.take(&begins);
         entry.digest.status = SessionStatus::Running;
         let seen = |entry: &SessionEntry| {
-            let status = crate::page::at_rest(NodeStatus::Running, DisplayStatus::of(entry));
+            let status = crate::page::idle_status(NodeStatus::Running, DisplayStatus::of(entry));
             (cost(entry), json(entry)["costUsd"].as_f64(), status)
         };
         entry.liveness = Liveness::Alive;

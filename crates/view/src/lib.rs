@@ -32,7 +32,7 @@ pub use line::{Colour, Line, Tone, table, tail};
 pub use next_commands::{Commands, quoted};
 pub use page::{
     FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageEdge, PageFold, PageFrames,
-    PageNode, PagePatch, PageSession, PageState, ShownFrame, asks_itself, at_rest, question, shown,
+    PageNode, PagePatch, PageSession, PageState, ShownFrame, asks_itself, idle_status, question, shown,
     shown_frame,
 };
 pub use permission::Permission;

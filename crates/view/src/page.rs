@@ -249,19 +249,19 @@ impl PageFold {
 /// The status of a node as people see it, in a session with this status.
 pub fn shown(row: &NodeRow, session: DisplayStatus) -> NodeStatus {
     let asks = row.status == NodeStatus::Waiting && !session.has_lost_process();
-    at_rest(if asks { row.status } else { row.status_at_rest }, session)
+    idle_status(if asks { row.status } else { row.idle_status }, session)
 }
 
 /// The status of a frame as people see it: one in which a node waits for a person waits for that person.
 pub fn shown_frame(frame: &FrameRow, session: DisplayStatus) -> NodeStatus {
-    match at_rest(frame.status, session) {
+    match idle_status(frame.status, session) {
         NodeStatus::Running | NodeStatus::Interrupted if frame.asks(session) => NodeStatus::Waiting,
         status => status,
     }
 }
 
 /// A status in a session with that status, in which nothing may run.
-pub fn at_rest(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
+pub fn idle_status(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
     match (status, session) {
         (NodeStatus::Running | NodeStatus::Paused, _) if session.has_lost_process() => {
             NodeStatus::Interrupted

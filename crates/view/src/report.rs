@@ -75,7 +75,7 @@ impl Report {
             ("file", session.record.flow.file.clone()),
         ];
         facts.extend(entry.digest.started_at.map(|at| ("started", format::moment(at))));
-        let rested = format::idle_part(facts_of_run.rested());
+        let rested = format::idle_part(facts_of_run.idle_time());
         facts.extend(fold.duration_ms(&entry).map(|ms| ("took", format!("{}{rested}", format::millis(ms)))));
         facts.extend(fold.spent(&entry).text().map(|spent| ("spent", spent)));
         facts.extend(

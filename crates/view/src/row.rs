@@ -28,7 +28,7 @@ pub struct NodeRow {
     /// Its status; of a running node that has asked a person, waiting.
     pub status: NodeStatus,
     /// Where it is while no process runs the session.
-    pub status_at_rest: NodeStatus,
+    pub idle_status: NodeStatus,
     /// Which pass of its loop, counting from 1.
     pub pass: u32,
     /// The attempt of this pass, counting from 1.
@@ -156,7 +156,7 @@ impl NodeRow {
             _ if is_cancelled => NodeStatus::Cancelled,
             status => status,
         };
-        self.status_at_rest = match node.status {
+        self.idle_status = match node.status {
             // An agent that asks for a permission is gone with its process.
             _ if asks == Some(PromptKind::Input) => NodeStatus::Waiting,
             _ if is_cancelled => NodeStatus::Cancelled,

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::chain::Chain;
-use crate::{DisplayStatus, asks_itself, at_rest, label};
+use crate::{DisplayStatus, asks_itself, idle_status, label};
 
 /// When everything happened.
 #[serde_with::skip_serializing_none]
@@ -178,7 +178,7 @@ pub struct TimelineFold {
     /// Open questions: the row, if a node asks, and the place of the wait in it.
     questions: HashMap<PromptId, (usize, usize)>,
     /// Times in which no process ran the session, or it was paused.
-    rests: Vec<Wait>,
+    idle: Vec<Wait>,
     chain: Chain,
 }
 
@@ -186,7 +186,7 @@ impl TimelineFold {
     /// Takes the next event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
         let at = envelope.timestamp;
-        self.end_rest(envelope);
+        self.end_idle_gap(envelope);
         self.from.get_or_insert(at);
         // What comes after the end is not of the session's time.
         if self.duration_ms.is_none() {
@@ -204,7 +204,7 @@ impl TimelineFold {
             }
             (Event::FlowPaused { reason, .. }, _) => {
                 let text = reason.clone().unwrap_or_default();
-                self.rests.push(Wait { kind: WaitKind::Paused, from: at, to: None, text });
+                self.idle.push(Wait { kind: WaitKind::Paused, from: at, to: None, text });
             }
             (Event::FlowResumed { .. }, _) => self.close_all(at),
             (Event::SessionReply { prompt_id, .. }, _) => self.end_question(prompt_id, at),
@@ -214,15 +214,15 @@ impl TimelineFold {
     }
 
     /// A session that no process ran begins again with `flow:resumed`: the time since the event before is a rest.
-    fn end_rest(&mut self, envelope: &Envelope) {
+    fn end_idle_gap(&mut self, envelope: &Envelope) {
         let at = envelope.timestamp;
         let Event::FlowResumed { idle_since, .. } = envelope.event else { return };
-        match self.rests.last_mut().filter(|rest| rest.to.is_none()) {
+        match self.idle.last_mut().filter(|rest| rest.to.is_none()) {
             Some(rest) => rest.to = Some(at),
             None => {
                 let from = idle_since.or(self.to).unwrap_or(at);
                 let text = "no process ran the session".to_owned();
-                self.rests.push(Wait { kind: WaitKind::Stopped, from, to: Some(at), text });
+                self.idle.push(Wait { kind: WaitKind::Stopped, from, to: Some(at), text });
             }
         }
     }
@@ -369,7 +369,7 @@ impl TimelineFold {
 
     /// A new process closes what the one before left open: that ended when the log did.
     fn close_all(&mut self, at: Timestamp) {
-        let ended = self.rests.last().map_or(at, |rest| rest.from);
+        let ended = self.idle.last().map_or(at, |rest| rest.from);
         for row in &mut self.rows {
             for bar in row.bars.iter_mut().filter(|bar| bar.to.is_none()) {
                 bar.end(BarStatus::Interrupted, ended);
@@ -404,8 +404,9 @@ impl Timeline {
     /// What runs by the events does not in a session with this status, unless it waits for one of the open questions: it
     /// ended with the newest one.
     #[must_use]
-    pub fn at_rest(mut self, session: DisplayStatus, open: &[Prompt]) -> Self {
-        if let Some(ended) = self.to.filter(|_| at_rest(NodeStatus::Running, session) != NodeStatus::Running)
+    pub fn when_idle(mut self, session: DisplayStatus, open: &[Prompt]) -> Self {
+        if let Some(ended) =
+            self.to.filter(|_| idle_status(NodeStatus::Running, session) != NodeStatus::Running)
         {
             let rows = self.rows.iter_mut().filter(|row| !asks_itself(open, &row.path));
             let bars = rows.flat_map(|row| &mut row.bars);
@@ -542,7 +543,7 @@ mod tests {
             (3, "b", start("b", "b")),
         ]);
         let bar = |session| {
-            let bar = &fold(&log).timeline("", 100).at_rest(session, &[]).rows[0].bars[0];
+            let bar = &fold(&log).timeline("", 100).when_idle(session, &[]).rows[0].bars[0];
             (bar.status, bar.to)
         };
         assert_eq!(bar(DisplayStatus::Running), (BarStatus::Running, None));
@@ -551,7 +552,7 @@ mod tests {
         assert_eq!(statuses.map(bar), [cut; 3]);
         let asked =
             Prompt { task: Some(NodePath::new("a")), ..Prompt::new("a.1", PromptKind::Input, "Go on?") };
-        let timeline = fold(&log).timeline("", 100).at_rest(DisplayStatus::Interrupted, &[asked]);
+        let timeline = fold(&log).timeline("", 100).when_idle(DisplayStatus::Interrupted, &[asked]);
         let bars = timeline.rows.iter().map(|row| row.bars[0].status);
         assert_eq!(bars.collect::<Vec<_>>(), [BarStatus::Running, BarStatus::Interrupted]);
     }

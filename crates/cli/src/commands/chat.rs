@@ -12,7 +12,7 @@ use inspan_protocol::SessionState;
 use super::{
     agent::{
         self,
-        talk::{Between, TerminalConversation, TerminalInput, Turned, is_interactive},
+        talk::{Between, ChatTurn, TerminalConversation, TerminalInput, is_interactive},
     },
     session,
 };
@@ -106,7 +106,7 @@ impl ChatCommand<'_> {
     /// Reports an answer; the exit code if it ends the chat.
     fn report(
         &self,
-        turned: &Turned,
+        turned: &ChatTurn,
         talk: &mut TerminalConversation<'_>,
         interactive: bool,
     ) -> Option<Exit> {

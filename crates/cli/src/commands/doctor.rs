@@ -24,7 +24,7 @@ mod conformance;
 mod handshake;
 
 use channels::ChannelStatus;
-use handshake::{Greeted, greet};
+use handshake::{HandshakeResult, greet};
 
 pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if let Some(names) = &args.conformance {
@@ -59,7 +59,7 @@ struct Findings {
     built_in: Vec<String>,
     /// The variables that may hold keys.
     keys: Vec<&'static str>,
-    greeted: Vec<Greeted>,
+    greeted: Vec<HandshakeResult>,
     channels: Vec<ChannelStatus>,
     /// The cluster, if the call names one.
     engine: Option<EngineReport>,

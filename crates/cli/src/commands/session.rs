@@ -343,7 +343,8 @@ impl Session {
         let Runner { commands, work, remote, .. } = runner;
         host.take_commands(Arc::clone(&commands));
         let running = tokio::spawn(work);
-        let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
+        let first =
+            if self.store.is_some() { signals::FirstSignal::Pauses } else { signals::FirstSignal::Stops };
         let ended = match remote {
             None => signals::watch(signals, running, &hub, &*commands, first).await,
             Some(remote) => remote.watch(signals, running, &host).await,
@@ -367,7 +368,8 @@ impl Session {
             }
         };
         let waiting = host.waiting();
-        let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };
+        let keeps =
+            if self.store.is_some() { report::Persistence::Session } else { report::Persistence::Nothing };
         let report = report::SessionReport::new(&result, &waiting, by, keeps);
         host.summarise(state, &report);
         if let Some(left) = own_folder.as_ref().and_then(|own| artifacts::contents(own.path())) {
@@ -473,7 +475,7 @@ async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, 
         }
         Begin::Rest { session, resume, reusing } => {
             // What is not given is not in the store, which was said before.
-            let runner = reuse(builder, reusing).taking_over_no_more().open(&session).await;
+            let runner = reuse(builder, reusing).without_parent_work().open(&session).await;
             Ok((runner.map_err(|error| refused(&error))?, RunnerStart::Resume(resume)))
         }
     }

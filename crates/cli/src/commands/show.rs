@@ -189,7 +189,7 @@ impl View {
             let since = entry.digest.updated_at.filter(|_| !standing.has_ended());
             let since = since.filter(|_| entry.liveness == Liveness::Gone);
             let idle = since.map(|since| format!(", idle since {}", format::moment(since)));
-            let rested = format::idle_part(self.state().rested());
+            let rested = format::idle_part(self.state().idle_time());
             fact("took", format!("{}{rested}{}", format::millis(ms), idle.unwrap_or_default()));
         }
         if let Some(recording) = self.record.settings.get("replay").and_then(Value::as_str) {

@@ -30,7 +30,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let mut hints: Vec<&str> = Vec::new();
     let outcome = state.ended.map(|ended| ended.outcome);
     // A failure that the flow has handled is no error of the flow, nor is one after which a session can go on.
-    let goes_on = matches!(outcome, Some(Outcome::Success | Outcome::Partial)) || rests(state);
+    let goes_on = matches!(outcome, Some(Outcome::Success | Outcome::Partial)) || is_idle(state);
     let mut say =
         |place: &str, row: Option<&NodeRow>, pass: Option<u32>, error: &AgentError, is_handled: bool| {
             let mut line = Line::new();
@@ -112,7 +112,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
 }
 
 /// Whether the process has left the session, which has not ended.
-fn rests(state: &SessionView) -> bool {
+fn is_idle(state: &SessionView) -> bool {
     state.ended.is_some() && state.run().state().outcome().is_none()
 }
 
@@ -124,7 +124,7 @@ fn warnings(state: &SessionView) -> Vec<Line> {
     };
     let ended = state.ended.map(|ended| ended.outcome);
     // The error of a session that a budget has ended names it.
-    let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded) || rests(state));
+    let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded) || is_idle(state));
     let mut lines: Vec<Line> = budgets.map(|budget| warning(&budget.text())).collect();
     let mut denials = false;
     each_row(&state.rows, "", &mut |place, row| {

@@ -14,7 +14,7 @@ use crate::{
 
 /// Whether an agent may start, as far as money goes.
 #[derive(Debug)]
-pub(super) enum Afford {
+pub(super) enum BudgetDecision {
     Yes,
     /// Ask again when something has happened: an agent that ends may release what is reserved for it, and a
     /// budget may be raised.
@@ -36,7 +36,7 @@ enum Unknown {
 
 impl Run {
     /// Emits what was spent and which budgets are used up, and cancels what would spend more than there is.
-    pub(super) fn look_at_money(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn check_budgets(&mut self, actions: &mut Vec<Action>) {
         if self.carry_over(actions) {
             return;
         }
@@ -61,7 +61,7 @@ impl Run {
                     return;
                 }
                 if self.facts.ending.is_none() {
-                    self.cancel_spenders(budget, actions);
+                    self.cancel_running_agents(budget, actions);
                 }
             }
         }
@@ -101,7 +101,7 @@ impl Run {
     }
 
     /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
-    fn cancel_spenders(&mut self, budget: Budget, actions: &mut Vec<Action>) {
+    fn cancel_running_agents(&mut self, budget: Budget, actions: &mut Vec<Action>) {
         let nodes = self.facts.tasks();
         let spend = nodes.filter(|(_, node)| node.status == NodeStatus::Running && node.spends());
         let spenders: Vec<_> = spend.map(|(task, _)| task).collect();
@@ -110,7 +110,7 @@ impl Run {
                 spenders.into_iter().for_each(|task| self.cancel(task, CancelCause::Pausing, actions));
             }
             OnExceeded::Fail if spenders.is_empty() => {}
-            OnExceeded::Fail => actions.push(self.bankrupt()),
+            OnExceeded::Fail => actions.push(self.end_over_budget()),
         }
     }
 
@@ -238,44 +238,44 @@ impl Run {
     }
 
     /// Ends the run because its budget is used up; `budget:exceeded` is in the log by now.
-    pub(super) fn bankrupt(&self) -> Action {
+    pub(super) fn end_over_budget(&self) -> Action {
         ending(Outcome::BudgetExceeded, self.over_budget(self.facts.flow_used_up(&self.graph).as_ref()))
     }
 
     /// Whether there is enough left for this node.
-    pub(super) fn afford(&self, task: TaskRef) -> Afford {
+    pub(super) fn afford(&self, task: TaskRef) -> BudgetDecision {
         if self.facts.spec(&self.graph, task).kind != NodeKind::Agent || self.planning == Planning::On {
-            return Afford::Yes;
+            return BudgetDecision::Yes;
         }
         self.left_for(task)
     }
 
     /// Whether there is enough left for an agent, also in a plan.
     pub(super) fn can_afford(&self, task: TaskRef) -> bool {
-        matches!(self.left_for(task), Afford::Yes)
+        matches!(self.left_for(task), BudgetDecision::Yes)
     }
 
-    fn left_for(&self, task: TaskRef) -> Afford {
+    fn left_for(&self, task: TaskRef) -> BudgetDecision {
         if self.knows_node_budgets()
             && let Some(used_up) = self.facts.used_up_around(&self.graph, task)
         {
             return match (used_up.budget.on_exceeded, self.frame_without_budget(task, &used_up)) {
-                (OnExceeded::Pause, _) => Afford::Later,
+                (OnExceeded::Pause, _) => BudgetDecision::Later,
                 (OnExceeded::Fail, Some(frame)) if !self.facts.is_ending(frame) => {
-                    Afford::NotInFrame(frame, self.over_budget(Some(&used_up)))
+                    BudgetDecision::NotInFrame(frame, self.over_budget(Some(&used_up)))
                 }
-                (OnExceeded::Fail, _) => Afford::Never(self.over_budget(Some(&used_up))),
+                (OnExceeded::Fail, _) => BudgetDecision::Never(self.over_budget(Some(&used_up))),
             };
         }
         if let Some(used_up) = self.facts.flow_used_up(&self.graph) {
             return match used_up.budget.on_exceeded {
-                OnExceeded::Pause => Afford::Later,
-                OnExceeded::Fail => Afford::No,
+                OnExceeded::Pause => BudgetDecision::Later,
+                OnExceeded::Fail => BudgetDecision::No,
             };
         }
         match self.facts.waits_for_reserved(&self.graph, task) {
-            Some(_) => Afford::Later,
-            None => Afford::Yes,
+            Some(_) => BudgetDecision::Later,
+            None => BudgetDecision::Yes,
         }
     }
 
@@ -288,7 +288,7 @@ impl Run {
             && self
                 .facts
                 .tasks()
-                .any(|(task, node)| waits(node) && !matches!(self.afford(task), Afford::Later))
+                .any(|(task, node)| waits(node) && !matches!(self.afford(task), BudgetDecision::Later))
     }
 
     /// Pauses the session if only budgets stop it: agents wait for money, or were cancelled in the middle of a
@@ -296,7 +296,7 @@ impl Run {
     pub(super) fn pause_for_budget(&mut self, actions: &mut Vec<Action>) -> bool {
         let cut = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Cancelled;
         let limited = |(task, node): &(TaskRef, &NodeState)| {
-            node.status == NodeStatus::Waiting && matches!(self.afford(*task), Afford::Later)
+            node.status == NodeStatus::Waiting && matches!(self.afford(*task), BudgetDecision::Later)
         };
         let waiting = self.held.first().copied();
         let first =

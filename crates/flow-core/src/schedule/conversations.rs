@@ -130,7 +130,7 @@ impl Run {
         let session = node.session.filter(|_| begins && self.facts.node(start.node).failures == 0)?;
         let source = self.facts.source(start.node, session)?;
         self.facts.node(source).conversation.as_ref()?;
-        let other = self.facts.speaker(&self.graph, source);
+        let other = self.facts.conversation_agent(&self.graph, source);
         (!can_continue(other.provider(), node.provider())).then(|| {
             format!(
                 "`{}` begins its own conversation: a `{}` held that of `{}`",

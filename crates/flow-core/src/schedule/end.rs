@@ -41,7 +41,7 @@ impl Run {
             && !is_stopped
             && (!asking.is_empty() || self.facts.tasks().any(was_cut))
         {
-            return self.come_to_rest(actions);
+            return self.pause_when_idle(actions);
         }
         self.take_answers(actions);
         if actions.is_empty() {
@@ -53,7 +53,7 @@ impl Run {
         while actions.is_empty()
             && let Some(task) = self.candidate(now)
         {
-            self.consider(task, super::PutOff::Over, actions);
+            self.consider(task, super::Deferral::Over, actions);
         }
         if !actions.is_empty() || !only_asks {
             return;
@@ -126,7 +126,7 @@ impl Run {
     }
 
     /// Cancels what runs, and lays the session to rest once nothing does.
-    pub(super) fn come_to_rest(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn pause_when_idle(&mut self, actions: &mut Vec<Action>) {
         if self.facts.running() > 0 {
             self.cancel_all(CancelCause::Pausing, actions);
             return;
@@ -161,7 +161,7 @@ impl Run {
         let answered: Vec<TaskRef> = self.facts.tasks().filter(waits).map(|(task, _)| task).collect();
         for task in answered {
             if actions.is_empty() {
-                self.consider(task, super::PutOff::Over, actions);
+                self.consider(task, super::Deferral::Over, actions);
             }
         }
     }

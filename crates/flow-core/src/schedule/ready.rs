@@ -6,8 +6,8 @@ use inspan_protocol::{
 use serde_json::Map;
 
 use super::{
-    Action, PutOff, Run,
-    budget::Afford,
+    Action, Deferral, Run,
+    budget::BudgetDecision,
     select::{Selected, is_left_out},
 };
 use crate::{
@@ -50,7 +50,7 @@ impl Run {
     }
 
     /// Starts, skips or reuses a candidate, asks about it, or puts it off.
-    pub(super) fn consider(&mut self, task: TaskRef, put_off: PutOff, actions: &mut Vec<Action>) {
+    pub(super) fn consider(&mut self, task: TaskRef, put_off: Deferral, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
         let node = graph.body(self.facts.frames[task.frame].body).node(task.node);
         let is_ending = self.facts.is_ending(task.frame);
@@ -60,7 +60,7 @@ impl Run {
         }
         let path = self.facts.path(&graph, task);
         let selected = self.selected(task);
-        let may_wait = put_off == PutOff::Allowed && self.reusable.is_some() && !is_ending;
+        let may_wait = put_off == Deferral::Allowed && self.reusable.is_some() && !is_ending;
         if may_wait && !selected.is_asked_for() && self.comes_too_early(task) {
             self.put_off.insert(task);
             return;
@@ -98,7 +98,7 @@ impl Run {
         let failure = failure.or_else(|| self.cannot_share(task));
         // What nothing can be reused for needs no input to be put off.
         let early = (self.reusable.is_none() && failure.is_none()).then(|| self.afford(task));
-        if matches!(early, Some(Afford::Later)) {
+        if matches!(early, Some(BudgetDecision::Later)) {
             self.held.insert(task);
             return;
         }
@@ -124,14 +124,14 @@ impl Run {
             return;
         }
         match early.unwrap_or_else(|| self.afford(task)) {
-            Afford::Yes => {}
-            Afford::Later => {
+            BudgetDecision::Yes => {}
+            BudgetDecision::Later => {
                 self.held.insert(task);
                 return;
             }
-            Afford::No => return actions.push(self.bankrupt()),
-            Afford::NotInFrame(frame, error) => return actions.extend(self.end_frame(frame, error)),
-            Afford::Never(error) => attempt.input = Err(error),
+            BudgetDecision::No => return actions.push(self.end_over_budget()),
+            BudgetDecision::NotInFrame(frame, error) => return actions.extend(self.end_frame(frame, error)),
+            BudgetDecision::Never(error) => attempt.input = Err(error),
         }
         let node_type = self.facts.spec(&graph, task).node_type.clone();
         let task_id = node.id.clone();

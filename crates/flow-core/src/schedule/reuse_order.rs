@@ -13,7 +13,7 @@ use crate::{
 
 /// Whether a task that can start may be put off.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PutOff {
+pub(super) enum Deferral {
     /// Until what was done before it is reused.
     Allowed,
     /// No: nothing else can be reused before it.
@@ -100,13 +100,13 @@ impl Run {
         for task in self.put_off.iter().copied().collect::<Vec<_>>() {
             if actions.is_empty() && self.is_end_to_reuse(task) && !self.ends_after_others(task) {
                 self.put_off.remove(&task);
-                self.consider(task, PutOff::Over, actions);
+                self.consider(task, Deferral::Over, actions);
             }
         }
     }
 
     /// Decides about what was put off, as nothing else can be decided: unless it comes after something that is at work.
-    pub(super) fn take_up_put_off(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn start_deferred(&mut self, actions: &mut Vec<Action>) {
         let mut tasks: Vec<TaskRef> = self.put_off.iter().copied().collect();
         // A frame comes after those that run within it.
         tasks.sort_by_key(|task| (Reverse(task.frame), task.node));
@@ -123,7 +123,7 @@ impl Run {
             };
             if !waits {
                 self.put_off.remove(&task);
-                self.consider(task, PutOff::Over, actions);
+                self.consider(task, Deferral::Over, actions);
             }
         }
     }

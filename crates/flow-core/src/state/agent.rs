@@ -105,7 +105,7 @@ impl Facts {
         let session = node.session?;
         let source = self.source(task, session)?;
         let known = self.node(source).conversation.as_ref()?;
-        let is_known = can_continue(self.speaker(graph, source).provider(), node.provider());
+        let is_known = can_continue(self.conversation_agent(graph, source).provider(), node.provider());
         is_known.then_some((session, known))
     }
 

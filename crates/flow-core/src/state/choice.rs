@@ -69,7 +69,7 @@ impl Facts {
     }
 
     /// The node with the agent whose conversation its conversation is.
-    pub(crate) fn speaker<'g>(&self, graph: &'g Graph, task: TaskRef) -> &'g Node {
+    pub(crate) fn conversation_agent<'g>(&self, graph: &'g Graph, task: TaskRef) -> &'g Node {
         let speaker = self.node(task).more.as_ref().map_or(0, |more| more.speaker);
         self.body(graph, task.frame).node(task.node).with_agent(speaker)
     }

@@ -6,7 +6,7 @@ use inspan_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{frame::FrameSet, rest::CONTINUE};
+use super::{frame::FrameSet, idle::CONTINUE};
 use crate::{graph::Join, node::NodeKind};
 
 /// The status of one node.
@@ -72,7 +72,7 @@ pub struct NodeState {
     pub(crate) deaths_at: u64,
     /// When the first attempt began of those that interruptions alone part.
     pub(crate) since: Option<Timestamp>,
-    pub(crate) more: Option<Box<More>>,
+    pub(crate) more: Option<Box<NodeExtras>>,
     /// The frames that it runs.
     pub(crate) frames: Option<Box<FrameSet>>,
     /// The agent that works on it in this pass, if it was chosen among several.
@@ -93,7 +93,7 @@ pub(crate) struct AgentChoice {
 /// What only some nodes have: agents, questions, the interrupted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct More {
+pub(crate) struct NodeExtras {
     /// The agent run that is open.
     pub(crate) run: Option<OpenRun>,
     /// Whether the agent of this attempt, interruptions aside, has named its conversation.
@@ -147,7 +147,7 @@ pub(crate) struct OpenRun {
 }
 
 impl NodeState {
-    pub(crate) fn more(&mut self) -> &mut More {
+    pub(crate) fn more(&mut self) -> &mut NodeExtras {
         self.more.get_or_insert_default()
     }
 

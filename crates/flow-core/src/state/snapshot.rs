@@ -66,7 +66,7 @@ impl Facts {
         let outputs = tasks().filter_map(|(task, _)| Some((path(task), self.output(task)?.clone())));
         let agents = tasks().filter_map(|(task, node)| {
             let known = node.conversation.as_ref()?;
-            let node_type = &self.speaker(graph, task).node_type;
+            let node_type = &self.conversation_agent(graph, task).node_type;
             let provider = node_type.strip_suffix(".agent").unwrap_or(node_type).to_owned();
             Some((path(task), AgentSessionRef { provider, ..saved_conversation(known) }))
         });

@@ -8,7 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::{Conversation, Ending, Facts, rest::CONTINUE};
+use super::{Conversation, Ending, Facts, idle::CONTINUE};
 use crate::graph::{Body, EdgeIx, EdgeOn, FailFast, FrameIx, Graph, NodeIx, Occupies, OnFailure, TaskRef};
 use crate::node::NodeKind;
 

@@ -26,7 +26,7 @@ impl Facts {
     }
 
     /// How long no process ran it, between two that did.
-    pub fn rested(&self) -> Duration {
+    pub fn idle_time(&self) -> Duration {
         self.rested
     }
 

@@ -34,9 +34,9 @@ async fn run(
 ) -> Result<Value, AgentError> {
     let turns = context.conversation.as_ref().or(context.branches.as_ref()).map_or(0, |known| known.turns);
     let answered = answered(&*provider, &context, &input).await;
-    let unheard = match answered {
+    let undelivered_prompt = match answered {
         Some(_) => None,
-        None => unheard(&*provider, &context).await.map(|mail| (input.clone(), mail)),
+        None => undelivered_prompt(&*provider, &context).await.map(|mail| (input.clone(), mail)),
     };
     let run = match (answered, &context.conversation, &context.branches) {
         (Some(output), Some(known), _) => agent(&provider, &context, input)
@@ -48,7 +48,7 @@ async fn run(
         _ => agent(&provider, &context, go_on(&*provider, &context, input).await?).first_turn(turns + 1),
     };
     let end = run.mail(context.mail.clone()).execute().await;
-    let end = match (end, unheard) {
+    let end = match (end, undelivered_prompt) {
         (Err(error), Some((input, mail)))
             if error.is(ErrorKind::SessionNotFound) || error.is(ErrorKind::NotOffered) =>
         {
@@ -86,7 +86,7 @@ async fn answered(provider: &dyn DynProvider, context: &NodeContext, input: &Val
 
 /// Whether the conversation that is resumed may never have got its prompt, or cannot be resumed: it was named, and then everything
 /// died before its agent said or did anything, or the agent forgets a turn that is cut. Gives the messages that wait for it.
-async fn unheard(provider: &dyn DynProvider, context: &NodeContext) -> Option<Vec<String>> {
+async fn undelivered_prompt(provider: &dyn DynProvider, context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
     let is_new = context.conversation.as_ref().is_some_and(|known| known.turns == 0);
     let forgets = provider.descriptor().capabilities.forgets_cut_turns;

@@ -1,5 +1,5 @@
 //! The executor of attempts, for every driver: it runs a node to its end, whatever the node does,
-//! and reports its progress to the [`Ground`] on which it runs.
+//! and reports its progress to the [`AttemptBackend`] on which it runs.
 
 use std::{
     collections::BTreeSet,
@@ -127,7 +127,7 @@ impl AttemptContext {
 }
 
 /// An attempt whose events, questions and messages all go through one hub.
-pub struct LocalGround {
+pub struct LocalBackend {
     /// The hub.
     pub hub: Hub,
     /// What is the same for all attempts.
@@ -140,7 +140,7 @@ pub struct LocalGround {
     pub is_log_current: bool,
 }
 
-impl Ground for LocalGround {
+impl AttemptBackend for LocalBackend {
     fn hub(&self) -> &Hub {
         &self.hub
     }
@@ -174,7 +174,7 @@ pub struct Mail {
 /// Where one attempt runs: where its progress, its live events and its output go, where its messages come from, and
 /// what ends it. In the process that drives the session all of it goes through the session's hub; for a process that
 /// only runs attempts, the methods with a default take it elsewhere.
-pub trait Ground: Send + Sync {
+pub trait AttemptBackend: Send + Sync {
     /// The hub of the attempt's events, prompts and messages: the session's own where it is driven in this process,
     /// else one for this attempt, whose session has been started.
     fn hub(&self) -> &Hub;
@@ -195,7 +195,7 @@ pub trait Ground: Send + Sync {
         None
     }
 
-    /// Whether [`Ground::progress`] and [`Ground::live`] are called. Not needed where the hub's events reach the log.
+    /// Whether [`AttemptBackend::progress`] and [`AttemptBackend::live`] are called. Not needed where the hub's events reach the log.
     fn follows(&self) -> bool {
         false
     }
@@ -308,12 +308,12 @@ pub async fn run_attempt(
     nodes: Arc<NodeRegistry>,
     spec: AttemptSpec,
     progress: Progress,
-    ground: Arc<dyn Ground>,
+    backend: Arc<dyn AttemptBackend>,
 ) -> AttemptDone {
     let (node, attempt) = (spec.node, spec.attempt);
-    let end = run(&nodes, progress.continued(spec), progress, &ground).await;
+    let end = run(&nodes, progress.continued(spec), progress, &backend).await;
     let end = match end {
-        Ok(output) => ground.output(output).await,
+        Ok(output) => backend.output(output).await,
         error => error,
     };
     AttemptDone { node, attempt, end: end.into() }
@@ -323,16 +323,16 @@ async fn run(
     nodes: &NodeRegistry,
     spec: AttemptSpec,
     progress: Progress,
-    ground: &Arc<dyn Ground>,
+    backend: &Arc<dyn AttemptBackend>,
 ) -> Result<Value, AgentError> {
     let id = spec.node_id.clone();
     let Some(node_type) = nodes.runner(&spec.node_type).cloned() else {
         let message = format!("node `{id}` has the type `{}`, and nothing here runs it", spec.node_type);
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
-    let (surroundings, cancel) = (ground.surroundings(), ground.cancel().clone());
-    let hub = ground.hub().with_attempt(spec.path.clone(), spec.attempt, [progress.runs, progress.prompts]);
-    let _following = ground.follows().then(|| follow(&hub, &spec, progress, ground));
+    let (surroundings, cancel) = (backend.surroundings(), backend.cancel().clone());
+    let hub = backend.hub().with_attempt(spec.path.clone(), spec.attempt, [progress.runs, progress.prompts]);
+    let _following = backend.follows().then(|| follow(&hub, &spec, progress, backend));
     if let Some(Artifacts { folder, is_made: true }) = &surroundings.artifacts {
         create_private_dir_all(folder).map_err(|error| {
             let message =
@@ -355,7 +355,7 @@ async fn run(
         calls: surroundings.calls.clone(),
         cancel: cancel.clone(),
         hub: hub.redacting(&surroundings.redactor),
-        ground: ground.clone(),
+        backend: backend.clone(),
     };
     let input = spec.input;
     let work = AssertUnwindSafe(async move { node_type.run(context, input).await }).catch_unwind();
@@ -372,7 +372,7 @@ async fn run(
             let message = format!("node `{id}` did not end within {CANCEL_GRACE:?} of being cancelled");
             return Err(AgentError::new(ErrorCode::Aborted, message));
         }
-        never = deliver(&hub, &id, ground) => match never {},
+        never = deliver(&hub, &id, backend) => match never {},
     };
     match length(&output) {
         bytes if bytes > MOST_OUTPUT_BYTES => {
@@ -384,24 +384,24 @@ async fn run(
     }
 }
 
-/// Gives the ground what happens in the attempt.
-fn follow(hub: &Hub, spec: &AttemptSpec, progress: Progress, ground: &Arc<dyn Ground>) -> Observer {
-    let (progress, ground) = (Mutex::new(progress), ground.clone());
+/// Gives the backend what happens in the attempt.
+fn follow(hub: &Hub, spec: &AttemptSpec, progress: Progress, backend: &Arc<dyn AttemptBackend>) -> Observer {
+    let (progress, backend) = (Mutex::new(progress), backend.clone());
     let take = move |envelope: &Arc<Envelope>| {
         if !is_fact(&envelope.event) {
-            return ground.live(envelope);
+            return backend.live(envelope);
         }
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.apply(envelope);
-        ground.progress(envelope, &progress);
+        backend.progress(envelope, &progress);
     };
     hub.observe(Filter::all().of_task(spec.path.clone()), Arc::new(take))
 }
 
 /// Gives the attempt's agent its messages, each once a run of it takes any.
-async fn deliver(hub: &Hub, node: &NodeId, ground: &Arc<dyn Ground>) -> std::convert::Infallible {
+async fn deliver(hub: &Hub, node: &NodeId, backend: &Arc<dyn AttemptBackend>) -> std::convert::Infallible {
     loop {
-        let Mail { content, mode } = ground.mail().await;
+        let Mail { content, mode } = backend.mail().await;
         let mut begun = hub.subscribe(Filter::name("agent:start").of_node(node.clone()));
         let message = Command::SendTo { node: node.clone(), content, mode };
         while !hub.has_taker(&message) {

@@ -247,7 +247,7 @@ impl FlowRunnerBuilder {
     /// Reuses only the work that [`Self::reusing`] gives; other work of the parent session runs again. For a session whose
     /// parent is no longer in the store.
     #[must_use]
-    pub fn taking_over_no_more(mut self) -> Self {
+    pub fn without_parent_work(mut self) -> Self {
         self.takes_no_more = true;
         self
     }
@@ -295,7 +295,7 @@ impl FlowRunnerBuilder {
         let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.wall());
         let rest = IdleSession::open(&store, session, &owner, &self.graph, limit, changed, now).await?;
         self.owner = Some(owner);
-        Ok(self.at_rest(session.clone(), rest))
+        Ok(self.idle(session.clone(), rest))
     }
 
     /// The runner of a session that was saved as a snapshot; [`FlowRunner::resume`] continues it. A store makes
@@ -303,14 +303,14 @@ impl FlowRunnerBuilder {
     pub fn restore(self, snapshot: &RunSnapshot) -> Result<FlowRunner, RunError> {
         SessionId::checked(snapshot.session_id.as_str())?;
         let rest = IdleSession::of_snapshot(snapshot, &self.graph, self.max_concurrency, self.changed)?;
-        Ok(self.at_rest(snapshot.session_id.clone(), rest))
+        Ok(self.idle(snapshot.session_id.clone(), rest))
     }
 
-    fn at_rest(self, session: SessionId, rest: IdleSession) -> FlowRunner {
+    fn idle(self, session: SessionId, rest: IdleSession) -> FlowRunner {
         // The time of a session never goes back, also if the machine's clock was set back since.
         let clock = LaterClock::not_before(rest.last_at, self.clock.clone());
         let hub = Hub::continuing(session, clock, self.ids.clone(), rest.last_seq);
-        self.runner(hub, Origin::Rest(Box::new(rest)))
+        self.runner(hub, Origin::Idle(Box::new(rest)))
     }
 
     fn runner(self, hub: Hub, origin: Origin) -> FlowRunner {

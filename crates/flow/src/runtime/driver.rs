@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, Subscription};
 use inspan_flow_core::{
-    AttemptDone, AttemptEnd, AttemptLoss, AttemptSpec, CancelCause, Pilot, Received, TaskRef, Todo,
+    AttemptDone, AttemptEnd, AttemptLoss, AttemptSpec, CancelCause, Instruction, Pilot, Received, TaskRef,
 };
 use inspan_protocol::{
     Command, Envelope, Event, NodePath, PauseCause, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use self::commands::OpenCommands;
 use super::{
     Resume, Until, WhenWaiting,
-    attempt::{AttemptContext, LocalGround, Progress, run_attempt},
+    attempt::{AttemptContext, LocalBackend, Progress, run_attempt},
     event_writer::EventWriter,
     result::LastState,
 };
@@ -107,11 +107,11 @@ impl Driver {
         resume: Option<(Resume, Until, Timestamp)>,
         channels: &mut Channels,
     ) -> Result<(), RunError> {
-        let mut todo = Vec::new();
+        let mut instructions = Vec::new();
         if let Some((resume, until, last_event)) = resume {
             let Resume { message, messages, budget } = &resume;
-            todo = self.pilot.resume(message.as_deref(), messages, budget, Some(last_event));
-            self.execute(&mut todo).await?;
+            instructions = self.pilot.resume(message.as_deref(), messages, budget, Some(last_event));
+            self.execute(&mut instructions).await?;
             self.root.start_session();
             self.take_stored().await?;
             // A stored answer counts before its question is asked again, and so before anything else can answer that.
@@ -128,9 +128,9 @@ impl Driver {
         while self.stage == Stage::Running {
             self.apply_new_events()?;
             let now = self.last_event_time.take().unwrap_or_else(|| self.now());
-            self.pilot.decide(now, &mut todo);
-            if !todo.is_empty() {
-                self.execute(&mut todo).await?;
+            self.pilot.decide(now, &mut instructions);
+            if !instructions.is_empty() {
+                self.execute(&mut instructions).await?;
                 steps += 1;
                 if steps.is_multiple_of(STEPS) {
                     self.yield_to_io().await?;
@@ -212,12 +212,12 @@ impl Driver {
         LastState { run: self.pilot.into_run(), input: self.input }
     }
 
-    async fn execute(&mut self, todo: &mut Vec<Todo>) -> Result<(), RunError> {
-        for todo in todo.drain(..) {
-            match todo {
-                publish @ Todo::Publish { .. } => self.publish(publish)?,
-                Todo::Begin(spec) => self.begin(*spec).await?,
-                Todo::Abort { node, attempt, reason } => {
+    async fn execute(&mut self, instructions: &mut Vec<Instruction>) -> Result<(), RunError> {
+        for instruction in instructions.drain(..) {
+            match instruction {
+                publish @ Instruction::Publish { .. } => self.publish(publish)?,
+                Instruction::Begin(spec) => self.begin(*spec).await?,
+                Instruction::Abort { node, attempt, reason } => {
                     if let Some((place, token)) = self.tokens.get(&(node, attempt)) {
                         if reason == CancelCause::Pausing {
                             self.surroundings.calls.pausing(place);
@@ -225,12 +225,12 @@ impl Driver {
                         token.cancel();
                     }
                 }
-                Todo::Ask { task, id, prompt, choices } => {
+                Instruction::Ask { task, id, prompt, choices } => {
                     let prompt = Prompt::new(id, PromptKind::Input, prompt);
                     let asked = self.hub_at(task).ask(Prompt { choices: Some(choices), ..prompt });
                     self.asked.spawn(async move { drop(asked.await) });
                 }
-                Todo::Finish => self.stage = Stage::Over,
+                Instruction::Finish => self.stage = Stage::Over,
             }
         }
         Ok(())
@@ -254,9 +254,9 @@ impl Driver {
         }
     }
 
-    fn publish(&mut self, todo: Todo) -> Result<(), RunError> {
+    fn publish(&mut self, instruction: Instruction) -> Result<(), RunError> {
         use Event::{HarnessComplete, HarnessStart};
-        let Todo::Publish { task, agent, event } = todo else { return Ok(()) };
+        let Instruction::Publish { task, agent, event } = instruction else { return Ok(()) };
         let envelope = match (task, agent) {
             (task, Some(run)) => {
                 let hub = task.map_or_else(|| self.phase.clone(), |path| self.phase.with_task(path));
@@ -291,11 +291,11 @@ impl Driver {
         let (hub, surroundings) = (self.phase.clone(), self.surroundings.clone());
         let held = self.writer.as_ref().map(|writer| writer.held.clone());
         let log = held.as_ref().map(|held| (held.store.clone(), held.lease.session.clone()));
-        let ground =
-            Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone(), log, is_log_current: true });
+        let backend =
+            Arc::new(LocalBackend { hub, surroundings, cancel: cancel.clone(), log, is_log_current: true });
         let attempt = (spec.node, spec.attempt);
         self.tokens.insert(attempt, (spec.path.clone(), cancel));
-        let run = run_attempt(self.nodes.clone(), spec, Progress::default(), ground);
+        let run = run_attempt(self.nodes.clone(), spec, Progress::default(), backend);
         let task = self.tasks.spawn(async move {
             // Dropped after the attempt: until then nobody else may run the session.
             let _held = held;
@@ -311,13 +311,13 @@ impl Driver {
         let Some((node, attempt)) = self.attempts.remove(&task) else { return Ok(()) };
         self.tokens.remove(&(node, attempt));
         self.apply_new_events()?;
-        let (now, mut todo) = (self.now(), Vec::new());
+        let (now, mut instructions) = (self.now(), Vec::new());
         let received = match ended {
             Ok((_, done)) => Received::Ended(done),
             Err(_) => Received::Lost { node, attempt, how: AttemptLoss::Died },
         };
-        self.pilot.receive(received, now, &mut todo);
-        todo.into_iter().try_for_each(|todo| self.publish(todo))
+        self.pilot.receive(received, now, &mut instructions);
+        instructions.into_iter().try_for_each(|instruction| self.publish(instruction))
     }
 
     /// Waits for the end of a task, a fact from outside, work of the writer, or the next deadline. The end of a task is

@@ -33,7 +33,7 @@ impl Beginning {
             Origin::New(graph) => {
                 Run::new(graph.clone(), session, graph.input.clone(), None).snapshot(&graph.input)
             }
-            Origin::Rest(rest) => rest.run.snapshot(&rest.input),
+            Origin::Idle(rest) => rest.run.snapshot(&rest.input),
         }
     }
 }
@@ -43,7 +43,7 @@ pub(super) enum Origin {
     /// Nowhere: it is new.
     New(Arc<Graph>),
     /// It is stored and does not run.
-    Rest(Box<IdleSession>),
+    Idle(Box<IdleSession>),
 }
 
 /// An idle session.

@@ -120,7 +120,7 @@ impl Watch {
     ) -> Result<Timeline, SessionError> {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
         let (status, open) = self.status_at(until);
-        let read = |fold: &TimelineFold| fold.timeline(within, most).at_rest(status, &open);
+        let read = |fold: &TimelineFold| fold.timeline(within, most).when_idle(status, &open);
         self.folded(&self.derived.timeline, until, TimelineFold::apply, read).await
     }
 

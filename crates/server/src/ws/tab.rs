@@ -30,17 +30,17 @@ pub(super) struct Out(mpsc::Sender<Utf8Bytes>);
 
 /// The tab has left.
 #[derive(Debug)]
-pub(super) struct Left;
+pub(super) struct TabClosed;
 
 impl Out {
     /// Waits until there is room for a message.
-    pub(super) async fn send(&self, message: Value) -> Result<(), Left> {
+    pub(super) async fn send(&self, message: Value) -> Result<(), TabClosed> {
         self.send_text(message.to_string().into()).await
     }
 
     /// As [`Out::send`], for one that is text already and perhaps shared with others.
-    pub(super) async fn send_text(&self, message: Utf8Bytes) -> Result<(), Left> {
-        self.0.send(message).await.map_err(|_| Left)
+    pub(super) async fn send_text(&self, message: Utf8Bytes) -> Result<(), TabClosed> {
+        self.0.send(message).await.map_err(|_| TabClosed)
     }
 }
 

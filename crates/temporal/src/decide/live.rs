@@ -11,8 +11,8 @@ use std::{
 
 use inspan_engine::Clock;
 use inspan_flow_core::{
-    AttemptDone, AttemptEnd, AttemptLoss, AttemptSpec, ControlWait, FACTS, Pilot, Received, Run,
-    SessionRecord, TaskRef, Todo,
+    AttemptDone, AttemptEnd, AttemptLoss, AttemptSpec, ControlWait, FACTS, Instruction, Pilot, Received, Run,
+    SessionRecord, TaskRef,
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, LogLevel, NodePath,
@@ -22,7 +22,7 @@ use inspan_protocol::{
 use super::{
     Before, Decision, HostedSession, LostAttempt, Machines, RunningAttempt,
     mail::{Outbox, ends_node, tells_of},
-    waits::{AttemptWait, Due, Unbegun, Untaken, only_waits, waits_for_machine},
+    waits::{AttemptWait, Due, UnclaimedAttempts, UnstartedAttempts, only_waits, waits_for_machine},
 };
 use crate::log::{AttemptKey, CommandOutcome, LogError, LogPosition, Segment, SharedLog, Summary, Writer};
 use requests::KeyedRequests;
@@ -51,9 +51,9 @@ pub(super) struct Live {
     /// Where the log says what each attempt that runs is to do.
     attempts: BTreeMap<AttemptKey, RunningAttempt>,
     /// Those of them whose timeout begins once a worker has begun them.
-    unbegun: Unbegun,
+    unbegun: UnstartedAttempts,
     /// Those of them that wait for the one machine that can run them.
-    pub(super) untaken: Untaken,
+    pub(super) untaken: UnclaimedAttempts,
     /// Those of them that the log says are to end.
     ending: BTreeSet<AttemptKey>,
     /// Attempts that only wait.
@@ -106,8 +106,8 @@ impl Live {
             keyed: KeyedRequests::default(),
             resumed: 0,
             attempts: BTreeMap::new(),
-            unbegun: Unbegun::default(),
-            untaken: Untaken::default(),
+            unbegun: UnstartedAttempts::default(),
+            untaken: UnclaimedAttempts::default(),
             ending: BTreeSet::new(),
             waits: BTreeMap::new(),
             outbox: Outbox::default(),
@@ -310,8 +310,8 @@ impl Live {
             Command::Abort { reason } => {
                 // A paused session ends as one that continues and is stopped before anything begins.
                 if self.pilot.run().state().status() == SessionStatus::Paused {
-                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None);
-                    self.execute(todo, step, now);
+                    let work = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None);
+                    self.execute(work, step, now);
                 }
                 Event::SessionAbort { reason }
             }
@@ -369,7 +369,7 @@ impl Live {
                 self.publish(step, now, Some(key.path.clone()), None, event);
                 continue;
             }
-            let mut todo = Vec::new();
+            let mut work = Vec::new();
             match given_up {
                 None => {
                     if let Some(refused) = refused {
@@ -382,16 +382,16 @@ impl Live {
                         (false, true) => AttemptLoss::Stopped,
                         (false, false) => AttemptLoss::Died,
                     };
-                    self.pilot.receive(Received::Lost { node, attempt: key.attempt, how }, now, &mut todo);
+                    self.pilot.receive(Received::Lost { node, attempt: key.attempt, how }, now, &mut work);
                 }
                 Some(why) => {
                     let code = refused.as_ref().map_or(ErrorCode::Process, |refused| refused.code);
                     let end = AttemptEnd::Error(AgentError::new(code, why.clone()));
                     let done = AttemptDone { node, attempt: key.attempt, end };
-                    self.pilot.receive(Received::Ended(done), now, &mut todo);
+                    self.pilot.receive(Received::Ended(done), now, &mut work);
                 }
             }
-            self.execute(todo, step, now);
+            self.execute(work, step, now);
         }
     }
 
@@ -413,31 +413,31 @@ impl Live {
             }
         }
         while step.events.len() < BATCH {
-            let mut todo = Vec::new();
+            let mut work = Vec::new();
             // What has succeeded by the log did so before what is decided now, such as a timeout. Why another one was
             // cancelled is known after the decision.
             let succeeded = self.done.iter().position(|(_, end)| matches!(end, AttemptEnd::Output(_)));
             if let Some((key, end)) = succeeded.and_then(|at| self.done.remove(at)) {
-                self.end(&key, end, now, &mut todo);
+                self.end(&key, end, now, &mut work);
             } else {
-                self.pilot.decide(now, &mut todo);
-                if todo.is_empty() {
+                self.pilot.decide(now, &mut work);
+                if work.is_empty() {
                     self.end_waits(step, now);
                     let Some((key, end)) = self.done.pop_front() else { break };
-                    self.end(&key, end, now, &mut todo);
+                    self.end(&key, end, now, &mut work);
                 }
             }
-            if self.execute(todo, step, now) {
+            if self.execute(work, step, now) {
                 break;
             }
         }
     }
 
-    fn end(&mut self, key: &AttemptKey, end: AttemptEnd, now: Timestamp, todo: &mut Vec<Todo>) {
+    fn end(&mut self, key: &AttemptKey, end: AttemptEnd, now: Timestamp, work: &mut Vec<Instruction>) {
         self.waits.remove(key);
         if let Some(node) = self.running(key) {
             let done = AttemptDone { node, attempt: key.attempt, end };
-            self.pilot.receive(Received::Ended(done), now, todo);
+            self.pilot.receive(Received::Ended(done), now, work);
         }
     }
 
@@ -470,11 +470,11 @@ impl Live {
     }
 
     /// Whether the session is over, or paused.
-    fn execute(&mut self, todo: Vec<Todo>, step: &mut Segment, now: Timestamp) -> bool {
+    fn execute(&mut self, work: Vec<Instruction>, step: &mut Segment, now: Timestamp) -> bool {
         let mut is_over = false;
-        for todo in todo {
-            match todo {
-                Todo::Publish { task, agent, event } => {
+        for instruction in work {
+            match instruction {
+                Instruction::Publish { task, agent, event } => {
                     let ended = task.clone().filter(|_| ends_node(&event));
                     let lost = ended.map(|place| self.outbox.close(&place)).unwrap_or_default();
                     self.publish(step, now, task, agent, event);
@@ -483,19 +483,19 @@ impl Live {
                         self.publish(step, now, None, None, Event::SessionRejected { command, reason });
                     }
                 }
-                Todo::Begin(spec) => {
+                Instruction::Begin(spec) => {
                     if only_waits(&spec.node_type) {
                         self.begin_wait(&spec, step, now);
                     }
                     self.begin(*spec, step);
                 }
-                Todo::Abort { node, attempt, .. } => self.abort(node, attempt, step, now),
-                Todo::Ask { task, id, prompt, choices } => {
+                Instruction::Abort { node, attempt, .. } => self.abort(node, attempt, step, now),
+                Instruction::Ask { task, id, prompt, choices } => {
                     let prompt = Prompt::new(id, PromptKind::Input, prompt);
                     let prompt = Prompt { choices: Some(choices), ..prompt };
                     self.publish(step, now, Some(task), None, Event::SessionPrompt(prompt));
                 }
-                Todo::Finish => is_over = true,
+                Instruction::Finish => is_over = true,
             }
         }
         is_over
@@ -538,9 +538,9 @@ impl Live {
             // It has not begun: no worker runs it yet.
             step.header.begin.remove(at);
             let done = AttemptDone { node, attempt, end: AttemptEnd::NeverBegan };
-            let mut todo = Vec::new();
-            self.pilot.receive(Received::Ended(done), now, &mut todo);
-            self.execute(todo, step, now);
+            let mut work = Vec::new();
+            self.pilot.receive(Received::Ended(done), now, &mut work);
+            self.execute(work, step, now);
         }
     }
 

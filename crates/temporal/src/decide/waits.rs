@@ -170,9 +170,9 @@ const MACHINE: &str = "machine";
 /// Attempts that one machine alone can run, and that none of its workers has begun, each with its machine and since when it
 /// waits. Those of which the log says so are not among them.
 #[derive(Default)]
-pub(super) struct Untaken(BTreeMap<AttemptKey, (String, Timestamp)>);
+pub(super) struct UnclaimedAttempts(BTreeMap<AttemptKey, (String, Timestamp)>);
 
-impl Untaken {
+impl UnclaimedAttempts {
     /// An attempt is given to the workers of a machine.
     pub(super) fn put(&mut self, key: AttemptKey, machine: String, since: Timestamp) {
         self.0.insert(key, (machine, since));
@@ -229,9 +229,9 @@ const RARELY: u32 = 8;
 
 /// Attempts with a timeout that were given to the workers, and that none has said to have begun.
 #[derive(Default)]
-pub(super) struct Unbegun(BTreeMap<AttemptKey, UnbegunAttempt>);
+pub(super) struct UnstartedAttempts(BTreeMap<AttemptKey, UnstartedAttempt>);
 
-struct UnbegunAttempt {
+struct UnstartedAttempt {
     timeout: Duration,
     /// When it was given to the workers.
     since: Timestamp,
@@ -239,10 +239,10 @@ struct UnbegunAttempt {
     deadline: Timestamp,
 }
 
-impl Unbegun {
+impl UnstartedAttempts {
     /// An attempt is given to the workers, whose time would be up at `deadline`.
     pub(super) fn put(&mut self, key: AttemptKey, timeout: Duration, since: Timestamp, deadline: Timestamp) {
-        self.0.insert(key, UnbegunAttempt { timeout, since, deadline });
+        self.0.insert(key, UnstartedAttempt { timeout, since, deadline });
     }
 
     /// A worker has begun an attempt. Gives when its time is up.

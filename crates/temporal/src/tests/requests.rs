@@ -125,7 +125,7 @@ async fn a_continuation_that_was_cut_short_is_begun_again_with_its_id() {
     // It was resumed after the new one looked at it.
     let mut stale = continuation(&cluster, &old, "stale").await;
     stale.parent.as_mut().unwrap().seq -= 1;
-    assert_eq!(cluster.store.add(&stale).await, Err(StoreError::WentOn(old.clone())));
+    assert_eq!(cluster.store.add(&stale).await, Err(StoreError::HasNewEvents(old.clone())));
     assert_eq!(cluster.store.claimed(&old).await.unwrap(), None);
     cluster.store.log().claim(&old, &"first".into()).await.unwrap();
     assert_eq!(cluster.store.entry(&old).await.unwrap().continued_by, None);
@@ -256,7 +256,7 @@ async fn a_paused_session_that_was_resumed_and_then_lost_is_paused_and_can_be_co
     cluster.store.post(&session, &PAUSE, Timestamp::default()).await.unwrap();
     cluster.decider().decide(&session, &[], None).await.unwrap();
     let untold = lost.resume(&session, Resume::default(), Timestamp::default()).await;
-    assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
+    assert!(matches!(untold, Err(StoreError::NotNotified { .. })), "{untold:?}");
     let is_driven = async |store: &SharedStore| {
         let entry = store.entry(&session).await.unwrap();
         assert_eq!((entry.digest.status, entry.unanswered), (SessionStatus::Paused, 1));
@@ -272,7 +272,7 @@ async fn a_paused_session_that_was_resumed_and_then_lost_is_paused_and_can_be_co
     let held = cluster.store_with(Runs(session.clone())).add(&new).await;
     assert!(matches!(held, Err(StoreError::Held { .. })), "{held:?}");
     let stored = lost.add(&new).await;
-    assert!(matches!(stored, Err(StoreError::Untold { .. })), "{stored:?}");
+    assert!(matches!(stored, Err(StoreError::NotNotified { .. })), "{stored:?}");
     assert_eq!(works.entry(&session).await.unwrap().continued_by, Some("new".into()));
     // The server carries out late what it was told first.
     cluster.decider().decide(&session, &[], None).await.unwrap();
@@ -303,7 +303,7 @@ async fn a_session_that_was_resumed_is_not_lost_for_one_who_looked_before_that()
     cluster.decider().decide(&session, &[], None).await.unwrap();
     for _ in 0..2 {
         let untold = lost.resume(&session, Resume::default(), Timestamp::default()).await;
-        assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
+        assert!(matches!(untold, Err(StoreError::NotNotified { .. })), "{untold:?}");
     }
     cluster.decider().decide(&session, &[], None).await.unwrap();
     let refused = Verdict::Refused("the session was resumed in the meantime".to_owned());
@@ -313,7 +313,7 @@ async fn a_session_that_was_resumed_is_not_lost_for_one_who_looked_before_that()
     assert_eq!(count(&cluster, &session, "flow:resumed").await, 1);
     // It is lost again.
     let again = lost.resume(&session, Resume::default(), Timestamp::default()).await;
-    assert!(matches!(again, Err(StoreError::Untold { .. })), "{again:?}");
+    assert!(matches!(again, Err(StoreError::NotNotified { .. })), "{again:?}");
     cluster.decider().decide(&session, &[], None).await.unwrap();
     assert_eq!(cluster.store.answer(&session, 3).await.unwrap(), Some(Verdict::Accepted));
 }

@@ -648,7 +648,7 @@ async fn a_session_that_no_worker_was_told_of_is_interrupted_until_it_is_resumed
     }
     let resumed = SessionId::from("flow-1");
     let untold = fails.resume(&resumed, Default::default(), Timestamp::default()).await.unwrap_err();
-    assert!(matches!(untold, StoreError::Untold { .. }) && is_lost(&resumed).await, "{untold}");
+    assert!(matches!(untold, StoreError::NotNotified { .. }) && is_lost(&resumed).await, "{untold}");
     works.resume(&resumed, Default::default(), Timestamp::default()).await.unwrap();
     assert!(!is_lost(&resumed).await);
     // The server had started it, and only its answer was lost.
@@ -691,7 +691,7 @@ nodes:
     );
     // The server still fails when it is told, but the request is stored.
     let untold = lost.resume(&session, Default::default(), Timestamp::default()).await;
-    assert!(matches!(untold, Err(StoreError::Untold { .. })), "{untold:?}");
+    assert!(matches!(untold, Err(StoreError::NotNotified { .. })), "{untold:?}");
     let asks_again = |events: &[Arc<inspan_protocol::Envelope>]| {
         let count = |name: &str| events.iter().filter(|event| event.event.name() == name).count();
         count("task:complete") == 1 && count("session:prompt") == 2

@@ -205,7 +205,7 @@ fn what_never_began_in_a_frame_that_ended_hides_nothing_of_the_others() {
         let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
         recorded.log.iter().for_each(|envelope| fold.apply(envelope));
         let mut drawing = Drawing::from(&*recorded.graph);
-        drawing.add_session(SessionResults::default(), fold.view(), &|row| row.status_at_rest);
+        drawing.add_session(SessionResults::default(), fold.view(), &|row| row.idle_status);
         let bodies = drawing.body.nodes.iter().filter_map(|node| node.frames.as_ref()?.body.as_ref());
         for node in bodies.flat_map(|body| &body.nodes) {
             let Some(results) = &node.results else { continue };

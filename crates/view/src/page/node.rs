@@ -170,7 +170,7 @@ fn is_cut(row: &NodeRow, session: DisplayStatus) -> bool {
     let has_turn =
         |agent: &AgentView| !matches!(agent.doing, AgentActivity::Listening { .. } | AgentActivity::Ended);
     session.has_lost_process()
-        && row.status_at_rest == NodeStatus::Running
+        && row.idle_status == NodeStatus::Running
         && (row.agent.as_deref().is_some_and(has_turn) || of_frames())
 }
 

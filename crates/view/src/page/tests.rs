@@ -215,7 +215,7 @@ fn what_a_dead_process_ran_is_interrupted_and_only_a_question_of_the_flow_waits(
     let (inner, seq) = recorded.log.iter().find_map(begins).unwrap();
     let frame = NodePath::new(inner.as_str().rsplit_once('/').unwrap().0);
     let owner = inner.owner().unwrap();
-    for (kind, at_rest) in
+    for (kind, idle_status) in
         [(PromptKind::Permission, NodeStatus::Interrupted), (PromptKind::Input, NodeStatus::Waiting)]
     {
         let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
@@ -234,7 +234,7 @@ fn what_a_dead_process_ran_is_interrupted_and_only_a_question_of_the_flow_waits(
         };
         assert_eq!(status(&fold, &session), [NodeStatus::Interrupted; 2]);
         fold.apply(&asks);
-        assert_eq!(status(&fold, &session), [at_rest; 2], "{kind:?}");
+        assert_eq!(status(&fold, &session), [idle_status; 2], "{kind:?}");
         session.entry.liveness = Liveness::Alive;
         assert_eq!(status(&fold, &session), [NodeStatus::Waiting; 2], "{kind:?}");
     }
@@ -252,7 +252,7 @@ fn what_was_interrupted_and_never_began_again_is_cancelled_in_what_has_ended() {
     let status = |log: &[Envelope], recorded: &Recorded, path: &NodePath| {
         let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
         log.iter().for_each(|envelope| fold.apply(envelope));
-        fold.view().row(path).unwrap().status_at_rest
+        fold.view().row(path).unwrap().idle_status
     };
     let next = |log: &mut Vec<Envelope>, task: Option<&NodePath>, event: Event| {
         let mut envelope = log.last().unwrap().clone();

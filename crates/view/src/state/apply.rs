@@ -193,9 +193,9 @@ impl SessionView {
             // What was interrupted, or waited for its next attempt, does not begin again.
             for row in frame.rows.iter_mut() {
                 if row.retry.take().is_some() {
-                    (row.status, row.status_at_rest) = (NodeStatus::Cancelled, NodeStatus::Cancelled);
-                } else if matches!(row.status_at_rest, NodeStatus::Paused | NodeStatus::Waiting) {
-                    row.status_at_rest = NodeStatus::Cancelled;
+                    (row.status, row.idle_status) = (NodeStatus::Cancelled, NodeStatus::Cancelled);
+                } else if matches!(row.idle_status, NodeStatus::Paused | NodeStatus::Waiting) {
+                    row.idle_status = NodeStatus::Cancelled;
                     if row.status == NodeStatus::Waiting {
                         row.status = NodeStatus::Cancelled;
                     }

@@ -54,7 +54,7 @@ fn worked(timeline: &TimelineFold, now: Timestamp) -> Vec<Between> {
 fn parts(timeline: &TimelineFold, (from, to): Between) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut since = from;
-    for rest in &timeline.rests {
+    for rest in &timeline.idle {
         let (begin, end) = (rest.from.max(since), rest.to.unwrap_or(to).min(to));
         if end <= begin {
             continue;

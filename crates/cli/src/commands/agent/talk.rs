@@ -49,12 +49,12 @@ pub(in crate::commands) enum Between {
 const STEER: char = '!';
 
 /// One answer, and the signal that cut it short.
-pub(in crate::commands) struct Turned {
+pub(in crate::commands) struct ChatTurn {
     pub(in crate::commands) end: Result<AgentResult, ChatError>,
     pub(in crate::commands) by: Option<Exit>,
 }
 
-impl Turned {
+impl ChatTurn {
     pub(in crate::commands) fn exit(&self) -> Exit {
         super::exit(&self.end, self.by)
     }
@@ -100,7 +100,7 @@ impl<'a> TerminalConversation<'a> {
     }
 
     /// Says something and shows the answer. The first signal aborts it, a second does not wait for that.
-    pub(in crate::commands) async fn turn(&mut self, prompt: impl Into<Chat>) -> Turned {
+    pub(in crate::commands) async fn turn(&mut self, prompt: impl Into<Chat>) -> ChatTurn {
         let mut stream = self.session.chat_stream(prompt);
         let mut by = None;
         // Nothing is typed any more.
@@ -142,7 +142,7 @@ impl<'a> TerminalConversation<'a> {
         };
         self.open.clear();
         self.writer.end(end.as_ref().ok());
-        Turned { end, by }
+        ChatTurn { end, by }
     }
 
     /// A line about the conversation.

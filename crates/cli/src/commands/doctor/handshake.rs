@@ -18,7 +18,7 @@ const END: Duration = Duration::from_secs(6);
 /// The result of one handshake.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Greeted {
+pub(super) struct HandshakeResult {
     #[serde(skip)]
     pub(super) provider: String,
     /// How long it took, in milliseconds.
@@ -29,7 +29,7 @@ pub(super) struct Greeted {
 }
 
 /// Greets these providers at the same time.
-pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Greeted> {
+pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<HandshakeResult> {
     let registry = all_providers();
     let greetings = names.iter().map(async |name| {
         let provider = registry.get(name)?;
@@ -50,7 +50,7 @@ pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Gree
         if answered == Ok(Handshake::Nobody) {
             return None;
         }
-        Some(Greeted {
+        Some(HandshakeResult {
             provider: name.clone(),
             took_ms: began.elapsed().as_millis().try_into().unwrap_or(u64::MAX),
             problem: answered.err(),

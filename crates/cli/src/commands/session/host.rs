@@ -98,7 +98,7 @@ impl SessionConsole {
     /// Reports how the session went. After [`SessionConsole::stop`].
     pub(super) fn summarise(&self, mut state: SessionView, report: &SessionReport<'_>) {
         state.set_final(report.nodes());
-        match report.resting() {
+        match report.idle() {
             Some((outcome, duration_ms)) => state.set_paused(outcome, duration_ms),
             None if report.exit == Exit::Waiting => state.set_unattended(),
             None => {}

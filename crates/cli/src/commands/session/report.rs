@@ -16,12 +16,12 @@ pub(super) struct SessionReport<'a> {
     pub(super) exit: Exit,
     result: &'a FlowRunResult,
     waiting: &'a [Prompt],
-    keeps: Keeps,
+    keeps: Persistence,
 }
 
 /// Whether the session is stored, so that it can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keeps {
+pub(super) enum Persistence {
     Session,
     Nothing,
 }
@@ -32,12 +32,12 @@ impl<'a> SessionReport<'a> {
         result: &'a FlowRunResult,
         waiting: &'a [Prompt],
         by: Option<Exit>,
-        keeps: Keeps,
+        keeps: Persistence,
     ) -> Self {
         let exit = match (result.outcome, by, waiting) {
             (Outcome::Stopped, Some(signal), _) => signal,
             // Without a store it cannot wait for a person.
-            (Outcome::Stopped, None, [_, ..]) if keeps == Keeps::Nothing => Exit::Waiting,
+            (Outcome::Stopped, None, [_, ..]) if keeps == Persistence::Nothing => Exit::Waiting,
             (outcome, ..) => {
                 let error = result.error.as_ref().map(|error| error.code);
                 Exit::of_session(outcome, result.waits_on(), error)
@@ -52,9 +52,9 @@ impl<'a> SessionReport<'a> {
     }
 
     /// The outcome and the time of an idle session; `None` if it has ended.
-    pub(super) fn resting(&self) -> Option<(Outcome, u64)> {
-        let rests = matches!(self.result.status, SessionStatus::Paused | SessionStatus::Waiting);
-        rests.then_some((self.result.outcome, self.result.duration_ms))
+    pub(super) fn idle(&self) -> Option<(Outcome, u64)> {
+        let is_idle = matches!(self.result.status, SessionStatus::Paused | SessionStatus::Waiting);
+        is_idle.then_some((self.result.outcome, self.result.duration_ms))
     }
 
     /// What the caller can do about it.
@@ -80,12 +80,12 @@ impl<'a> SessionReport<'a> {
                 }
                 hints
             }
-            (Outcome::Success | Outcome::Stopped, Keeps::Session) => Vec::new(),
-            (Outcome::BudgetExceeded, Keeps::Session) if self.result.limit_to_raise().is_some() => {
+            (Outcome::Success | Outcome::Stopped, Persistence::Session) => Vec::new(),
+            (Outcome::BudgetExceeded, Persistence::Session) if self.result.limit_to_raise().is_some() => {
                 let (command, what) = commands.raise_budget(id, self.result.limit_to_raise());
                 vec![format!("{what}: `{command}`; finished work is reused")]
             }
-            (_, Keeps::Session) => {
+            (_, Persistence::Session) => {
                 let resume = commands.command("resume", id, "");
                 let mut hints = vec![format!("fix it, then run `{resume}`; finished work is reused")];
                 if let [first, more @ ..] = &self.result.handled_failures()[..] {
@@ -100,7 +100,7 @@ impl<'a> SessionReport<'a> {
                 }
                 hints
             }
-            (_, Keeps::Nothing) => {
+            (_, Persistence::Nothing) => {
                 let waits = |question: &Prompt| {
                     let node =
                         question.task.as_ref().map_or("the flow".to_owned(), |task| format!("`{task}`"));

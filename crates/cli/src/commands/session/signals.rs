@@ -88,7 +88,7 @@ impl Signals {
 
 /// What the first signal does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum First {
+pub(super) enum FirstSignal {
     /// The session can be resumed.
     Pauses,
     /// It is not stored.
@@ -101,10 +101,10 @@ pub(super) async fn watch(
     mut running: RunningSession,
     hub: &Hub,
     commands: &(dyn Fn(Command) -> Result<(), String> + Send + Sync),
-    first: First,
+    first: FirstSignal,
 ) -> Result<SessionEnd, Failure> {
     let mut by = None;
-    let mut pauses = first == First::Pauses;
+    let mut pauses = first == FirstSignal::Pauses;
     loop {
         let (exit, name) = tokio::select! {
             biased;

@@ -15,7 +15,7 @@ use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
 use inspan_view::{
-    DisplayStatus, Line, Tone, asks_itself, at_rest, format, look, safe, safe::clean, warning,
+    DisplayStatus, Line, Tone, asks_itself, format, idle_status, look, safe, safe::clean, warning,
 };
 
 /// One attempt of a node.
@@ -97,7 +97,7 @@ fn rest(attempts: &mut [Attempt], session: &SessionEntry) {
     let shown = DisplayStatus::of(session);
     for open in attempts.iter_mut().filter(|attempt| attempt.status == "running") {
         let waits = shown == DisplayStatus::Waiting || asks_itself(&session.digest.prompts, &open.path);
-        let status = if waits { NodeStatus::Waiting } else { at_rest(NodeStatus::Running, shown) };
+        let status = if waits { NodeStatus::Waiting } else { idle_status(NodeStatus::Running, shown) };
         open.status = look::word(status);
     }
 }

@@ -1,4 +1,4 @@
-//! Attempts without the driver: on a ground that sends their progress elsewhere, and when they are lost.
+//! Attempts without the driver: on a backend that sends their progress elsewhere, and when they are lost.
 
 use std::{
     sync::{
@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::stage::{Stage, kill, pass, spawn};
 use crate::{
-    AttemptContext, DescribeNode, Ground, Mail, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo,
-    Progress, run_attempt,
+    AttemptBackend, AttemptContext, DescribeNode, Mail, NodeContext, NodeKind, NodeRegistry, NodeType,
+    NodeTypeInfo, Progress, run_attempt,
     testing::{Do, TalkProvider},
 };
 
-/// The ground of a process that only runs attempts: it keeps what it is given.
+/// The backend of a process that only runs attempts: it keeps what it is given.
 struct Elsewhere {
     hub: Hub,
     surroundings: AttemptContext,
@@ -48,7 +48,7 @@ impl Elsewhere {
         let (post, mail) = mpsc::channel(4);
         let surroundings =
             AttemptContext::new(Host::default(), &Default::default(), &[], NodeCalls::default(), None);
-        let ground = Self {
+        let backend = Self {
             hub,
             surroundings,
             cancel: CancellationToken::new(),
@@ -56,7 +56,7 @@ impl Elsewhere {
             live: Mutex::default(),
             mail: AsyncMutex::new(mail),
         };
-        (Arc::new(ground), post)
+        (Arc::new(backend), post)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -68,7 +68,7 @@ impl Elsewhere {
     }
 }
 
-impl Ground for Elsewhere {
+impl AttemptBackend for Elsewhere {
     fn hub(&self) -> &Hub {
         &self.hub
     }
@@ -160,12 +160,12 @@ async fn an_attempt_is_run_on_in_another_process_with_its_progress() {
 #[tokio::test(start_paused = true)]
 async fn a_message_waits_for_the_run_that_takes_it() {
     let talk = TalkProvider::new(|_, _| vec![Do::Name("c"), Do::Work(10), Do::End("done", Some(0.1), 1)]);
-    let (ground, post) = Elsewhere::new();
+    let (backend, post) = Elsewhere::new();
     // It is there before the agent is.
     post.send(Mail { content: "hello".to_owned(), mode: MessageMode::FollowUp }).await.unwrap();
     let input = json!({ "prompt": "one", "options": { "multiTurn": true, "idleTimeoutMs": 1000 } });
     let done =
-        run_attempt(talk.nodes().into(), spec("a", "talk.agent", input), Progress::default(), ground).await;
+        run_attempt(talk.nodes().into(), spec("a", "talk.agent", input), Progress::default(), backend).await;
     assert!(matches!(done.end, AttemptEnd::Output(_)), "{done:?}");
     assert_eq!(talk.calls(), ["one", "c: hello"]);
 }

@@ -68,7 +68,7 @@ async fn what_ran_until_the_last_event_before_a_crash_is_work_and_no_idle_time()
     let mut run = Run::new(stage.graph.clone(), &session(), Map::new(), None);
     log.iter().for_each(|envelope| run.apply(envelope));
     // The agent's last word came after four seconds, and the next process an hour after the start.
-    assert_eq!(run.state().rested(), Duration::from_millis(3_596_000));
+    assert_eq!(run.state().idle_time(), Duration::from_millis(3_596_000));
 }
 
 #[tokio::test(start_paused = true)]

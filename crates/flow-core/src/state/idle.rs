@@ -7,7 +7,7 @@ use inspan_protocol::{NodePath, NodeStatus, Outcome, Prompt, PromptKind, Reply, 
 use super::{
     Facts,
     frame::FrameState,
-    node::{More, NodeState},
+    node::{NodeExtras, NodeState},
 };
 use crate::graph::{Effects, FrameIx, Graph, TaskRef};
 
@@ -289,7 +289,7 @@ fn turned(since: &mut Option<Timestamp>, at: Timestamp) -> Duration {
     }
 }
 
-impl More {
+impl NodeExtras {
     /// The message to the agent when it resumes; a message that it should have got before is not lost.
     fn add_message(&mut self, message: &str) {
         match &mut self.resume {
