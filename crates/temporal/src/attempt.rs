@@ -34,7 +34,9 @@ const BATCH: usize = 1_000;
 /// How many events may wait while the log cannot be written.
 const BACKLOG: usize = 100_000;
 /// How long the log may fail before the attempt is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the end of an attempt is held while the log cannot be written: its work is done, and waiting loses nothing.
+const PATIENCE_AT_END: Duration = Duration::from_secs(600);
 /// How long an attempt waits for another worker of its machine that still runs its node.
 const LONGEST_LOCK: Duration = Duration::from_secs(30 * 60);
 /// How often it looks whether that worker has ended.
@@ -283,7 +285,7 @@ impl AttemptRunner {
                 // Its programs end before another attempt begins.
                 cancel.cancel();
                 let _cut_short = work.await;
-                if matches!(failed, AttemptError::WorkerStops) {
+                if matches!(failed, AttemptError::WorkerStops | AttemptError::Log(_)) {
                     link.flush_what_is_left().await;
                 }
                 Err(failed)
@@ -362,9 +364,10 @@ impl AttemptFollower<'_> {
     /// Takes all that the log has, and appends the rest; with the end, if there is one.
     async fn catch_up(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
         let since = Instant::now();
+        let patience = if done.is_some() { PATIENCE_AT_END } else { PATIENCE };
         loop {
             match self.exchange(done.clone()).await {
-                Err(AttemptError::Log(error)) if since.elapsed() < PATIENCE => {
+                Err(AttemptError::Log(error)) if since.elapsed() < patience => {
                     tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
                     tokio::time::sleep(LOOK).await;
                 }

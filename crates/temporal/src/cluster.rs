@@ -12,8 +12,8 @@ use inspan_protocol::{Environment, NodePath, Redactor, SessionId, Timestamp};
 use inspan_store::async_trait;
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
-    Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowSignalOptions,
-    WorkflowStartOptions,
+    Client, ClientKeepAliveOptions, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url,
+    WorkflowSignalOptions, WorkflowStartOptions,
     errors::ClientConnectError,
     tonic::{Code, IntoRequest, Response, Status},
 };
@@ -39,6 +39,10 @@ use crate::{
 const PORT: u16 = 7233;
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How often the connection is tried while nothing comes, and for how long: a lost one is replaced before the server counts
+/// a worker as lost. A server refuses clients that ask more often than every 10 seconds.
+const PING: Duration = Duration::from_secs(10);
+const PONG: Duration = Duration::from_secs(5);
 /// How often a server that is starting is asked whether it works.
 const STARTING: Duration = Duration::from_millis(200);
 /// After how long a worker that has not asked for work counts as gone; one that is alive asks about once a minute.
@@ -316,9 +320,11 @@ impl Cluster {
 
     /// A connection to the server, under a name that people see there.
     pub(crate) async fn connect_as(&self, identity: String) -> Result<Client, EngineError> {
+        let keep_alive = ClientKeepAliveOptions::builder().interval(PING).timeout(PONG).build();
         let options = ConnectionOptions::new(self.server.clone())
             .identity(identity)
             .connect_timeout(ANSWER)
+            .keep_alive(Some(keep_alive))
             .maybe_api_key(self.api_key.clone())
             .maybe_tls_options((self.server.scheme() == "https").then(TlsOptions::default))
             .build();

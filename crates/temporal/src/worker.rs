@@ -156,6 +156,7 @@ impl Attempts {
         let AttemptInput { session, attempt } = input;
         let leave = CancellationToken::new();
         let mut work = std::pin::pin!(self.run(&session, &attempt, &leave));
+        let began = Instant::now();
         let mut beat = interval(HEARTBEAT.min(self.heartbeat / 4));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ended = loop {
@@ -168,7 +169,9 @@ impl Attempts {
                     let _sent = ctx.record_heartbeat(()).await;
                     let since = *self.silent.borrow();
                     // The server counts this worker as lost soon: no other may find the agent still at work.
-                    if since.is_some_and(|since| since.elapsed() > self.heartbeat * 3 / 4) && !leave.is_cancelled() {
+                    // An attempt that came from the server shows that it answered then.
+                    let is_silent = since.is_some_and(|since| since.max(began).elapsed() > self.heartbeat * 3 / 4);
+                    if is_silent && !leave.is_cancelled() {
                         tracing::warn!(%session, attempt = attempt.name(), "the server does not answer: the attempt is given up");
                         leave.cancel();
                     }

@@ -274,7 +274,8 @@ fn failed(error: reqwest::Error) -> AgentError {
         return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Certificate);
     }
     let (code, kind, lead) = match (error.is_connect(), error.is_timeout()) {
-        (_, true) => (ErrorCode::Timeout, ErrorKind::Connect, "no connection in time"),
+        // Only the connection has a time limit here, so nothing was sent.
+        (_, true) => (ErrorCode::Network, ErrorKind::Connect, "no connection in time"),
         (true, false) => (ErrorCode::Network, ErrorKind::Connect, "the connection failed"),
         (false, false) => (ErrorCode::Network, ErrorKind::Broken, "the connection broke"),
     };

@@ -14,9 +14,9 @@ use temporalio_client::Url;
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long one request may take, with an object of many megabytes.
-const REQUEST: Duration = Duration::from_secs(60);
-/// How long after its first try a request is repeated.
-const RETRY: Duration = Duration::from_secs(20);
+const REQUEST: Duration = Duration::from_secs(30);
+/// How long after its first try a request is repeated: one that met a lost connection has two more tries.
+const RETRY: Duration = Duration::from_secs(75);
 /// How often a request is repeated. The client waits for 100 ms or longer, so that the time above ends it.
 const RETRIES: usize = 200;
 /// How long to wait before a request is repeated, at the most.
