@@ -221,7 +221,7 @@ impl Updates {
             Event::Log { level: LogLevel::Warn | LogLevel::Error | LogLevel::Info, message, .. } => {
                 updates.push(says(&format!("\n\n{message}\n\n")));
             }
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until, .. } => {
                 let node = envelope.context.task.as_ref().map_or("agent", NodePath::as_str);
                 let until = format::moment(*until);
                 updates.push(says(&format!(

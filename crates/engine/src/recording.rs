@@ -185,7 +185,8 @@ impl Recorder {
     }
 
     fn tape_of(&self, request: KeyedRequest, redactor: Redactor, continues: bool) -> Tape {
-        let begun = Recording::new(&request, Vec::new(), RecordedEnd::aborted(), true);
+        let mut begun = Recording::new(&request, Vec::new(), RecordedEnd::aborted(), true);
+        let mut denied = Vec::new();
         let call = loop {
             let (call, is_new) = {
                 let mut made = self.made.lock();
@@ -196,12 +197,16 @@ impl Recorder {
             if is_new && !store::claim(&self.dir, call, &begun) {
                 continue;
             }
+            if continues {
+                denied = store::denied(&self.dir, call, &begun);
+                begun.end = begun.end.after_denials(&denied);
+            }
             // What cannot be written is warned of when the call ends.
             drop(store::write(&self.dir, call, &begun));
             break call;
         };
         let (recorder, began) = (self.clone(), Instant::now());
-        Tape { recorder, request, redactor, call, continues, began, events: Vec::new(), saved: false }
+        Tape { recorder, request, redactor, call, continues, denied, began, events: Vec::new(), saved: false }
     }
 }
 
@@ -248,6 +253,8 @@ struct Tape {
     call: u32,
     /// Whether the call continues one that was cut short, whose request this is.
     continues: bool,
+    /// The tool calls that were denied in that one.
+    denied: Vec<Value>,
     began: Instant,
     events: Vec<RecordedEvent>,
     saved: bool,
@@ -279,7 +286,7 @@ impl Tape {
         }
         let mut events = std::mem::take(&mut self.events);
         redact_events(&self.redactor, &mut events);
-        let end = redacted_end(&self.redactor, end);
+        let end = redacted_end(&self.redactor, end).after_denials(&self.denied);
         let recording = Recording::new(&self.request, events, end, cut_short);
         store::write(&self.recorder.dir, self.call, &recording)
     }

@@ -70,6 +70,8 @@ pub struct RunEnd {
     pub facts: OutputFacts,
     /// How many turns the run took, which is how often the provider was called.
     pub turns: u32,
+    /// The tool calls that were denied in any of them, as the output has them.
+    pub denials: Vec<Value>,
 }
 
 impl AgentRun {

@@ -152,6 +152,7 @@ pub(crate) struct ScriptOutput {
     cost_usd: Option<f64>,
     #[serde(default = "one")]
     num_turns: u32,
+    permission_denials: Option<Vec<Value>>,
 }
 
 fn complete() -> StopReason {

@@ -5,11 +5,13 @@ mod render;
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Spending, Timestamp, UnpricedTurns};
+use inspan_protocol::{
+    DeniedCalls, Envelope, Event, NodePath, Outcome, SessionId, Spending, Timestamp, UnpricedTurns,
+};
 use inspan_sessions::is_late;
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
-    Commands, DisplayStatus, Permission, denied,
+    Commands, DisplayStatus, Permission,
     entry::{open_questions, waits_for},
 };
 use serde::Serialize;
@@ -33,7 +35,9 @@ const EVENTS: &[&str] = &[
     "agent:spent",
     "agent:usage",
     "agent:complete",
+    "limit:wait",
     "task:agent",
+    "task:cancelled",
     "task:complete",
     "task:failed",
     "phase:failed",
@@ -162,6 +166,7 @@ struct Sum {
     spent: Spending,
     unpriced_turns: UnpricedTurns,
     finished: u64,
+    denied_calls: DeniedCalls,
     denied: u64,
     duration_ms: Option<u64>,
     error: Option<String>,
@@ -309,17 +314,18 @@ impl Digest {
 }
 
 impl Sum {
-    /// Adds an event of the time of the digest; one from before only says which turns were open then.
+    /// Adds an event of the time of the digest; one from before only says which turns were open then, and what was told.
     fn apply(&mut self, envelope: &Envelope, is_of_time: bool) {
         let task = envelope.context.task.as_ref();
         let spent = self.unpriced_turns.take(&envelope.event);
+        let denied = self.denied_calls.take(envelope).len() as u64;
         if !is_of_time {
             return;
         }
         if let Some((_, spent)) = spent {
             self.spent += spent;
         }
-        self.denied += denied(&envelope.event).count() as u64;
+        self.denied += denied;
         match (&envelope.event, task) {
             (Event::TaskComplete { .. }, task) => {
                 self.finished += 1;

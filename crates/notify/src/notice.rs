@@ -153,7 +153,7 @@ impl Notice {
                     vec![commands.command("why", session, "")],
                 )
             }
-            Event::LimitWait { provider, until } if until.since(envelope.timestamp) > SHORT_LIMIT => {
+            Event::LimitWait { provider, until, .. } if until.since(envelope.timestamp) > SHORT_LIMIT => {
                 let title = format!(
                     "{place} waits for a usage limit of {} until {}",
                     line(provider, 60),

@@ -158,6 +158,9 @@ events! {
         /// Whether no machine had begun it, so that it can have had no effect.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         never_began: bool,
+        /// The tool calls that its agent was denied in it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        permission_denials: Vec<Value>,
     }
     /// The items of a foreach are known: there is one frame for each.
     "frame:items" FrameItems {
@@ -532,6 +535,9 @@ events! {
         provider: String,
         /// When the limit is lifted.
         until: Timestamp,
+        /// The tool calls that the agent was denied in the attempt that met it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        permission_denials: Vec<Value>,
     }
     /// A channel was made known to the session.
     "channel:registered" ChannelRegistered {

@@ -7,6 +7,7 @@ mod agent;
 mod budget;
 mod classify;
 mod command;
+mod denied;
 mod envelope;
 mod error;
 mod event;
@@ -32,6 +33,7 @@ pub use agent::{
 pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending, UnpricedTurns};
 pub use classify::{classify_status, classify_text};
 pub use command::{Command, CommandKind, Rejection};
+pub use denied::{DENIALS, DeniedCalls, denials};
 pub use envelope::{
     DEEPEST, ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION,
     SNAPSHOT_VERSION, flat, is_too_deep, oversized_number,

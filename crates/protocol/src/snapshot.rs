@@ -273,6 +273,9 @@ pub struct NodeSnapshot {
     /// Messages to the agent that no finished turn has answered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
+    /// The tool calls that its agent was denied in the interrupted attempts that its next one continues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<Value>,
     /// The question that was answered, if its answer has not been used.
     pub asked: Option<Prompt>,
     /// The answer.

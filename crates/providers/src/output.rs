@@ -60,22 +60,9 @@ pub struct PermissionDenial {
     pub tool_input: Value,
 }
 
-/// The most that a failure holds of the arguments of a call, in bytes of JSON; the events of the call have all of them.
-const LONGEST_INPUT: usize = 1024;
-
-/// The same failure, with the calls that were not allowed before it as `permissionDenials` in its detail.
+/// The same failure, with the calls that were not allowed before it.
 pub(crate) fn with_denials(error: AgentError, denials: &[PermissionDenial]) -> AgentError {
-    if denials.is_empty() {
-        return error;
-    }
-    let denials = denials.iter().map(|denial| {
-        let mut short = json!({ "toolName": denial.tool_name, "toolUseId": denial.tool_use_id });
-        if denial.tool_input.to_string().len() <= LONGEST_INPUT {
-            short["toolInput"] = denial.tool_input.clone();
-        }
-        short
-    });
-    error.with("permissionDenials", denials.collect::<Vec<_>>())
+    error.with_denials(&denials.iter().map(|denial| json!(denial)).collect::<Vec<_>>())
 }
 
 impl Default for TurnOutput {

@@ -14,7 +14,7 @@ use inspan_protocol::{
 use tokio::time::Instant;
 
 use crate::error::no_turn;
-use crate::output::{TurnOutput, is_turn_id, with_denials};
+use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
 use inspan_process::{Exit, Process};
 
 pub(crate) mod exit;
@@ -227,6 +227,11 @@ pub(crate) trait TurnEnd: Default + Send {
     /// The stop reason, or the error, of a turn that the program ended.
     fn judge(&self, cancelled: Cancelled) -> Result<StopReason, AgentError>;
 
+    /// Takes the calls that the program says were not allowed.
+    fn take_denials(&mut self) -> Vec<PermissionDenial> {
+        Vec::new()
+    }
+
     /// The output of a turn with this stop reason. The runtime adds the conversation and the duration where they are
     /// missing, and the permissions that were denied here.
     fn output(self, reason: StopReason) -> TurnOutput;
@@ -251,10 +256,7 @@ pub(crate) fn conclude<E: TurnEnd>(
     match end.judge(cancelled) {
         Ok(reason) => Ok(end.output(reason)),
         Err(_) if cancelled == Cancelled::Yes => Ok(end.output(StopReason::Aborted)),
-        Err(error) => {
-            let denials = end.output(StopReason::Aborted).permission_denials;
-            Err(with_denials(redacted(error, redactor), &denials))
-        }
+        Err(error) => Err(redacted(error, redactor)),
     }
 }
 

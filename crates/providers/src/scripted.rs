@@ -210,7 +210,8 @@ impl Provider for ScriptedProvider {
                 for event in play.begin(step, &tool_use_id) {
                     yield ProviderItem::Event(event);
                 }
-                match play.finish(step, &tool_use_id).await? {
+                let next = play.finish(step, &tool_use_id).await;
+                match next.map_err(|error| with_denials(error, &play.output.permission_denials))? {
                     Next::Step(event) => {
                         if let Some(event) = event {
                             yield ProviderItem::Event(event);
@@ -301,7 +302,7 @@ impl Play {
                 let wait = retry_after_ms.map(Duration::from_millis);
                 let error = AgentError::new(*code, message).with_retry_after(wait);
                 let error = AgentError { resets_at: *resets_at, ..error };
-                return Err(with_denials(error, &self.output.permission_denials));
+                return Err(error);
             }
             Step::Hang => {
                 self.playback.hang().await?;

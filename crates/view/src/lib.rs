@@ -37,7 +37,7 @@ pub use page::{
 };
 pub use permission::Permission;
 pub use report::{QuestionFold, Report};
-pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, WARNING_EVENTS, denied, inside, label, warning};
+pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, WARNING_EVENTS, inside, label, warning};
 pub use spent::SpendingTotal;
 pub use state::{COLUMN, Cause, Course, EarlyEnd, ExceededBudget, FinalStatus, SessionView, Touched};
 pub use stream::{

@@ -380,11 +380,12 @@ pub fn warning(event: &Event) -> Option<&str> {
 /// The names of the events that can warn.
 pub const WARNING_EVENTS: [&str; 2] = ["agent:warning", "log"];
 
-/// The tool calls that were denied to the agent whose attempt an event ends.
-pub fn denied(event: &Event) -> impl Iterator<Item = String> {
-    event.denials().iter().filter_map(|denial| {
+/// Tool calls that were denied to an agent, each in one line.
+pub(crate) fn denied(denials: &[Value]) -> Vec<String> {
+    let line = |denial: &Value| {
         Some(call(denial.get("toolName")?.as_str()?, denial.get("toolInput").unwrap_or(&Value::Null)))
-    })
+    };
+    denials.iter().filter_map(line).collect()
 }
 
 /// The path without the pass at its end.

@@ -12,8 +12,8 @@ use std::{
 
 use inspan_flow_core::{Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, TaskRef};
 use inspan_protocol::{
-    AgentError, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
-    SessionId, Timestamp, UnpricedTurns,
+    AgentError, DeniedCalls, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId,
+    RunId, SessionId, Timestamp, UnpricedTurns,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -54,6 +54,8 @@ pub struct SessionView {
     pub ending: Option<EarlyEnd>,
     /// Events that were not seen because the console was too slow.
     pub missed: u64,
+    /// The tool calls that the newest event says were denied.
+    pub newly_denied: Vec<String>,
     /// Columns for the paths of nodes.
     pub path_width: usize,
     /// Columns for the names of all nodes where those in frames are indented.
@@ -67,6 +69,7 @@ pub struct SessionView {
     /// The node of each agent run that has not ended.
     by_run: HashMap<RunId, AgentRunStart>,
     unpriced_turns: UnpricedTurns,
+    denied_calls: DeniedCalls,
     /// What has changed, if that is tracked.
     touched: Option<Touched>,
 }
@@ -204,6 +207,8 @@ impl SessionView {
             run,
             by_run: HashMap::new(),
             unpriced_turns: UnpricedTurns::default(),
+            newly_denied: Vec::new(),
+            denied_calls: DeniedCalls::default(),
             touched: None,
         };
         let (run, asking) = (&state.run, &state.asking);

@@ -196,7 +196,7 @@ impl StreamFold {
             }
             Event::TaskInterrupted { .. } => ItemBody::note("the process was lost, and the attempt with it"),
             Event::TaskCancelled { .. } => ItemBody::note("the attempt was cancelled"),
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until, .. } => {
                 ItemBody::note(format!("a usage limit of {provider} is waited out until {until}"))
             }
             Event::BudgetExceeded { limit, .. } => ItemBody::note(format!("the budget is used up: {limit}")),

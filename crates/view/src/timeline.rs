@@ -249,7 +249,7 @@ impl TimelineFold {
                     self.wait(path, WaitKind::Retry, format!("the agent {agent} takes over"), at);
                 }
             }
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until, .. } => {
                 self.end_bar(path, BarStatus::Limited, at);
                 self.wait(path, WaitKind::Limit, format!("a usage limit of {provider}, until {until}"), at);
             }

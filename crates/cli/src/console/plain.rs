@@ -9,7 +9,7 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use super::question::{indented, permission, title};
-use inspan_view::{Line, SessionView, Tone, call, denied, format, label, look, safe::clean, safe::harmless};
+use inspan_view::{Line, SessionView, Tone, call, format, label, look, safe::clean, safe::harmless};
 
 /// The longest line of an agent's text that is held back for its line break, in bytes.
 const LONGEST: usize = 4096;
@@ -108,11 +108,11 @@ impl PlainLog {
             self.asked_lines(envelope, state, question, &mut lines);
         }
         // What an agent was not allowed to do is shown, whatever its node's result is.
-        for call in denied(&envelope.event) {
+        for call in &state.newly_denied {
             lines.push(
                 head(envelope, state, Tone::Warning, "⚠")
                     .with(Tone::Warning, "denied: ")
-                    .with(Tone::Plain, &call),
+                    .with(Tone::Plain, call),
             );
         }
         lines
@@ -438,7 +438,7 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
         Event::ChannelFailed { name, error } => {
             (Tone::Warning, "!", format!("channel {}: {}", clean(name), clean(error)))
         }
-        Event::LimitWait { provider, until } => {
+        Event::LimitWait { provider, until, .. } => {
             let until = format::until(*until, envelope.timestamp);
             (Tone::Warning, "…", format!("usage limit of {}; waiting until {until}", clean(provider)))
         }

@@ -318,6 +318,7 @@ fn an_attempt_that_was_lost_and_a_flow_that_ends_early_are_shown() {
                 reason: Some(CancelReason::Timeout),
                 cause: Some(8),
                 never_began: false,
+                permission_denials: Vec::new(),
             },
         )
         .at(9_020, "", Event::PhaseFailed { name: "Run Flow".to_owned(), error: timed_out })

@@ -21,7 +21,7 @@ use serde_json::{Map, json};
 use crate::{
     api_agents::{server, written},
     processes::{signal, until},
-    program::{Folder, Ran, flow_folder, folder_with, inspan, program, ran},
+    program::{Folder, Ran, ended, flow_folder, folder_with, inspan, program, ran},
 };
 
 const PLANTED: &str = "planted-herd-token-0123456789";
@@ -106,9 +106,18 @@ fn what_nobody_allows_is_denied_and_reported() {
     until("no process of the server is left", || running_servers(folder).is_empty());
 }
 
+/// A call of the scripted agent that nobody allows.
+const DENIED: &str = "{ tool: { name: Bash, input: { command: rm }, result: r, ask: true } }";
+
+/// How often it is said that such a call was denied.
+fn times_told(folder: &Path, arguments: &[&str]) -> usize {
+    let said = inspan(folder, arguments);
+    (said.stdout + &said.stderr).matches("denied: Bash").count()
+}
+
 #[test]
 fn what_was_denied_to_an_agent_that_failed_or_was_replaced_is_told_too() {
-    let call = "{ tool: { name: Bash, input: { command: rm }, result: r, ask: true } }";
+    let call = DENIED;
     let flow = format!(
         "flow:
   name: denied
@@ -124,10 +133,7 @@ nodes:
 "
     );
     let folder = flow_folder(&flow);
-    let told = |arguments: &[&str]| {
-        let said = inspan(&folder, arguments);
-        (said.stdout + &said.stderr).matches("denied: Bash").count()
-    };
+    let told = |arguments: &[&str]| times_told(&folder, arguments);
     // The line of each agent, and those of the summary.
     assert_eq!(told(&["run", "--no-input", "--session-id", "s"]), 6);
     assert_eq!(told(&["show", "s"]), 3);
@@ -136,6 +142,63 @@ nodes:
     }
     let digest = inspan(&folder, &["digest"]).stdout;
     assert!(digest.contains("3 tool calls were denied"), "{digest}");
+}
+
+#[test]
+fn a_denied_call_is_told_once_however_its_attempt_ends() {
+    let agent = |policy: &str, more: &str, turns: &str| {
+        let input = format!("{{ prompt: x, options: {{ {more} turns: [[{DENIED}, {turns}] }} }}");
+        format!("{{ id: a, type: scripted.agent, policy: {{ {policy} }}, input: {input} }}")
+    };
+    let schema = "outputSchema: { type: object, required: [n] },";
+    let lost = agent("", "", "{ error: { code: PROCESS, message: lost } }]");
+    let each = format!(
+        "{{ id: each, type: control.foreach, input: {{ items: [1] }}, body: {{ nodes: [{lost}] }} }}"
+    );
+    let rows = [
+        ("timeout", "a", agent("timeout: 2s", "", "hang]")),
+        ("repair", "a", agent("", schema, "{ structured: { m: 1 } }], [{ structured: { n: 2 } }]")),
+        ("foreach", "each[0]/a", each),
+    ];
+    for (name, node, nodes) in rows {
+        let folder = &flow_folder(&format!("flow: {{ name: {name} }}\nnodes:\n  - {nodes}\n"));
+        let told = |arguments: &[&str]| times_told(folder, arguments);
+        assert_eq!(told(&["run", "flow.yaml", "--session-id", "s", "--no-input"]), 2, "{name}");
+        assert_eq!((told(&["show", "s"]), told(&["why", "s", node])), (1, 1), "{name}");
+        inspan(folder, &["digest"]).prints(", 1 tool call was denied");
+    }
+}
+
+#[test]
+fn what_was_denied_before_a_pause_is_in_the_output_and_in_the_recording() {
+    let folder = &flow_folder(&format!(
+        "
+flow: {{ name: paused }}
+nodes:
+  - {{ id: a, type: scripted.agent, input: {{ prompt: x, options: {{ turns: [[{DENIED}, hang], [{DENIED}]] }} }} }}
+  - {{ id: b, type: echo, dependsOn: [a], when: a.permissionDenials, input: {{ text: told }} }}
+"
+    ));
+    let first = ["run", "flow.yaml", "--session-id", "s", "--no-input", "--record", "tapes"];
+    let first = program(folder, &first).spawn().unwrap();
+    let has = |event: &str| inspan(folder, &["logs", "s", "--json", "--type", event]).stdout.contains(event);
+    until("the call was denied", || has("agent:tool:complete"));
+    inspan(folder, &["pause", "s"]).expect(0);
+    ended(folder, first).expect(7);
+    let told = |arguments: &[&str]| times_told(folder, arguments);
+    assert_eq!((told(&["show", "s"]), told(&["why", "s", "a"])), (1, 1));
+    let outputs = |arguments: &[&str]| inspan(folder, arguments).expect(0).json()["outputs"].clone();
+    let both = outputs(&["resume", "s", "--no-input", "--json"]);
+    let ids = ["tool-1-1", "tool-2-1"]
+        .map(|id| json!({ "toolName": "Bash", "toolUseId": id, "toolInput": { "command": "rm" } }));
+    assert_eq!((&both["a"]["permissionDenials"], &both["b"]["text"]), (&json!(ids), &json!("told")));
+    assert_eq!(told(&["why", "s", "a"]), 2);
+    inspan(folder, &["digest"]).prints(", 2 tool calls were denied");
+    let again = outputs(&["run", "flow.yaml", "--session-id", "r", "--replay", "tapes", "--json"]);
+    assert_eq!(again["a"]["permissionDenials"], both["a"]["permissionDenials"]);
+    for session in ["s", "r"] {
+        inspan(folder, &["show", session]).prints("⚠ denied: Bash rm; Bash rm\n");
+    }
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub enum NodeAnswer {
 
 /// Records the result of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
 /// their places.
-pub struct NodeTape(Option<Tape>, Option<String>);
+pub struct NodeTape(Option<Box<Tape>>, Option<String>);
 
 impl NodeTape {
     /// Records the result of the call, which is computed only if it is recorded.
@@ -107,7 +107,7 @@ impl NodeCalls {
             Self::Make => NodeAnswer::Make(NodeTape(None, None)),
             Self::Record(recorder) => {
                 let tape = recorder.tape_of(request(call), redactor.clone(), false);
-                NodeAnswer::Make(NodeTape(Some(tape), artifacts.map(str::to_owned)))
+                NodeAnswer::Make(NodeTape(Some(Box::new(tape)), artifacts.map(str::to_owned)))
             }
             Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None, None)),
             Self::Replay(replayer) => {

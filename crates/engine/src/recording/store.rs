@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_protocol::{AgentError, ErrorCode, NodePath, RECORDING_VERSION, StreamEvent};
+use inspan_protocol::{AgentError, DENIALS, ErrorCode, NodePath, RECORDING_VERSION, StreamEvent, denials};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -56,6 +56,28 @@ impl RecordedEnd {
     /// The end of a call that gave none itself.
     pub(super) fn aborted() -> Self {
         Self::Error(AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output"))
+    }
+
+    /// The tool calls that were denied in it.
+    fn denials(&self) -> &[Value] {
+        match self {
+            Self::Output(output) => denials(output),
+            Self::Error(error) => error.denials(),
+        }
+    }
+
+    /// The same end of a call that continues one in which these tool calls were denied.
+    pub(super) fn after_denials(mut self, before: &[Value]) -> Self {
+        if before.is_empty() {
+            return self;
+        }
+        let all = [before, self.denials()].concat();
+        match &mut self {
+            Self::Output(Value::Object(output)) => drop(output.insert(DENIALS.to_owned(), all.into())),
+            Self::Output(_) => {}
+            Self::Error(error) => *error = error.clone().with_denials(&all),
+        }
+        self
     }
 
     /// Whether the call was cut short.
@@ -175,6 +197,12 @@ pub(super) fn keep(
         }
     }
     kept
+}
+
+/// The tool calls that were denied in a call which is made again, and whose recording is about to be replaced.
+pub(super) fn denied(dir: &Path, call: u32, again: &Recording) -> Vec<Value> {
+    read(&path(dir, call, again))
+        .map_or_else(|_| Vec::new(), |(_, recording)| recording.end.denials().to_vec())
 }
 
 /// The requests of a session whose calls were cut short, as far as the folder can be read.

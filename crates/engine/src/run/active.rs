@@ -62,6 +62,7 @@ impl ActiveRun {
             } else {
                 let left = self.facts.max_turns.map(|max| max.saturating_sub(self.totals.model_turns));
                 let turn = self.call.turn(&mut self.open, input.clone(), left).await;
+                self.totals.denials.extend(turn.denials);
                 match self.after_turn(turn.end, turn.cut) {
                     Some(step) => step,
                     None => self.next(&input, &mut repair).await,
@@ -72,6 +73,7 @@ impl ActiveRun {
                 AfterTurn::End(stop_reason, taken) => return Ok(self.end(stop_reason, taken)),
                 AfterTurn::Fail(error, taken) => {
                     self.open.end(StopReason::Error, taken);
+                    let error = error.with_denials(&self.totals.denials);
                     return Err(error.from_provider(&self.call.provider_type));
                 }
             }
@@ -236,10 +238,10 @@ impl ActiveRun {
     fn end(mut self, stop_reason: StopReason, taken: Vec<Mail>) -> RunEnd {
         self.open.end(stop_reason, taken);
         let run_id = self.open.run_id().clone();
-        let turns = self.totals.calls;
+        let (turns, denials) = (self.totals.calls, self.totals.denials.clone());
         let session = self.open.session().cloned();
         let (output, facts) = self.totals.finish(stop_reason, self.open.usage(), session);
-        RunEnd { run_id, output, facts, turns }
+        RunEnd { run_id, output, facts, turns, denials }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The output of a run: the last turn's answer, the sums over all turns, and the check of a structured output.
 
-use inspan_protocol::{AgentError, ErrorCode, OutputFacts, ProviderSessionId, StopReason, Usage};
+use inspan_protocol::{
+    AgentError, DENIALS, ErrorCode, OutputFacts, ProviderSessionId, StopReason, Usage, denials,
+};
 use jsonschema::Validator;
 use serde_json::Value;
 
@@ -11,6 +13,8 @@ pub(crate) struct Totals {
     pub(crate) model_turns: u32,
     /// Whether the newest turn was cut short.
     pub(crate) was_cut: bool,
+    /// The tool calls that were denied in any turn.
+    pub(crate) denials: Vec<Value>,
     cost: RunCost,
     /// What the run took that this one replaces.
     before: Option<Usage>,
@@ -29,7 +33,8 @@ enum RunCost {
 impl Totals {
     /// Those of a run that has answered this, for the one that replaces it.
     pub(crate) fn answered(output: Value, facts: OutputFacts) -> Self {
-        let mut totals = Self { before: Some(facts.usage), ..Self::default() };
+        let denials = denials(&output).to_vec();
+        let mut totals = Self { before: Some(facts.usage), denials, ..Self::default() };
         totals.add(output, facts);
         Self { calls: 0, ..totals }
     }
@@ -87,6 +92,11 @@ impl Totals {
                 (Some(_), None) => drop(output.remove("costUsd")),
                 (None, _) => {}
             }
+        }
+        if let Value::Object(output) = &mut output
+            && !self.denials.is_empty()
+        {
+            output.insert(DENIALS.to_owned(), self.denials.into());
         }
         let num_turns = self.model_turns;
         let facts = facts.unwrap_or_else(|| OutputFacts::text(""));

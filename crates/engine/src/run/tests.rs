@@ -113,7 +113,7 @@ async fn the_events_of_one_turn_are_complete() {
         cost_usd: Some(0.5),
         num_turns: 2,
     };
-    assert_eq!(end, RunEnd { run_id: run_id.clone(), output: answer, facts, turns: 1 });
+    assert_eq!(end, RunEnd { run_id: run_id.clone(), output: answer, facts, turns: 1, denials: vec![] });
     let envelopes = watch.envelopes();
     check_order(&envelopes).unwrap();
     let task = NodePath::root(&NodeId::new("code").unwrap());

@@ -14,7 +14,7 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, ExecutionContext, Host, OutputFacts, PermissionBroker, ProviderItem,
-    ProviderStream, Redactor, SteerStrength, StreamEvent, believable_cost,
+    ProviderStream, Redactor, SteerStrength, StreamEvent, believable_cost, denials,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -60,6 +60,8 @@ pub(super) enum TurnEnd {
 pub(super) struct TurnResult {
     pub(super) end: TurnEnd,
     pub(super) cut: Option<Cut>,
+    /// The tool calls that were denied in it, however it ended.
+    pub(super) denials: Vec<Value>,
 }
 
 type TurnItem = Result<ProviderItem<Value>, AgentError>;
@@ -77,7 +79,13 @@ impl ProviderCall {
         }
         // A cancellation that came while a steered turn wound down is what counts.
         let cut = if cut.is_some() && self.cancel.is_cancelled() { Some(Cut::Cancelled) } else { cut };
-        TurnResult { end: self.settle(run, end, cut), cut }
+        let denials = match &end {
+            TurnEnd::Output(output, _) => denials(output),
+            TurnEnd::Failed(error) => error.denials(),
+            TurnEnd::Interrupted => &[],
+        };
+        let denials = denials.to_vec();
+        TurnResult { end: self.settle(run, end, cut), cut, denials }
     }
 
     fn start(

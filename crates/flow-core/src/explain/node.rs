@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     StatementKind,
-    reason::{denied, how_lost, in_short, length, question},
+    reason::{how_lost, in_short, length, question},
     walk::Walk,
 };
 use crate::{
@@ -22,7 +22,7 @@ pub(super) const NAMED_ITEMS: u32 = 5;
 
 impl Walk<'_> {
     /// What the state just before an event shows of it.
-    pub(super) fn before_node(&mut self, envelope: &Envelope, task: TaskRef) {
+    pub(super) fn before_node(&mut self, envelope: &Envelope, task: TaskRef, denied: &str) {
         match &envelope.event {
             Event::EdgeFired { from, to } | Event::EdgeSkipped { from, to } => {
                 if let Some(edge) = self.open_edge_of(envelope, from, to) {
@@ -59,7 +59,7 @@ impl Walk<'_> {
                 self.reason = format!("{why} [{seq}]");
                 let attempt = self.node(task).attempt;
                 let resumable = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
-                let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
+                let text = format!("attempt {attempt} was cancelled: {}{resumable}{denied}", self.reason);
                 self.say_of(task, envelope.seq, StatementKind::Cancelled, text);
             }
             Event::TaskInterrupted { attempt, never_began, stopped, .. } => {
@@ -90,7 +90,7 @@ impl Walk<'_> {
     }
 
     /// What the state just after an event shows of it.
-    pub(super) fn after_node(&mut self, envelope: &Envelope, task: TaskRef) {
+    pub(super) fn after_node(&mut self, envelope: &Envelope, task: TaskRef, denied: &str) {
         if let Event::FlowPaused { reason, .. } = &envelope.event
             && self.node(task).status == NodeStatus::Paused
         {
@@ -104,7 +104,6 @@ impl Walk<'_> {
         }
         let seq = envelope.seq;
         let attempt = self.node(task).attempt;
-        let denied = denied(&envelope.event);
         match &envelope.event {
             Event::TaskComplete { duration_ms, result, .. } => {
                 let took = length(std::time::Duration::from_millis(*duration_ms));
@@ -130,12 +129,12 @@ impl Walk<'_> {
             }
             Event::TaskAgent { agent, reason, after, error, .. } => {
                 let text = self.agent_chosen(agent, *reason, after.as_deref(), error.as_ref(), attempt);
-                self.say_of(task, seq, StatementKind::Agent, text + &denied);
+                self.say_of(task, seq, StatementKind::Agent, text + denied);
             }
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until, .. } => {
                 let text = format!(
                     "attempt {attempt} hit a usage limit of {provider}; it resumes when the limit resets, \
-                     at {until}; this uses no attempt"
+                     at {until}; this uses no attempt{denied}"
                 );
                 self.say_of(task, seq, StatementKind::Limited, text);
             }

@@ -220,9 +220,9 @@ pub(super) fn question(prompt: &str, kind: PromptKind, detail: Option<&Value>) -
 }
 
 /// Which calls were denied to the agent whose attempt an event ends, after what else is said of that.
-pub(super) fn denied(event: &Event) -> String {
-    let denials = event.denials().iter();
+pub(super) fn denied(denials: &[Value]) -> String {
     let calls: Vec<String> = denials
+        .iter()
         .filter_map(|denial| {
             let input = denial.get("toolInput").map(|input| format!(" {}", short(input)));
             Some(format!("{}{}", denial.get("toolName")?.as_str()?, input.unwrap_or_default()))

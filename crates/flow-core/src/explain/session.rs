@@ -122,7 +122,7 @@ impl Walk<'_> {
                     format!("{what}, and nothing else handles the failure before it; that ends the flow");
                 (StatementKind::Failed, text)
             }
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until, .. } => {
                 let place = task.as_ref().map_or("an agent", |task| task.as_str());
                 (
                     StatementKind::Limited,

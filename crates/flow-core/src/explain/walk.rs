@@ -3,9 +3,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{Envelope, Event, NodeId, NodePath, NodeStatus, PromptKind, SessionStatus};
+use inspan_protocol::{
+    DeniedCalls, Envelope, Event, NodeId, NodePath, NodeStatus, PromptKind, SessionStatus,
+};
 
-use super::{Statement, StatementKind};
+use super::{Statement, StatementKind, reason::denied};
 use crate::{
     graph::{Body, EdgeIx, FrameIx, Graph, Node, NodeIx, TaskRef},
     schedule::Run,
@@ -28,6 +30,7 @@ pub(super) struct Walk<'a> {
     /// The event that closes a frame, while the state just before it is looked at.
     pub(super) closing: Option<u64>,
     pub(super) is_lost: bool,
+    denied: DeniedCalls,
 }
 
 impl<'a> Walk<'a> {
@@ -45,6 +48,7 @@ impl<'a> Walk<'a> {
             standing: None,
             closing: None,
             is_lost,
+            denied: DeniedCalls::default(),
         };
         for envelope in log.iter().filter(|envelope| envelope.seq > base) {
             match focus {
@@ -64,6 +68,7 @@ impl<'a> Walk<'a> {
 
     fn take_about(&mut self, envelope: &Envelope, path: &NodePath) {
         let before = self.find(path);
+        let denied = denied(self.denied.take(envelope));
         if let Some(task) = before {
             self.frame = task.frame;
             let closes = matches!(
@@ -78,12 +83,12 @@ impl<'a> Walk<'a> {
                 self.closing = None;
                 self.standing = Some((standing, std::mem::replace(&mut self.statements, statements)));
             }
-            self.before_node(envelope, task);
+            self.before_node(envelope, task, &denied);
         }
         self.run.apply(envelope);
         if let Some(task) = self.find(path) {
             (self.frame, self.standing) = (task.frame, None);
-            self.after_node(envelope, task);
+            self.after_node(envelope, task, &denied);
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatus, Timestamp, is_too_deep};
+use inspan_protocol::{
+    AgentError, DEEPEST, DENIALS, ErrorCode, Event, NodePath, NodeStatus, Timestamp, denials, is_too_deep,
+};
+use serde_json::Value;
 
 use super::{AttemptEnd, CancelCause, Run, fallback::kept_output};
 use crate::{
@@ -55,9 +58,10 @@ impl Run {
             Some(CancelCause::TimedOut) if !is_agent => Err(self.timed_out(node)),
             _ => Ok(output),
         });
+        let denied = self.new_denials(node, &end);
         let event = match (end, reason) {
             // What finished although it was to be cancelled is finished work anyway.
-            (Ok(output), _) => match self.after_output(node, output) {
+            (Ok(output), _) => match self.after_output(node, self.with_denials(node, output, denied)) {
                 Err(event) => *event,
                 Ok(output) => {
                     let started = self.facts.node(node).started_at;
@@ -81,6 +85,7 @@ impl Run {
                     reason: Some(reason),
                     cause,
                     never_began,
+                    permission_denials: denied,
                 }
             }
             (Err(error), reason) => {
@@ -91,11 +96,13 @@ impl Run {
                     }
                     _ => error,
                 };
-                let error = error.believable(now);
+                let all = [self.facts.node(node).denied(), &denied].concat();
+                let error = error.believable(now).with_denials(&all);
                 match self.lifted_at(node, &error, now) {
                     Some(until) => self.after_limit(node, &error).unwrap_or_else(|| Event::LimitWait {
                         provider: error.provider.unwrap_or_default(),
                         until,
+                        permission_denials: denied,
                     }),
                     None if self.will_retry(node, &error, now) => {
                         Event::TaskFailed { will_retry: true, task_id, error }
@@ -109,6 +116,27 @@ impl Run {
             }
         };
         Some((path, event))
+    }
+
+    /// The tool calls that were denied in an attempt, without those of the interrupted ones that it continues: an agent that
+    /// waits for messages again, with its answer, names them as well.
+    fn new_denials(&self, node: TaskRef, end: &Result<Value, AgentError>) -> Vec<Value> {
+        let known = self.facts.node(node).denied();
+        let is_new = |denial: &&Value| {
+            let id = denial["toolUseId"].as_str().unwrap_or_default();
+            id.is_empty() || known.iter().all(|known| known["toolUseId"] != id)
+        };
+        let all = end.as_ref().map_or_else(AgentError::denials, denials);
+        all.iter().filter(is_new).cloned().collect()
+    }
+
+    /// An output with the tool calls that were denied in interrupted attempts, before these.
+    fn with_denials(&self, node: TaskRef, mut output: Value, new: Vec<Value>) -> Value {
+        let known = self.facts.node(node).denied();
+        if let Some(fields) = output.as_object_mut().filter(|_| !known.is_empty()) {
+            fields.insert(DENIALS.to_owned(), [known, &new].concat().into());
+        }
+        output
     }
 
     pub(super) fn timed_out(&self, node: TaskRef) -> AgentError {

@@ -243,7 +243,14 @@ impl Run {
             let (reason, cause) = self.facts.why_cancelled(task.frame);
             let task_id = self.facts.spec(&self.graph, task).id.clone();
             let (reason, never_began) = (Some(reason), false);
-            let event = Event::TaskCancelled { task_id, session_id: None, reason, cause, never_began };
+            let event = Event::TaskCancelled {
+                task_id,
+                session_id: None,
+                reason,
+                cause,
+                never_began,
+                permission_denials: Vec::new(),
+            };
             return actions.push(Action::Emit { task: Some(self.facts.path(&self.graph, task)), event });
         }
         if set.open.is_empty() && self.is_overdue(task, now) {
@@ -503,7 +510,8 @@ impl Run {
 
     /// The failure of a frame as that of its node.
     fn of_frame(&self, task: TaskRef, index: u32, error: &AgentError) -> AgentError {
-        let mut error = error.clone();
+        // What was denied is told where it happened.
+        let mut error = error.clone().with_denials(&[]);
         let frame = self.facts.frame_name_of(&self.graph, task, index);
         error.message = format!("{frame}: {}", error.message);
         error

@@ -5,6 +5,7 @@ use inspan_protocol::{
     Spending, Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{frame::FrameSet, idle::CONTINUE};
 use crate::{graph::Join, node::NodeKind};
@@ -105,6 +106,9 @@ pub(crate) struct NodeExtras {
     pub(crate) waiting: Vec<String>,
     /// Messages in a turn that has not ended.
     pub(crate) taken: Vec<String>,
+    /// The tool calls that the agent was denied in interrupted attempts, since one has ended.
+    #[serde(default)]
+    pub(crate) denied: Vec<Value>,
     /// The question that the attempt asks, and the answer once there is one.
     pub(crate) asked: Option<Prompt>,
     /// Whether the running attempt has asked it, and not an interrupted one.
@@ -169,6 +173,11 @@ impl NodeState {
     pub(crate) fn time_is_up_at(&self) -> Option<Timestamp> {
         let is_limited = self.frames.as_ref().is_some_and(|set| set.limited_since.is_some());
         self.deadline.filter(|_| !is_limited)
+    }
+
+    /// The tool calls that its agent was denied in the interrupted attempts that the running one continues.
+    pub(crate) fn denied(&self) -> &[Value] {
+        self.more.as_ref().map_or(&[], |more| &more.denied)
     }
 
     pub(crate) fn run(&self) -> Option<&OpenRun> {

@@ -359,6 +359,7 @@ impl NodeState {
             worked: more.worked,
             messages: more.undelivered().map(str::to_owned).collect(),
             resume: more.resume,
+            denied: more.denied,
             asked: more.asked.filter(|_| more.reply.is_some()),
             reply: more.reply,
             cost_usd: more.spent.cost_usd,
@@ -391,6 +392,7 @@ impl NodeState {
         more.named = saved.named;
         more.worked = saved.worked;
         more.resume.clone_from(&saved.resume);
+        more.denied.clone_from(&saved.denied);
         more.taken.clone_from(&saved.messages);
         more.asked.clone_from(&saved.asked);
         more.reply.clone_from(&saved.reply);

@@ -24,6 +24,17 @@ impl Facts {
         let fits = |task: &TaskRef| follows(event, self.node(*task).status);
         let Some(task) = self.find(graph, path).filter(fits) else { return };
         match event {
+            Event::TaskCancelled { permission_denials, .. } | Event::LimitWait { permission_denials, .. }
+                if !permission_denials.is_empty() =>
+            {
+                self.node_mut(task).more().denied.extend_from_slice(permission_denials);
+            }
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskAgent { .. } => {
+                self.node_mut(task).more.iter_mut().for_each(|more| more.denied.clear());
+            }
+            _ => {}
+        }
+        match event {
             Event::TaskStart { attempt, cleans_up, since, session_id, messages, .. } => {
                 if !messages.is_empty() {
                     // What came in this session came later.

@@ -61,7 +61,7 @@ async fn run(
         (end, _) => end?,
     };
     if end.facts.stop_reason == StopReason::Aborted {
-        return Err(context.aborted());
+        return Err(context.aborted().with_denials(&end.denials));
     }
     Ok(end.output)
 }

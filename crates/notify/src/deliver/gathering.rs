@@ -50,7 +50,7 @@ impl Gathering {
         let is_new = match &envelope.event {
             // It is asked again after a resume.
             Event::SessionPrompt(prompt) => self.questions.insert(prompt.prompt_id.clone()),
-            Event::LimitWait { provider, until } => self.is_new_limit(provider, *until),
+            Event::LimitWait { provider, until, .. } => self.is_new_limit(provider, *until),
             _ => true,
         };
         if is_new {

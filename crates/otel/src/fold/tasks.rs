@@ -65,7 +65,7 @@ impl Trace {
                     Attributes::default().with(gen_ai::AGENT, agent.as_str()).with(own::DETAIL, word(reason));
                 self.note(envelope, event::AGENT, attributes);
             }
-            Event::LimitWait { provider, until } => {
+            Event::LimitWait { provider, until, .. } => {
                 if let Some(open) = self.open.get_mut(&place) {
                     open.attributes.set(ERROR_TYPE, "usage_limit");
                 }

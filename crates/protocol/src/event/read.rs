@@ -90,20 +90,6 @@ impl UnknownEvent {
 }
 
 impl Event {
-    /// The tool calls that were denied to the agent whose attempt this event ends: `permissionDenials` of its output, or of
-    /// the detail of its failure.
-    pub fn denials(&self) -> &[Value] {
-        let (result, error) = match self {
-            Self::TaskComplete { result, .. } => (Some(result), None),
-            Self::TaskFailed { error, .. } => (None, Some(error)),
-            Self::TaskAgent { result, error, .. } => (result.as_ref(), error.as_ref()),
-            _ => (None, None),
-        };
-        let end = result.map(|result| &**result).or_else(|| error?.detail.as_deref());
-        let denials = end.and_then(|end| end.get("permissionDenials")?.as_array());
-        denials.map_or(&[], Vec::as_slice)
-    }
-
     /// Whether an event can have this name, or one that begins so if the text ends with `*`. Names that begin with `_`
     /// are those of extensions.
     pub fn can_match(pattern: &str) -> bool {

@@ -304,7 +304,7 @@ impl Agent for ClaudeAgent {
         &mut self,
         question: ClaudeQuestion,
         decision: PermissionDecision,
-        _: &mut ProgramTurn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<(), AgentError> {
         let request_id = question.request_id.clone();
         let response = match decision {
@@ -312,7 +312,10 @@ impl Agent for ClaudeAgent {
                 // The program takes an allowance without its input for a denial.
                 json!({ "behavior": "allow", "updatedInput": question.allowed_input(updated_input) })
             }
-            PermissionDecision::Deny { message } => json!({ "behavior": "deny", "message": message }),
+            PermissionDecision::Deny { message } => {
+                turn.deny(&question.request);
+                json!({ "behavior": "deny", "message": message })
+            }
         };
         self.send(&wire::control_success(&request_id, response))
     }

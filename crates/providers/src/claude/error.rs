@@ -8,13 +8,17 @@ use inspan_protocol::{
 use super::decode::ClaudeTurnEnd;
 use crate::error::{in_use, not_found, sentence};
 use crate::moment::lifted_at;
-use crate::output::TurnOutput;
+use crate::output::{PermissionDenial, TurnOutput};
 use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
 
 impl program::TurnEnd for ClaudeTurnEnd {
     fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
         judge(self)
+    }
+
+    fn take_denials(&mut self) -> Vec<PermissionDenial> {
+        std::mem::take(&mut self.output.permission_denials)
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {

@@ -209,6 +209,26 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     #[tokio::test]
+    async fn what_was_denied_is_told_once_and_also_by_a_program_that_does_not() {
+        let asks = |end: &str| {
+            format!(
+                "{GREET} read -r line
+                 say '{{\"type\":\"control_request\",\"request_id\":\"q\",\"request\":{{\"subtype\":\"can_use_tool\",\"tool_name\":\"Bash\",\"tool_use_id\":\"t\",\"input\":{{}}}}}}'
+                 read -r line; {end}"
+            )
+        };
+        let told = json!([{ "tool_name": "Bash", "tool_use_id": "t", "tool_input": {} }]);
+        let result = RESULT.replacen('{', &format!("{{\"permission_denials\":{told},"), 1);
+        let denied = json!([{ "toolName": "Bash", "toolUseId": "t", "toolInput": {} }]);
+        let dies = fake(&asks("exit 3"));
+        let error = once(ClaudeOptions::default(), dies.context()).await.1.unwrap_err();
+        assert_eq!(json!(error.denials()), denied);
+        let ends = fake(&asks(&format!("say {result}; cat")));
+        let output = once(ClaudeOptions::default(), ends.context()).await.1.unwrap();
+        assert_eq!(json!(output.permission_denials), denied);
+    }
+
+    #[tokio::test]
     async fn what_sub_agents_take_is_read_in_their_transcripts() {
         let fake = fake(&format!(
             "{GREET} read -r line

@@ -199,7 +199,7 @@ impl<A: Agent> ProgramTurn<A> {
             }
             if let Some(item) = self.queue.pop_front() {
                 match self.act(item, session).await {
-                    Some(item) => return item,
+                    Some(item) => return self.with_denials(item),
                     None => continue,
                 }
             }
@@ -281,9 +281,7 @@ impl<A: Agent> ProgramTurn<A> {
 
     async fn act(&mut self, item: QueueItem<A>, session: &mut Session<A>) -> Option<StreamItem> {
         let decoded = match item {
-            QueueItem::Last(item) => {
-                return Some(item.map_err(|error| with_denials(error, &self.denials)));
-            }
+            QueueItem::Last(item) => return Some(item),
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
             QueueItem::PriceUnknown => return Some(Ok(ProviderItem::Event(self.count.cut()))),
             QueueItem::Decoded(decoded) => decoded,
@@ -294,7 +292,8 @@ impl<A: Agent> ProgramTurn<A> {
                 self.count.note(&event);
                 Some(Ok(ProviderItem::Event(event)))
             }
-            Ok(Handled::End(end)) => {
+            Ok(Handled::End(mut end)) => {
+                self.take_denials(&mut *end);
                 session.state = State::Idle;
                 if !self.is_running() {
                     session.agent.clean_up().await;
@@ -402,8 +401,26 @@ impl<A: Agent> ProgramTurn<A> {
         if output.duration_ms == 0 {
             output.duration_ms = elapsed_ms(self.began);
         }
-        output.permission_denials.append(&mut self.denials);
         ProviderItem::Output(output)
+    }
+
+    /// Takes the calls of which the program says that they were not allowed, unless that is known.
+    fn take_denials(&mut self, end: &mut AgentTurnEnd<A>) {
+        for denial in end.take_denials() {
+            if self.denials.iter().all(|known| known.tool_use_id != denial.tool_use_id) {
+                self.denials.push(denial);
+            }
+        }
+    }
+
+    /// The last item says what was not allowed, however the turn ends.
+    fn with_denials(&mut self, mut item: StreamItem) -> StreamItem {
+        match &mut item {
+            Ok(ProviderItem::Output(output)) => output.permission_denials = std::mem::take(&mut self.denials),
+            Ok(ProviderItem::Event(_)) => {}
+            Err(error) => *error = with_denials(error.clone(), &self.denials),
+        }
+        item
     }
 }
 

@@ -54,6 +54,7 @@ impl SessionView {
             (_, None) => self.copy_all(),
         }
         self.touch(about);
+        self.newly_denied = denied(self.denied_calls.take(envelope));
         self.apply_live(envelope);
     }
 
@@ -241,7 +242,7 @@ impl SessionView {
             Event::AgentStart { .. } => self.idle_timeout(path),
             _ => DEFAULT_IDLE_TIMEOUT,
         };
-        let (graph, state) = (self.run.graph(), self.run.state());
+        let (graph, state, newly_denied) = (self.run.graph(), self.run.state(), &self.newly_denied);
         let begins = match event {
             Event::TaskStart { node_type, .. } => state.find(graph, Some(path)).map(|task| (task, node_type)),
             Event::TaskReused { .. } => {
@@ -262,6 +263,7 @@ impl SessionView {
                     rows[at].node_type.clone_from(node_type);
                 }
                 apply_to_row(&mut rows[at], event, now, idle);
+                rows[at].denied.extend_from_slice(newly_denied);
             }
         });
     }
@@ -323,7 +325,6 @@ fn concerns_no_node(event: &Event) -> bool {
 }
 
 fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration) {
-    row.denied.extend(denied(event));
     match event {
         Event::TaskStart { .. } => {
             row.output.clear();

@@ -69,7 +69,7 @@ async fn a_cancelled_run_is_an_outcome_with_what_was_done() {
     };
     let output = json!({ "text": "half", "sessionId": "s-1", "stopReason": "aborted", "usage": Usage::default(),
         "numTurns": 1 });
-    assert_eq!(end, RunEnd { run_id: "run-1".into(), output, facts, turns: 1 });
+    assert_eq!(end, RunEnd { run_id: "run-1".into(), output, facts, turns: 1, denials: vec![] });
     assert_eq!(
         brief(&watch.envelopes()),
         [

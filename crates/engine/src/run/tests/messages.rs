@@ -37,7 +37,7 @@ async fn messages_of_a_turn_become_the_next_and_sums_are_made() {
         cost_usd: Some(0.75),
         num_turns: 5,
     };
-    assert_eq!(end, RunEnd { run_id: "run-1".into(), output: expected, facts, turns: 2 });
+    assert_eq!(end, RunEnd { run_id: "run-1".into(), output: expected, facts, turns: 2, denials: vec![] });
     assert_eq!(
         script.inputs(),
         [

@@ -36,6 +36,39 @@ async fn an_output_that_does_not_fit_gets_one_repair() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_denied_in_any_turn_is_told_at_the_end_of_the_run() {
+    let denied = |id: &str| json!({ "toolName": "Bash", "toolUseId": id });
+    let turn = |id: &str, n: Value| {
+        let output = json!({ "text": "x", "sessionId": "s-1", "structuredOutput": { "n": n },
+            "permissionDenials": [denied(id)] });
+        vec![Do::Say(session("s-1")), Do::Output(output)]
+    };
+    let failed = |code| AgentError::new(code, "no").with_denials(&[denied("b")]);
+    let both = [denied("a"), denied("b")];
+    let first = || turn("a", json!("one"));
+
+    let end = run(&hub(), &Script::new([first(), turn("b", json!(1))]), schema()).execute().await.unwrap();
+    assert_eq!((&end.output["permissionDenials"], &end.denials[..]), (&json!(both), &both[..]));
+    let failures = [
+        (turn("b", json!("two")), ErrorCode::OutputInvalid),
+        (vec![Do::Fail(failed(ErrorCode::Process))], ErrorCode::Process),
+    ];
+    for (second, code) in failures {
+        let error = run(&hub(), &Script::new([first(), second]), schema()).execute().await.unwrap_err();
+        assert_eq!((error.code, error.denials()), (code, &both[..]));
+    }
+    // A turn that is cut may give no output.
+    let script = || Script::new([first(), vec![Do::AwaitCancel, Do::Fail(failed(ErrorCode::Aborted))]]);
+    let (late, cancel) = (script(), CancellationToken::new());
+    let late = run(&hub(), &late, schema()).deadline(Duration::from_secs(1)).execute().await.unwrap_err();
+    assert_eq!((late.code, late.denials()), (ErrorCode::Timeout, &both[..]));
+    let running = tokio::spawn(run(&hub(), &script(), schema()).cancel(cancel.clone()).execute());
+    settle().await;
+    cancel.cancel();
+    assert_eq!(running.await.unwrap().unwrap().denials, both);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_options_give_to_an_mcp_server_is_said_nowhere() {
     let hub = hub();
     let mut watch = EventCollector::new(&hub);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Event, Outcome, Timestamp};
+use inspan_protocol::{AgentError, DeniedCalls, ErrorCode, Event, Outcome, Timestamp};
 use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story};
@@ -77,6 +77,39 @@ fn a_limit_that_is_met_after_its_moment_is_waited_for_but_not_for_ever() {
     }
     let resumed = Sim::resumed(sim.run.graph(), &sim.log, None).driven(refused(u32::MAX, 0));
     assert_eq!((waits(&resumed).len(), resumed.run.state().outcome()), (40, Some(Outcome::Failed)));
+}
+
+#[test]
+fn what_was_denied_before_a_limit_is_told_once_and_is_in_the_output() {
+    let graph = graph("name: one\nnodes:\n  - { id: talk, type: talk.agent, input: { prompt: go } }\n");
+    let denied = |id: u32| json!({ "toolName": "Bash", "toolUseId": format!("t{id}") });
+    let world = |start: &StartNode, run: &Run| match start.attempt {
+        3 => vec![AttemptStep::End(AttemptEnd::Output(json!({ "permissionDenials": [denied(3)] })))],
+        attempt => {
+            let mut steps = refused(2, 1_000)(start, run);
+            if let Some(AttemptStep::End(AttemptEnd::Error(error))) = steps.last_mut() {
+                *error = error.clone().with_denials(&[denied(attempt)]);
+            }
+            steps
+        }
+    };
+    let mut sim = Sim::new(&graph, &[]);
+    while waits(&sim).len() < 2 {
+        sim.step(&world);
+    }
+    let restored = Sim::restored(&graph, &sim.run.snapshot(&graph.input), sim.now);
+    for sim in [Sim::resumed(&graph, &sim.log, None), restored, sim] {
+        let log = sim.log.clone();
+        let sim = sim.driven(world);
+        let output = sim.run.state().output(crate::TaskRef::of_flow(crate::NodeIx(0))).unwrap();
+        assert_eq!(output["permissionDenials"], json!([denied(1), denied(2), denied(3)]));
+        // A restored session has no log of what was before.
+        if !log.is_empty() {
+            let mut calls = DeniedCalls::default();
+            let told: Vec<_> = sim.log.iter().flat_map(|envelope| calls.take(envelope).to_vec()).collect();
+            assert_eq!(told, [denied(1), denied(2), denied(3)]);
+        }
+    }
 }
 
 #[test]

@@ -86,6 +86,15 @@ async fn a_question_is_answered_by_the_options_of_the_call_or_by_a_person() {
 }
 
 #[tokio::test]
+async fn a_turn_that_fails_by_its_own_answer_says_what_was_denied() {
+    let error = r#"'{"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"the model is gone (500)"}}'"#;
+    let fake = agent(&asking(&[question(7, shell())]).replace(END, error));
+    let error = once(options(), fake.context()).await.1.unwrap_err();
+    let denied = json!({ "toolName": "execute", "toolUseId": "t", "toolInput": { "command": "touch x" } });
+    assert_eq!(error.denials(), [denied]);
+}
+
+#[tokio::test]
 async fn what_qwen_code_asks_a_person_gets_its_answer() {
     let asked = json!([{ "header": "DB", "question": "Which?", "options": [{ "label": "a" }] }]);
     let call = json!({ "toolCallId": "t", "kind": "think", "rawInput": { "questions": asked } });
