@@ -1,7 +1,8 @@
 //! Flows as tools of an MCP server, and the sessions that its clients start.
 //!
 //! A [`FlowServer`] has no state: a call starts a session in its own process, and all answers come
-//! from the store. So a session outlives the client and the server, and a new server finds it.
+//! from the store. So a session outlives the client and the server, and a new server finds it. Only where the
+//! server itself is a program of a node or an agent does all end with that.
 
 mod call;
 mod names;
@@ -13,5 +14,5 @@ mod tasks;
 mod tools;
 mod transport;
 
-pub use server::{FlowServer, ServerOptions};
+pub use server::{FlowServer, ServerOptions, SessionLife};
 pub use transport::{ClientSessions, HttpService, http_service, serve_stdio};

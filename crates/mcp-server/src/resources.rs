@@ -7,6 +7,7 @@ use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use serde_json::{Value, json};
 
 use crate::result::{message, output_uri, question};
+use crate::server::SessionLife;
 
 /// What addresses begin with.
 const SESSION: &str = "inspan://session/";
@@ -46,7 +47,11 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
 }
 
 /// What is at an address; `None` if nothing can be there.
-pub(crate) async fn read(sessions: &Sessions, uri: &str) -> Option<Result<ResourceContents, SessionError>> {
+pub(crate) async fn read(
+    sessions: &Sessions,
+    uri: &str,
+    life: SessionLife,
+) -> Option<Result<ResourceContents, SessionError>> {
     let name = uri.strip_prefix(SESSION)?;
     let (id, is_output) = match name.strip_suffix("/output") {
         Some(id) => (id, true),
@@ -55,7 +60,7 @@ pub(crate) async fn read(sessions: &Sessions, uri: &str) -> Option<Result<Resour
     if id.is_empty() || id.contains('/') {
         return None;
     }
-    Some(contents(sessions, uri, id, is_output).await)
+    Some(contents(sessions, uri, id, is_output, life).await)
 }
 
 async fn contents(
@@ -63,6 +68,7 @@ async fn contents(
     uri: &str,
     id: &str,
     is_output: bool,
+    life: SessionLife,
 ) -> Result<ResourceContents, SessionError> {
     let session = sessions.find(id).await?.session;
     let value = if is_output {
@@ -73,7 +79,7 @@ async fn contents(
         }
         output.outputs
     } else {
-        status(sessions, &session).await?
+        status(sessions, &session, life).await?
     };
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     if text.len() > LARGEST {
@@ -88,7 +94,11 @@ async fn contents(
 }
 
 /// The state of a session: its nodes, questions, cost.
-pub(crate) async fn status(sessions: &Sessions, session: &SessionId) -> Result<Value, SessionError> {
+pub(crate) async fn status(
+    sessions: &Sessions,
+    session: &SessionId,
+    life: SessionLife,
+) -> Result<Value, SessionError> {
     let open = sessions.open(session).await?;
     let mut view = SessionView::of(open.record.run(&open.graph));
     let mut next = 1;
@@ -115,7 +125,7 @@ pub(crate) async fn status(sessions: &Sessions, session: &SessionId) -> Result<V
     let mut status = json!({
         "sessionId": session, "flow": output.flow, "status": output.status.word(), "nodes": nodes,
         "questions": questions, "costUsd": output.cost_usd, "continuedBy": output.continued_by,
-        "createdAt": open.entry.created_at, "message": (!output.is_success()).then(|| message(&output)),
+        "createdAt": open.entry.created_at, "message": (!output.is_success()).then(|| message(&output, life)),
         "error": output.error.as_ref().map(|error| &error.message),
     });
     let mut listed = entry::json(&open.entry);

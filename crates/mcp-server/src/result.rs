@@ -6,10 +6,13 @@ use inspan_view::{DisplayStatus, entry::without_nulls};
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde_json::{Value, json};
 
+use crate::server::SessionLife;
 use crate::tools::{REPLY, WAIT};
 
 /// Outputs up to this many bytes of JSON are in the answer itself.
 const INLINE: usize = 32 * 1024;
+/// What holds of each session that a server within a node has started.
+pub(crate) const ENDS_WITH_CALLER: &str = " A session that was started here and has not ended is interrupted when the node or agent that runs this server ends.";
 /// How many characters of larger outputs are in the answer.
 const BEGINNING: usize = 2000;
 
@@ -19,9 +22,9 @@ pub(crate) fn output_uri(session: &str) -> String {
 }
 
 /// The answer about a session. A session that runs or waits is no error; one that failed is.
-pub(crate) fn result(output: &SessionOutput) -> CallToolResult {
+pub(crate) fn result(output: &SessionOutput, life: SessionLife) -> CallToolResult {
     let id = output.session.as_str();
-    let message = message(output);
+    let message = message(output, life);
     let questions: Vec<_> = output.questions.iter().map(question).collect();
     let mut data = without_nulls(json!({
         "sessionId": id,
@@ -81,7 +84,7 @@ pub(crate) fn question(prompt: &Prompt) -> Value {
 }
 
 /// The state of a session and what can be done, in words.
-pub(crate) fn message(output: &SessionOutput) -> String {
+pub(crate) fn message(output: &SessionOutput, life: SessionLife) -> String {
     let (id, flow) = (&output.session, &output.flow);
     let session = format!("session `{id}` of flow `{flow}`");
     let why = output.error.as_ref().map(|error| format!(": {}", error.message)).unwrap_or_default();
@@ -107,11 +110,13 @@ pub(crate) fn message(output: &SessionOutput) -> String {
             }
         },
         DisplayStatus::Running | DisplayStatus::Waiting => {
-            let how = || format!("is {} and continues by itself", output.status.word());
-            let how = output.holdup.clone().unwrap_or_else(how);
-            format!(
-                "{session} {how}. Call `{WAIT}` to wait for its result; in a shell `inspan show {id}` shows it."
-            )
+            let word = output.status.word();
+            let (alone, until, note) = match life {
+                SessionLife::OutlivesServer => (" and continues by itself", "to wait for its result", ""),
+                SessionLife::EndsWithCaller => ("", "until it has ended", ENDS_WITH_CALLER),
+            };
+            let how = output.holdup.clone().unwrap_or_else(|| format!("is {word}{alone}"));
+            format!("{session} {how}. Call `{WAIT}` {until}; in a shell `inspan show {id}` shows it.{note}")
         }
         DisplayStatus::Paused => match &output.holdup {
             Some(holdup) => format!("{session} {holdup}"),

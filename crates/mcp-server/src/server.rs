@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::call::{Ask, CallOutcome, Waiting, watch};
 use crate::questions::{commands_of, input_requests, shows_forms};
 use crate::resources;
-use crate::result::{question, refusal, result, words};
+use crate::result::{ENDS_WITH_CALLER, question, refusal, result, words};
 use crate::tasks;
 use crate::tools::{self, FlowTool, REPLY, SESSIONS, STATUS, STOP, WAIT, flow_tools};
 
@@ -35,14 +35,29 @@ use crate::tools::{self, FlowTool, REPLY, SESSIONS, STATUS, STOP, WAIT, flow_too
 pub(crate) const LONGEST_MESSAGE: usize = 4 * 1024 * 1024;
 /// How long `session_wait` may be asked to wait.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// How long a call waits that is to wait until its session has ended.
+const TO_THE_END: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The name of Inspan as a client and as a server.
+const INSPAN: &str = "inspan";
 /// How many sessions are listed unless the client says how many.
 const LISTED: usize = 10;
+
+/// How long the sessions that a server starts live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionLife {
+    /// They outlive their client and the server.
+    OutlivesServer,
+    /// They are killed with the server when the node or agent ends that it belongs to.
+    EndsWithCaller,
+}
 
 /// How a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// How long a call waits for its session before it answers with the session's id.
     pub wait: Duration,
+    /// How long its sessions live.
+    pub life: SessionLife,
 }
 
 /// Flows as tools. Clones share the sessions.
@@ -74,7 +89,7 @@ impl FlowServer {
             STATUS => {
                 let OfSession { session } = read(arguments)?;
                 let session = self.sessions.find(&session).await?.session;
-                Ok(data(resources::status(&self.sessions, &session).await?).into())
+                Ok(data(resources::status(&self.sessions, &session, self.options.life).await?).into())
             }
             WAIT => {
                 let WaitArguments { session, seconds } = read(arguments)?;
@@ -95,7 +110,7 @@ impl FlowServer {
                 let StopArguments { session, reason } = read(arguments)?;
                 let session = self.sessions.find(&session).await?.session;
                 self.sessions.apply(&session, &SessionCommand::Stop { reason }, None).await?;
-                let mut stopped = result(&self.sessions.output(&session).await?);
+                let mut stopped = result(&self.sessions.output(&session).await?, self.options.life);
                 // That it was stopped is what was asked for.
                 stopped.is_error = Some(false);
                 Ok(stopped.into())
@@ -139,7 +154,13 @@ impl FlowServer {
             let task = tasks::begun(&self.sessions, &session).await?;
             return Ok(CreateTaskResult::new(task).into());
         }
-        self.wait_for(&session, self.options.wait, request, context).await
+        // The node `mcp.call` ends with the answer, and the session with the node.
+        let is_ours = || context.peer.peer_info().is_some_and(|client| client.client_info.name == INSPAN);
+        let most = match self.options.life {
+            SessionLife::EndsWithCaller if is_ours() => TO_THE_END,
+            _ => self.options.wait,
+        };
+        self.wait_for(&session, most, request, context).await
     }
 
     async fn wait_for(
@@ -174,7 +195,7 @@ impl FlowServer {
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let waiting = Waiting { most, ask, progress, cancelled: context.ct.clone(), known, answered };
         Ok(match watch(&self.sessions, session, waiting).await? {
-            CallOutcome::Output(output) => result(&output).into(),
+            CallOutcome::Output(output) => result(&output, self.options.life).into(),
             CallOutcome::Questions(questions) => {
                 let requests = input_requests(&questions);
                 InputRequiredResult::new(Some(requests), Some(session.to_string())).into()
@@ -341,12 +362,16 @@ impl ServerHandler for FlowServer {
     fn get_info(&self) -> ServerConfig {
         let capabilities =
             ServerCapabilities::builder().enable_tools().enable_resources().enable_tasks().build();
+        let life = match self.options.life {
+            SessionLife::OutlivesServer => " A session runs by itself and outlives this server.",
+            SessionLife::EndsWithCaller => ENDS_WITH_CALLER,
+        };
         let mut config = ServerConfig::new(capabilities).with_instructions(format!(
-            "Each flow is a tool that starts a session. A session runs by itself and outlives this server. If a call \
+            "Each flow is a tool that starts a session.{life} If a call \
              answers before the session has ended, call `{WAIT}` with the session's id. If a session asks a question, \
              ask the user and pass the answer on with `{REPLY}`; never make up an answer."
         ));
-        config.server_info = Implementation::new("inspan", env!("CARGO_PKG_VERSION")).with_title("Inspan");
+        config.server_info = Implementation::new(INSPAN, env!("CARGO_PKG_VERSION")).with_title("Inspan");
         config
     }
 
@@ -356,7 +381,7 @@ impl ServerHandler for FlowServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let (flows, _) = flow_tools(&self.sessions).await.map_err(|error| protocol_error(&error))?;
-        Ok(ListToolsResult::with_all_items(tools::listed(&flows)))
+        Ok(ListToolsResult::with_all_items(tools::listed(&flows, self.options.life)))
     }
 
     async fn call_tool(
@@ -391,7 +416,7 @@ impl ServerHandler for FlowServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unknown =
             |why: Cow<'static, str>| ErrorData::resource_not_found(why, Some(json!({ "uri": request.uri })));
-        match resources::read(&self.sessions, &request.uri).await {
+        match resources::read(&self.sessions, &request.uri, self.options.life).await {
             None => Err(unknown("there is no such resource".into())),
             Some(Err(error)) if error.code == SessionErrorCode::UnknownSession => {
                 Err(unknown(error.message.into()))
@@ -426,7 +451,7 @@ impl ServerHandler for FlowServer {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let shows_forms = shows_forms(context.client_capabilities().as_ref());
-        let task = tasks::get(&self.sessions, &request.task_id, shows_forms).await;
+        let task = tasks::get(&self.sessions, &request.task_id, shows_forms, self.options.life).await;
         task.map(GetTaskResult::new).map_err(|error| protocol_error(&error))
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::questions::{commands_of, input_requests};
 use crate::result::{message, result};
+use crate::server::SessionLife;
 
 /// How often a client should look, in milliseconds.
 const POLL_MS: u64 = 2000;
@@ -22,6 +23,7 @@ pub(crate) async fn get(
     sessions: &Sessions,
     id: &str,
     shows_forms: bool,
+    life: SessionLife,
 ) -> Result<DetailedTask, SessionError> {
     let session = sessions.entry(&SessionId::from(id)).await?.session;
     let output = sessions.output(&session).await?;
@@ -29,23 +31,23 @@ pub(crate) async fn get(
     let payload = match output.status {
         DisplayStatus::Ended(Outcome::Stopped) => TaskPayload::Cancelled,
         DisplayStatus::Ended(_) | DisplayStatus::Continued => {
-            TaskPayload::Completed { result: object(&json!(result(&output))) }
+            TaskPayload::Completed { result: object(&json!(result(&output, life))) }
         }
-        DisplayStatus::Damaged => {
-            TaskPayload::Failed { error: object(&json!({ "code": -32603, "message": message(&output) })) }
-        }
+        DisplayStatus::Damaged => TaskPayload::Failed {
+            error: object(&json!({ "code": -32603, "message": message(&output, life) })),
+        },
         // As for a call that is not a task; a client would look for ever. A stored command may be applied in a moment.
         _ if output.is_idle() && output.unapplied == 0 => {
-            TaskPayload::Completed { result: object(&json!(result(&output))) }
+            TaskPayload::Completed { result: object(&json!(result(&output, life))) }
         }
         _ if !requests.is_empty() => TaskPayload::InputRequired { input_requests: requests },
         // The client cannot be asked: the result has the question, as that of a call.
         _ if !output.questions.is_empty() => {
-            TaskPayload::Completed { result: object(&json!(result(&output))) }
+            TaskPayload::Completed { result: object(&json!(result(&output, life))) }
         }
         _ => TaskPayload::Working,
     };
-    let words = (!output.is_success()).then(|| message(&output));
+    let words = (!output.is_success()).then(|| message(&output, life));
     Ok(DetailedTask::new(task(sessions, &session, payload.status(), words).await?, payload))
 }
 

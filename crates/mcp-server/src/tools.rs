@@ -7,6 +7,8 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use crate::names::tool_names;
+use crate::result::ENDS_WITH_CALLER;
+use crate::server::SessionLife;
 
 /// The tools for sessions.
 pub(crate) const SESSIONS: &str = "sessions";
@@ -61,18 +63,23 @@ fn problem(flow: &RegisteredFlow) -> String {
 }
 
 /// All tools as a client sees them.
-pub(crate) fn listed(flows: &[FlowTool]) -> Vec<Tool> {
-    flows.iter().map(flow_tool).chain(own_tools()).collect()
+pub(crate) fn listed(flows: &[FlowTool], life: SessionLife) -> Vec<Tool> {
+    flows.iter().map(|flow| flow_tool(flow, life)).chain(own_tools()).collect()
 }
 
-fn flow_tool(tool: &FlowTool) -> Tool {
+fn flow_tool(tool: &FlowTool, life: SessionLife) -> Tool {
     let flow = &tool.flow;
     let about = flow.description.as_deref().unwrap_or("").trim();
     let about: String = about.chars().take(DESCRIPTION).collect();
     let stop = if about.is_empty() || about.ends_with(['.', '!', '?']) { "" } else { "." };
+    let (or_client, note) = match life {
+        SessionLife::OutlivesServer => (" or the client ends", ""),
+        SessionLife::EndsWithCaller => ("", ENDS_WITH_CALLER),
+    };
     let description = format!(
-        "{about}{stop}{}Starts the flow `{}` as a session that continues by itself, even if this call is cancelled or the \
-         client ends. The result has the outputs, or if the session takes longer its id: then call `{WAIT}`.",
+        "{about}{stop}{}Starts the flow `{}` as a session that continues by itself, even if this call is \
+         cancelled{or_client}. The result has the outputs, or if the session takes longer its id: then call \
+         `{WAIT}`.{note}",
         if about.is_empty() { "" } else { " " },
         flow.name
     );

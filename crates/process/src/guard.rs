@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use inspan_protocol::Supervisor;
 
 #[cfg(target_os = "linux")]
+use crate::family::proc::stat;
+
+#[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
 mod watch;
@@ -39,6 +42,22 @@ pub fn guard() -> Option<Supervisor> {
 #[cfg(not(target_os = "linux"))]
 pub fn guard() -> Option<Supervisor> {
     None
+}
+
+/// Whether this process is below a guard, with which it ends.
+#[cfg(target_os = "linux")]
+pub fn is_guarded() -> bool {
+    let parent_of = |pid: &u32| Some(stat(*pid)?.parent).filter(|parent| *parent > 0);
+    std::iter::successors(Some(std::process::id()), parent_of).skip(1).any(|ancestor| {
+        let arguments = std::fs::read(format!("/proc/{ancestor}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).nth(1) == Some(ARGUMENT.as_bytes())
+    })
+}
+
+/// Whether this process is below a guard, with which it ends.
+#[cfg(not(target_os = "linux"))]
+pub fn is_guarded() -> bool {
+    false
 }
 
 /// Whether the process was started with this signal ignored, as `nohup` does. Before anything listens to it.

@@ -8,7 +8,7 @@ mod guard;
 mod process;
 mod spawn;
 
-pub use guard::{guard, is_ignored, run_as_guard};
+pub use guard::{guard, is_guarded, is_ignored, run_as_guard};
 pub use process::{Process, Stdin, lost, missing_interpreter};
 pub use spawn::{Exit, Handle, Pipes, Start, spawn};
 

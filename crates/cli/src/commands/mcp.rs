@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use inspan_mcp_server::{FlowServer, ServerOptions, http_service, serve_stdio};
+use inspan_mcp_server::{FlowServer, ServerOptions, SessionLife, http_service, serve_stdio};
+use inspan_process::is_guarded;
 use inspan_server::serve_at;
 use inspan_sessions::Sessions;
 use serde_json::json;
@@ -44,7 +45,9 @@ pub(super) fn run(args: &McpArgs, invocation: &Invocation) -> Result<Exit, Failu
 
 /// The server, once the user knows what of the flows it does not offer. Standard output belongs to the protocol.
 async fn flow_server(args: &McpArgs, sessions: Sessions) -> Result<FlowServer, Failure> {
-    let server = FlowServer::new(sessions, ServerOptions { wait: args.wait });
+    // Nothing outlives the node or the agent that has started it, a detached session neither.
+    let life = if is_guarded() { SessionLife::EndsWithCaller } else { SessionLife::OutlivesServer };
+    let server = FlowServer::new(sessions, ServerOptions { wait: args.wait, life });
     for warning in server.warnings().await? {
         terminal::progress(&format!("warning: {warning}\n"));
     }

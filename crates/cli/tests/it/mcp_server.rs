@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::commands::PERMISSION;
 use crate::json_rpc::RpcClient;
 use crate::processes::{until, until_one_runs};
-use crate::program::{folder_with, inspan};
+use crate::program::{INSPAN, folder_with, inspan};
 
 /// It asks a person, and gives what its program says.
 pub(crate) const GREET: &str = r#"
@@ -187,6 +187,55 @@ fn a_call_gives_the_outputs_or_says_what_went_wrong() {
     let complete = json!("complete");
     let ids = [json!("first"), json!("gate"), json!("last")];
     assert_eq!(nodes, ids.iter().map(|id| (id, &complete)).collect::<Vec<_>>());
+}
+
+/// Calls a flow as a client that waits for the answer, and is a program of a node.
+const WITHIN: &str = r#"
+mkfifo requests
+"$0" mcp --flows flows --wait 10ms < requests > answers &
+exec 3> requests
+cat >&3 <<'END'
+{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"gated","arguments":{"topic":"oxen"}}}
+END
+while ! grep -q '"id":2' answers; do sleep 0.02; done
+cat answers
+"#;
+
+/// Nothing that a node starts outlives it, where there is a guard.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_session_that_a_node_starts_is_waited_for_or_said_to_end_with_the_node() {
+    let slow = GATED.replace("while [ ! -e go ]; do sleep 0.02; done", "sleep 0.3").replace("gated", "slow");
+    let outer = json!({
+        "flow": { "name": "outer", "mcpServers": { "flows": {
+            "command": INSPAN, "args": ["mcp", "--flows", "flows", "--wait", "10ms"],
+        } } },
+        "nodes": [{ "id": "call", "type": "mcp.call", "input": {
+            "server": "flows", "tool": "slow", "arguments": { "topic": "oxen" },
+        } }],
+    });
+    let tells = json!({ "flow": { "name": "tells" }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["sh", "-c", WITHIN, INSPAN] } },
+    ] });
+    let folder = &folder_with(&[
+        ("flows/gated.yaml", GATED),
+        ("flows/slow.yaml", &slow),
+        ("outer.yaml", &outer.to_string()),
+        ("tells.yaml", &tells.to_string()),
+    ]);
+    let called = inspan(folder, &["run", "outer.yaml", "--json"]).expect(0).json();
+    assert_eq!(called["outputs"]["call"]["text"], json!("{\n  \"said\": \"oxen\\n\"\n}"), "{called}");
+
+    let told = inspan(folder, &["run", "tells.yaml", "--json"]).expect(0).json();
+    let answers = told["outputs"]["a"]["stdout"].as_str().unwrap();
+    let ends = "A session that was started here and has not ended is interrupted when the node or agent that runs this server ends.";
+    assert_eq!(answers.matches(ends).count(), 3, "the server, its tool and the answer: {answers}");
+    assert!(answers.contains("is running. Call `session_wait` until it has ended; "), "{answers}");
+    let sessions = inspan(folder, &["ps", "--all", "--json"]).json();
+    let gated = sessions.as_array().unwrap().iter().find(|session| session["flow"] == json!("gated"));
+    assert_eq!(gated.unwrap()["state"], json!("interrupted"), "{sessions}");
 }
 
 #[test]
