@@ -9,10 +9,12 @@ use inspan_sessions::{ForkPoint, SessionErrorCode};
 use super::{
     flow,
     resume::{Continuation, Missing, StoredSession, show},
+    session::detach,
 };
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    detach::check(&args.mode, invocation)?;
     let mut kept = StoredSession::open(&args.session, invocation)?;
     let (at, until) = read_all(&kept, &args.at)?;
     // What was answered later does not count for a fork of an earlier point.

@@ -32,6 +32,7 @@ mod plan;
 pub(super) use plan::show;
 
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    detach::check(&args.mode, invocation)?;
     let mut kept = StoredSession::open(&args.session, invocation)?;
     if args.in_place {
         kept.must_be_open()?;
@@ -394,7 +395,7 @@ impl StoredSession {
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
         if mode.detach && invocation.engine.is_none() {
-            return detach::resume(&session, mode.events.as_deref(), invocation);
+            return detach::resume(&session, invocation);
         }
         let taken_over = self.taken_over(Missing::Refused)?;
         let begin = Begin::Rest { session, resume, reusing: taken_over.zip(self.record.parent.clone()) };
@@ -486,7 +487,7 @@ impl StoredSession {
     ) -> Result<Exit, Failure> {
         let kept = self.unrecorded();
         if mode.detach && invocation.engine.is_none() {
-            return detach::run(again.id, mode.events.as_deref(), invocation);
+            return detach::run(again.id, invocation);
         }
         let reusing = Some((Arc::new(again.reusable), again.parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };

@@ -22,6 +22,7 @@ mod part;
 mod plan;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    detach::check(&args.mode, invocation)?;
     if invocation.cwd.is_none() {
         return Err(Failure::usage("the working folder no longer exists")
             .with_hint("`cd` to the folder where the nodes should work"));
@@ -73,7 +74,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         return Err(Failure::usage(why).with_hint("leave it out, or add `--engine local`"));
     }
     if mode.detach && invocation.engine.is_none() {
-        return detach::run(id, mode.events.as_deref(), invocation);
+        return detach::run(id, invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let begin = Begin::New { id, input: given, reusing: part.reusing };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::flow;
 use super::resume::StoredSession;
-use super::session::{self, Ask};
+use super::session::{self, Ask, detach};
 use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
@@ -150,6 +150,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    detach::check(&args.mode, invocation)?;
     let ReplyWords { session, prompt, text } = ReplyWords::of(args)?;
     let (session, prompt) = meant(session, prompt, invocation)?;
     let resume = |id: &SessionId| {

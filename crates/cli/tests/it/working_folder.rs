@@ -5,7 +5,7 @@ use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 use inspan_testkit::write_program;
 use serde_json::{Value, json};
 
-use crate::program::{flow_folder, folder_with, program, ran, shell};
+use crate::program::{flow_folder, folder_with, inspan, program, ran, shell};
 
 /// Who starts a program, and the option that names it.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -117,10 +117,19 @@ fn nothing_starts_where_it_would_work_elsewhere_or_end_at_once() {
     // A worktree that was removed while a shell is in it.
     let gone = "mkdir gone && cd gone && rmdir ../gone && exec $0 run ../flow.yaml --no-store";
     ran(&folder, &mut shell(&folder, gone)).refused("the working folder no longer exists");
-    // A node of a session.
-    let mut call = program(&folder, &["run", "--detach"]);
-    ran(&folder, call.env("INSPAN_SESSION", "s"))
-        .refused("`--detach` is not possible within session `s`: what a node starts ends with the node");
+    // A node of a session, where nothing is done before it is refused.
+    let asks = "flow: { name: f }\nnodes: [{ id: a, type: human.input, input: { prompt: Go? } }]\n";
+    fs::write(folder.join("asks.yaml"), asks).unwrap();
+    inspan(&folder, &["run", "asks.yaml", "--session-id", "asks", "--no-input"]).expect(3);
+    let calls =
+        [&["run", "--record", "tape"][..], &["reply", "asks", "yes"], &["fork", "asks"], &["resume", "asks"]];
+    for arguments in calls {
+        let mut call = program(&folder, &[arguments, &["--detach"]].concat());
+        ran(&folder, call.env("INSPAN_SESSION", "s"))
+            .refused("`--detach` is not possible within session `s`: what a node starts ends with the node");
+    }
+    assert!(!folder.join("tape").exists());
+    inspan(&folder, &["reply", "asks", "yes"]).expect(0);
 }
 
 #[cfg(target_os = "linux")]

@@ -19,6 +19,7 @@ use inspan_sessions::SessionErrorCode;
 use serde_json::{Value, json};
 
 use crate::{
+    args::RunModeArgs,
     artifacts,
     exit::Exit,
     failure::Failure,
@@ -31,36 +32,12 @@ const BEGINS: Duration = Duration::from_secs(20);
 /// What it says once it drives the session.
 const BEGUN: &[u8; 6] = b"begun\n";
 
-/// Begins a new session in the background, with this call's own arguments; prints its id.
-pub(in crate::commands) fn run(
-    id: Option<SessionId>,
-    events: Option<&Path>,
-    invocation: &Invocation,
-) -> Result<Exit, Failure> {
-    let id = id.unwrap_or_else(|| RandomIds::new().session_id());
-    let named = ["--session-id".to_owned(), id.to_string()];
-    let given = invocation.arguments.iter().any(|argument| {
-        argument.to_str().is_some_and(|argument| argument.split('=').next() == Some("--session-id"))
-    });
-    begin(&id, if given { &[] } else { &named }, events, invocation)
-}
-
-/// Continues a session in the background, with this call's own arguments.
-pub(in crate::commands) fn resume(
-    id: &SessionId,
-    events: Option<&Path>,
-    invocation: &Invocation,
-) -> Result<Exit, Failure> {
-    begin(id, &[], events, invocation)
-}
-
-fn begin(
-    id: &SessionId,
-    more: &[String],
-    events: Option<&Path>,
-    invocation: &Invocation,
-) -> Result<Exit, Failure> {
-    if events == Some(Path::new("-")) {
+/// Refuses a background process that cannot be, before the command does anything.
+pub(in crate::commands) fn check(mode: &RunModeArgs, invocation: &Invocation) -> Result<(), Failure> {
+    if !mode.detach || invocation.engine.is_some() {
+        return Ok(());
+    }
+    if mode.events.as_deref() == Some(Path::new("-")) {
         return Err(Failure::usage(
             "`--events -` writes to stdout, which a background process does not have",
         )
@@ -75,6 +52,25 @@ fn begin(
             Failure::usage(what).with_hint("leave `--detach` out: the node waits for the session then")
         );
     }
+    Ok(())
+}
+
+/// Begins a new session in the background, with this call's own arguments; prints its id.
+pub(in crate::commands) fn run(id: Option<SessionId>, invocation: &Invocation) -> Result<Exit, Failure> {
+    let id = id.unwrap_or_else(|| RandomIds::new().session_id());
+    let named = ["--session-id".to_owned(), id.to_string()];
+    let given = invocation.arguments.iter().any(|argument| {
+        argument.to_str().is_some_and(|argument| argument.split('=').next() == Some("--session-id"))
+    });
+    begin(&id, if given { &[] } else { &named }, invocation)
+}
+
+/// Continues a session in the background, with this call's own arguments.
+pub(in crate::commands) fn resume(id: &SessionId, invocation: &Invocation) -> Result<Exit, Failure> {
+    begin(id, &[], invocation)
+}
+
+fn begin(id: &SessionId, more: &[String], invocation: &Invocation) -> Result<Exit, Failure> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         Failure::new(Exit::Failed, format!("failed to {what} the background process: {error}"))
     };
