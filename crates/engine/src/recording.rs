@@ -126,7 +126,7 @@ impl Recorder {
 
     /// Whether a folder holds recordings; a new session that is recorded there replaces those of the requests that it makes, too.
     pub fn has_recordings(dir: &Path) -> bool {
-        store::files(dir).is_ok_and(|files| files.iter().any(|path| store::is_recording(path)))
+        store::files(dir).is_ok_and(|files| !files.is_empty())
     }
 
     /// A recorder that continues what earlier processes of the same session recorded in this folder, such as after a

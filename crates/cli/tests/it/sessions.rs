@@ -203,7 +203,10 @@ edges:
     // Other files are no recordings.
     fs::create_dir(folder.join("project")).unwrap();
     fs::write(folder.join("project/package.json"), r#"{ "version": "1.0.0" }"#).unwrap();
-    assert_eq!(run(&["run", "flow.yaml", "--record", "project", "--no-input"]).0, Some(3));
+    fs::write(folder.join("project/flake.json"), r#"{ "version": 3 }"#).unwrap();
+    for how in ["--record=project", "--replay=project"] {
+        assert_eq!(run(&["run", "flow.yaml", how, "--no-input"]).0, Some(3), "{how}");
+    }
     fs::write(folder.join("file"), "").unwrap();
     let refused = run(&["run", "flow.yaml", "--record", "file"]);
     assert!(

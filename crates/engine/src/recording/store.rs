@@ -221,17 +221,24 @@ pub(super) fn read_all(dir: &Path) -> Result<Vec<(String, Recording)>, Recording
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// The paths of the recordings in a folder.
+/// The paths of the recordings in a folder, which may have other JSON files.
 pub(super) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<_> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json") && is_recording(path));
     Ok(paths)
 }
 
-/// Whether a file is a recording, of any version.
-pub(super) fn is_recording(path: &Path) -> bool {
+/// Whether a file is a recording of any version, or a damaged one: it has the name of one.
+fn is_recording(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let mut parts = stem.rsplitn(3, '-');
+    let (call, key, provider) = (parts.next(), parts.next(), parts.next());
+    let is_key = |key: &str| key.len() == KEY_IN_NAME && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if provider.is_some() && key.is_some_and(is_key) && call.is_some_and(|call| call.parse::<u32>().is_ok()) {
+        return true;
+    }
     let value = fs::read(path).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-    value.is_some_and(|value| value["version"].is_u64())
+    value.is_some_and(|value| value["version"].is_u64() && value["key"].is_string())
 }
 
 fn read(path: &Path) -> Result<(String, Recording), RecordingError> {

@@ -506,7 +506,14 @@ fn files_that_are_no_recordings_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("nowhere");
     assert!(matches!(Replayer::load(&missing), Err(RecordingError::Io { path, .. }) if path == missing));
-    let path = dir.path().join("a.json");
+    // Files of others are skipped, and no recording is.
+    for (name, text) in
+        [("package", r#"{ "version": "1.0.0" }"#), ("lock", r#"{ "version": 3 }"#), ("a", "// {")]
+    {
+        std::fs::write(dir.path().join(name).with_extension("json"), text).unwrap();
+    }
+    assert!(Replayer::load(dir.path()).is_ok() && !Recorder::has_recordings(dir.path()));
+    let path = dir.path().join("script-0123456789ab-1.json");
     let rows = [
         ("{", "EOF while parsing an object at line 1 column 1"),
         ("{}", "it has no `version`, so it is not a recording"),
