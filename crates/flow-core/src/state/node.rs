@@ -4,7 +4,7 @@ use inspan_protocol::{
     AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, SkipReason,
     Spending, Timestamp, TurnId,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 
 use super::{frame::FrameSet, idle::CONTINUE};
@@ -119,8 +119,8 @@ pub(crate) struct NodeExtras {
     /// Whether a request was answered in the conversation of the running attempt, by this attempt or one that it continues.
     #[serde(default)]
     pub(crate) worked: bool,
-    /// What all its attempts have cost.
-    #[serde(flatten)]
+    /// What all its attempts have cost, with all fields: earlier versions of the program need them.
+    #[serde(flatten, serialize_with = "all_fields")]
     pub(crate) spent: Spending,
     /// Whether some turn's price was unknown when the session was last resumed, and some turn's tokens.
     pub(crate) unpriced_before: bool,
@@ -136,6 +136,16 @@ pub(crate) struct NodeExtras {
     /// Whether `budget:exceeded` was emitted for it since the session was last resumed.
     #[serde(rename = "budgetTold")]
     pub(crate) budget_reported: bool,
+}
+
+fn all_fields<S: Serializer>(spent: &Spending, serializer: S) -> Result<S::Ok, S::Error> {
+    let Spending { cost_usd, tokens, unpriced, uncounted } = *spent;
+    let mut map = serializer.serialize_map(Some(4))?;
+    map.serialize_entry("costUsd", &cost_usd)?;
+    map.serialize_entry("tokens", &tokens)?;
+    map.serialize_entry("unpriced", &unpriced)?;
+    map.serialize_entry("uncounted", &uncounted)?;
+    map.end()
 }
 
 /// An agent run that has begun and not ended.
@@ -283,4 +293,23 @@ pub struct EdgeState {
     pub iterations: u32,
     /// The pass of its source that it was resolved in.
     pub(crate) pass: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn earlier_versions_read_what_is_carried() {
+        let nothing = json!({ "costUsd": 0.0, "tokens": 0 });
+        let expected = json!({
+            "run": null, "named": false, "speaker": 0, "waiting": [], "taken": [], "denied": [], "asked": null, "asks": false,
+            "reply": null, "resume": null, "worked": false, "costUsd": 0.0, "tokens": 0, "unpriced": false,
+            "uncounted": false, "unpricedBefore": false, "uncountedBefore": false, "costBefore": 0.0,
+            "tokensBefore": 0, "carried": nothing, "budgetTold": false,
+        });
+        assert_eq!(serde_json::to_value(NodeExtras::default()).unwrap(), expected);
+    }
 }
