@@ -100,6 +100,10 @@ fn words_of(node: &Planned, kept: &StoredSession) -> (&'static str, Option<&'sta
         ReuseDecision::Dropped if !node.was_finished => {
             ("dropped", Some("it was interrupted, and the edited flow does not have it"))
         }
+        // Once that is known it is skipped: it has nothing that could be reused.
+        ReuseDecision::Undecided if !node.was_finished && !kept.graph.is_selected(&node.path.place()) => {
+            words(ReuseDecision::Omitted(ReuseReason::New))
+        }
         decision => words(decision),
     }
 }
