@@ -332,3 +332,20 @@ async fn an_error_that_was_also_said_is_taken_back() {
     assert!(!error.message.contains("planted"), "{error:?}");
     assert_eq!(events.last(), Some(&StreamEvent::Retract));
 }
+
+#[tokio::test]
+async fn a_warm_process_serves_the_same_launch_only() {
+    let script = choosing(r#"{"sessionId":"s-1"}"#)
+        .replace(r#""agentCapabilities":{}"#, r#""agentCapabilities":{"loadSession":true}"#)
+        .replace("\nwhile hear", &format!("\n{HISTORY}\nwhile hear"));
+    let fake = agent(&format!("echo $$ >> pids\n{script}"));
+    let provider = AcpProvider::new();
+    run(&provider, options(), fake.context()).await.1.unwrap();
+    run(&provider, resume("s-1"), fake.context()).await.1.unwrap();
+    assert_eq!(fake.pids().len(), 1);
+    let other = AcpOptions { args: Some(vec!["--other".to_owned()]), ..resume("s-1") };
+    run(&provider, other, fake.context()).await.1.unwrap();
+    assert_eq!((fake.pids().len(), fake.running().len()), (2, 1));
+    provider.shutdown().await;
+    assert!(fake.running().is_empty());
+}

@@ -412,6 +412,23 @@ async fn a_message_that_cannot_join_is_reported_and_no_other_is_taken() {
 }
 
 #[tokio::test]
+async fn a_warm_process_serves_the_same_launch_only() {
+    let turn = format!("read -r line; say {BEGUN}; say {DONE}");
+    let again = turn.replace("\"id\":5", "\"id\":6");
+    let fake = fake(&format!("echo $$ >> pids; {OPEN} {turn}; {again}; cat > rest"));
+    let provider = CodexProvider::new();
+    let first = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap();
+    let resume = CodexOptions { resume: first.session_token, ..CodexOptions::default() };
+    run(&provider, resume.clone(), fake.context()).await.1.unwrap();
+    assert_eq!(fake.pids().len(), 1);
+    let other = CodexOptions { model: Some("other".to_owned()), ..resume };
+    run(&provider, other, fake.context()).await.1.unwrap();
+    assert_eq!((fake.pids().len(), fake.running().len()), (2, 1));
+    provider.shutdown().await;
+    assert!(fake.running().is_empty());
+}
+
+#[tokio::test]
 async fn two_names_for_one_conversation_are_refused() {
     let fake = fake("exit 1");
     let mut input = input(CodexOptions { resume: Some("a".into()), ..CodexOptions::default() });
