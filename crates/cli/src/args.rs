@@ -317,8 +317,8 @@ pub(crate) struct RunArgs {
     /// Session to reuse with --only or --from: ID, unique prefix, @last or @last-failed
     #[arg(long, value_name = "ID", help_heading = "Running")]
     pub(crate) reuse: Option<String>,
-    /// Show what would run, with cost and time estimated from earlier sessions, without running (dry run)
-    #[arg(long, conflicts_with_all = ["detach", "record", "events"], help_heading = "Running")]
+    /// Show what would run, with cost and time estimated from earlier sessions, without running
+    #[arg(long, visible_alias = "dry-run", conflicts_with_all = ["detach", "record", "events"], help_heading = "Running")]
     pub(crate) plan: bool,
     /// Run without asking, even if the forecast is above `confirmAbove`
     #[arg(long, short = 'y', help_heading = "Running")]

@@ -74,8 +74,8 @@ pub(crate) struct ResumeArgs {
     /// Message to the agent of one node instead
     #[arg(long, value_name = "NODE=TEXT", value_parser = values::node_message)]
     pub(crate) tell: Vec<(String, String)>,
-    /// Show what would be reused, without running (dry run)
-    #[arg(long)]
+    /// Show what would be reused, without running
+    #[arg(long, visible_alias = "dry-run")]
     pub(crate) plan: bool,
     /// Raise a budget, for example `usd=20`, `tokens=2000000` or `usd=20,tokens=2000000`; `NODE.usd=2` is for a node, `NODE/.usd=2` for each of its frames. Amounts already spent still count
     #[arg(long, value_name = "[NODE.]LIMIT=N", value_delimiter = ',')]
@@ -148,8 +148,8 @@ pub(crate) struct ForkArgs {
     /// Change the input values given as a JSON object; `-` reads stdin; `-i` overrides it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) input_file: Option<PathBuf>,
-    /// Show what would be reused, without running (dry run)
-    #[arg(long)]
+    /// Show what would be reused, without running
+    #[arg(long, visible_alias = "dry-run")]
     pub(crate) plan: bool,
     #[command(flatten)]
     pub(crate) mode: RunModeArgs,

@@ -467,6 +467,9 @@ nodes:
         assert_eq!((said.code, runs(folder).as_str()), (Some(2), ""), "{}", said.stderr);
         assert!(said.stderr.contains(why), "{}", said.stderr);
     };
+    inspan(folder, &["fork", "only", "--at", "ok", "--dry-run"])
+        .expect(0)
+        .prints("\nopen  omitted: not selected by `--only`\n");
     refused(&["fork", "only", "--at", "open"], "is one of `run --only`, and does not run `open`");
     fs::write(folder.join("flow.yaml"), flow.replace("echo plan", "echo new")).unwrap();
     let why =
