@@ -3,9 +3,9 @@
 
 use std::fmt::Display;
 
-use inspan_flow::NotRaised;
+use inspan_flow::{NotRaised, OverrideError};
 use inspan_protocol::SessionId;
-use inspan_sessions::{SessionError, SessionErrorCode};
+use inspan_sessions::{SessionError, SessionErrorCode, meant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -78,6 +78,27 @@ impl Failure {
     pub(crate) fn of_option(name: &str, reason: impl Display) -> Self {
         let option = RefusedOption { name: name.to_owned(), reason: reason.to_string() };
         Self { option: Some(option), ..Self::usage(format!("--{name}: {reason}")) }
+    }
+
+    /// A change of the flow that an option asks for and that cannot be made.
+    pub(crate) fn of_change(option: &str, error: OverrideError) -> Self {
+        match error {
+            OverrideError::UnknownNode { node, help } => {
+                Self::of_option(option, format!("unknown node `{node}`")).with_hint(help)
+            }
+            error => Self::of_option(option, error),
+        }
+    }
+
+    /// A name that nothing has, with the one that may be meant.
+    pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.collect();
+        Self::usage(format!("unknown {what} `{name}`")).with_hint(meant(name, &known))
+    }
+
+    /// The same failure, of the value of an option.
+    pub(crate) fn in_option(self, name: &str) -> Self {
+        Self { hint: self.hint, ..Self::of_option(name, self.message) }
     }
 
     /// A command line that cannot be read, as [`crate::args::meant`] leaves it.

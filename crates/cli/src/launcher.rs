@@ -352,8 +352,8 @@ mod tests {
                 "sessionId: a session id is 1 to 128 letters, digits, `-`, `_` or `.`",
             ]
         );
-        let refused = refusal(&Failure::of_option("budget", "the flow has no node `x`").json(), Some(2), "");
-        assert_eq!(refused.message, "budget: the flow has no node `x`");
+        let refused = refusal(&Failure::of_option("budget", "unknown node `x`").json(), Some(2), "");
+        assert_eq!(refused.message, "budget: unknown node `x`");
         let refused = refusal(&Failure::usage("the flow needs a value for `who`").json(), Some(2), "");
         assert_eq!(refused.message, "the flow needs a value for `who`");
     }

@@ -446,7 +446,7 @@ fn check_provider(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let known: Vec<&str> = providers.names().collect();
-    Err(format!("there is no provider `{name}`; {}", inspan_sessions::meant(name, &known)))
+    Err(format!("unknown provider `{name}`; {}", inspan_sessions::meant(name, &known)))
 }
 
 fn check_amount(key: &str, usd: f64) -> Result<f64, String> {

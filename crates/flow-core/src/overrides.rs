@@ -16,7 +16,7 @@ use crate::{
 #[non_exhaustive]
 pub enum OverrideError {
     /// There is no node at this place.
-    #[error("the flow has no node `{node}`; {help}")]
+    #[error("unknown node `{node}`; {help}")]
     UnknownNode {
         /// The place: an id, or the path of a node of a body.
         node: NodePath,
@@ -327,7 +327,7 @@ pub(crate) fn unknown_node(place: &NodePath, places: &[String]) -> OverrideError
         (None, Some(meant)) => meant,
         (None, None) => {
             let more = if places.len() > MOST_NAMED { ", …" } else { "" };
-            format!("it has {}{more}", quoted(places.iter().take(MOST_NAMED)))
+            format!("available: {}{more}", quoted(places.iter().take(MOST_NAMED)))
         }
     };
     OverrideError::UnknownNode { node: place.clone(), help }
@@ -434,7 +434,7 @@ nodes:
             ("each/reviw", "did you mean `each/review`?"),
             ("fix", "did you mean `each/in/fix`?"),
             ("each/review/x", "no nodes of `each/review` are in this file: name `each/review` as a whole"),
-            ("each/nothing", "it has `review`, `each`, `each/review`, `each/in`, `each/in/fix`"),
+            ("each/nothing", "available: `review`, `each`, `each/review`, `each/in`, `each/in/fix`"),
         ];
         for (place, help) in rows {
             let node = NodePath::new(place);
@@ -566,7 +566,7 @@ nodes:
             flow.set_input(&plan, &["options", "maxTurns", "x"], &json!(1)),
         ];
         let expected = [
-            OverrideError::UnknownNode { node: other, help: "it has `plan`, `done`".to_owned() },
+            OverrideError::UnknownNode { node: other, help: "available: `plan`, `done`".to_owned() },
             OverrideError::NoMapping {
                 owner: "node `plan`".to_owned(),
                 key: "input.options.maxTurns".to_owned(),
@@ -582,7 +582,8 @@ nodes:
         let mut flow = loaded("nodes:\n  - { id: two, type: control.subflow, input: { file: two.yaml } }\n");
         let mut refused =
             |place: &str| flow.set_provider(Some(&NodePath::new(place)), "codex").unwrap_err().to_string();
-        let inner = "the flow has no node `two/w`; `two` runs another flow: change its nodes in the file of that flow";
+        let inner =
+            "unknown node `two/w`; `two` runs another flow: change its nodes in the file of that flow";
         let whole = "node `two` runs another flow: change its agents in the file of that flow, or all agents at once, without a node";
         assert_eq!([refused("two/w"), refused("two")], [inner, whole]);
     }

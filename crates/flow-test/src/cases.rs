@@ -330,10 +330,10 @@ impl Check<'_> {
             Some(name) => format!("did you mean `{name}`?"),
             None => {
                 let names: Vec<&str> = nodes.iter().map(|(known, _)| known.as_str()).take(12).collect();
-                format!("it has {}", names.join(", "))
+                format!("available: {}", names.join(", "))
             }
         };
-        self.problem(at, key, format!("the flow has no node `{place}`: {hint}"));
+        self.problem(at, key, format!("unknown node `{place}`: {hint}"));
     }
 
     /// Reports a pass after the first of a node to which no edge leads back: nothing would ever take what is for it.

@@ -179,7 +179,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
 
 /// What a wrong name may have meant.
 pub fn meant(wrong: &str, known: &[&str]) -> String {
-    near(wrong, known).unwrap_or_else(|| format!("known names: {}", known.join(", ")))
+    near(wrong, known).unwrap_or_else(|| format!("available: {}", known.join(", ")))
 }
 
 /// The question whether a wrong name meant one that is like it, if there is one.

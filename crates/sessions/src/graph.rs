@@ -39,7 +39,7 @@ pub fn node_path(graph: &Graph, node: &str) -> Result<NodePath, SessionError> {
         let Some(around) = body else { break };
         let Some(ix) = around.find(part.node) else {
             let known: Vec<&str> = around.nodes.iter().map(|node| node.id.as_str()).collect();
-            let message = format!("the flow `{}` has no node `{node}`", graph.name);
+            let message = format!("unknown node `{node}` in flow `{}`", graph.name);
             return Err(
                 SessionError::new(SessionErrorCode::UnknownNode, message).with_hint(meant(part.node, &known))
             );

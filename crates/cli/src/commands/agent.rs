@@ -26,7 +26,7 @@ mod writer;
 pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (settings, invocation) = &settings(invocation)?;
     let named = named(args.provider.as_deref().or(settings.provider()))?;
-    let provider = provider(named)?;
+    let provider = provider(named, args.provider.as_deref())?;
     let mut options = options(&args.how, named, settings, invocation);
     if let Some(file) = &args.schema {
         options = options.output_schema(schema(file)?);
@@ -86,13 +86,12 @@ pub(super) fn named(name: Option<&str>) -> Result<&str, Failure> {
     })
 }
 
-/// The provider of a name.
-pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
+/// The provider of a name, which is that of `--provider` if that is given.
+pub(super) fn provider(name: &str, given: Option<&str>) -> Result<Arc<dyn DynProvider>, Failure> {
     let providers = all_providers();
     providers.get(name).cloned().ok_or_else(|| {
-        let known: Vec<&str> = providers.names().collect();
-        Failure::usage(format!("there is no provider `{name}`"))
-            .with_hint(inspan_sessions::meant(name, &known))
+        let unknown = Failure::unknown("provider", name, providers.names());
+        if given.is_some() { unknown.in_option("provider") } else { unknown }
     })
 }
 

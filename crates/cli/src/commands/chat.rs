@@ -33,7 +33,7 @@ pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Fail
     let named = args.provider.as_deref().or(state.as_ref().map(|state| state.provider.as_str()));
     let (settings, invocation) = &agent::settings(invocation)?;
     let named = agent::named(named.or(settings.provider()))?;
-    let provider = agent::provider(named)?;
+    let provider = agent::provider(named, args.provider.as_deref())?;
     let options = agent::options(&args.how, named, settings, invocation);
     let session = match state {
         Some(state) => AgentSession::restore(Arc::clone(&provider), state, options),

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use inspan_engine::ProviderRegistry;
 use inspan_flow::{
     Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile,
     is_text_by_default, load,
@@ -90,27 +91,36 @@ pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invo
 }
 
 /// The flow with the nodes changed as `--provider`, `--model`, `--set` and `--budget` say, of which only those of `--only` run.
-pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
+pub(super) fn changed(
+    mut flow: Loaded,
+    args: &RunArgs,
+    providers: &ProviderRegistry,
+) -> Result<Loaded, Failure> {
     each_once("provider", args.provider.iter().map(|change| node_or_all(change.node.as_ref())))?;
     for change in &args.provider {
+        // Otherwise the lines of the flow were blamed, one error for each agent.
+        if providers.get(&change.provider).is_none() {
+            let unknown = Failure::unknown("provider", &change.provider, providers.names());
+            return Err(unknown.in_option("provider"));
+        }
         flow.set_provider(change.node.as_ref(), &change.provider)
-            .map_err(|error| Failure::of_option("provider", error))?;
+            .map_err(|error| Failure::of_change("provider", error))?;
     }
     each_once("model", args.model.iter().map(|change| node_or_all(change.node.as_ref())))?;
     for change in &args.model {
         flow.set_model(change.node.as_ref(), &change.model)
-            .map_err(|error| Failure::of_option("model", error))?;
+            .map_err(|error| Failure::of_change("model", error))?;
     }
     each_once("set", args.set.iter().map(NodeSetting::name))?;
     for change in &args.set {
         let keys: Vec<&str> = change.keys.iter().map(String::as_str).collect();
         flow.set_input(&change.node, &keys, &change.value)
-            .map_err(|error| Failure::of_option("set", error))?;
+            .map_err(|error| Failure::of_change("set", error))?;
     }
     each_once("budget", args.budget.iter().map(BudgetChange::name))?;
     for change in &args.budget {
         flow.set_budget(change.node.as_ref(), change.is_of_body, change.limits)
-            .map_err(|error| Failure::of_option("budget", error))?;
+            .map_err(|error| Failure::of_change("budget", error))?;
     }
     if !args.only.is_empty() {
         flow.set_only(&args.only);

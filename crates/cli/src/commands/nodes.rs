@@ -33,10 +33,8 @@ pub(super) fn run(args: &NodesArgs, invocation: &Invocation) -> Result<Exit, Fai
 
 /// The node type of a name.
 pub(super) fn find(name: &str, registry: &NodeCatalog) -> Result<NodeTypeInfo, Failure> {
-    registry.get(name).map(|node_type| node_type.describe()).ok_or_else(|| {
-        let known: Vec<&str> = registry.names().collect();
-        Failure::usage(format!("unknown node type `{name}`")).with_hint(inspan_sessions::meant(name, &known))
-    })
+    let found = registry.get(name).map(|node_type| node_type.describe());
+    found.ok_or_else(|| Failure::unknown("node type", name, registry.names()))
 }
 
 fn list(known: &NodeCatalog, invocation: &Invocation) {

@@ -107,13 +107,11 @@ pub(super) fn channel(
     invocation: &Invocation,
 ) -> Result<NotificationChannel, Failure> {
     let Some(found) = settings.channels().get(name) else {
-        let known: Vec<&str> = settings.channels().keys().map(String::as_str).collect();
-        let known = match known.is_empty() {
-            true => "no channel is set up".to_owned(),
-            false => format!("the channels are: {}", known.join(", ")),
-        };
-        let failure = Failure::usage(format!("there is no channel `{name}`; {known}"));
-        return Err(failure.with_hint("docs/notifications.md shows how to set one up"));
+        let failure = Failure::unknown("channel", name, settings.channels().keys().map(String::as_str));
+        return Err(match settings.channels().is_empty() {
+            true => failure.with_hint("no channel is set up; docs/notifications.md shows how"),
+            false => failure,
+        });
     };
     let origin = found.file.display().to_string();
     let env = marked(invocation.env.clone(), settings);

@@ -98,7 +98,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
 fn budgets(changes: &[BudgetChange], graph: &Graph) -> Result<BudgetRaise, Failure> {
     flow::each_once("budget", changes.iter().map(BudgetChange::name))?;
     let all = BudgetChange::all(changes);
-    let refused = |error: OverrideError| Failure::of_option("budget", error);
+    let refused = |error: OverrideError| Failure::of_change("budget", error);
     for node in all.nodes.keys() {
         graph.find_place(node).map_err(refused)?;
     }

@@ -33,7 +33,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let providers = session::providers(&calls);
     let nodes = builtin_nodes(&providers);
     let defaults = Defaults::of(file.parent(), invocation)?;
-    let loaded = flow::changed(flow::read(&file)?, args)?;
+    let loaded = flow::changed(flow::read(&file)?, args, &providers)?;
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;

@@ -21,9 +21,7 @@ pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Fa
         Some(SchemaOf::Provider { name }) => {
             let providers = all_providers();
             let Some(provider) = providers.get(name) else {
-                let known: Vec<&str> = providers.names().collect();
-                let failure = Failure::usage(format!("there is no provider `{name}`"));
-                return Err(failure.with_hint(inspan_sessions::meant(name, &known)));
+                return Err(Failure::unknown("provider", name, providers.names()));
             };
             json!({ "input": provider.input_schema(), "output": provider.output_schema() })
         }

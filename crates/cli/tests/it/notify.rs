@@ -635,10 +635,10 @@ fn a_channel_is_tested_and_a_wrong_one_is_refused() {
     assert_eq!((tested.code, tested.stderr.as_str()), (Some(0), "sent through `ops`\n"));
     let seen = receiver.seen();
     assert_eq!((seen.len(), &seen[1].json()["notices"][0]["kind"]), (2, &json!("test")));
-    run(folder, &["notify", "test", "opps"]).refused("there is no channel `opps`; the channels are: ops");
+    let unknown = run(folder, &["notify", "test", "opps"]).refused("unknown channel `opps`");
+    assert!(unknown.stderr.ends_with("\n  help: did you mean `ops`?\n"), "{}", unknown.stderr);
     let without_channels = &self::folder(FAILS, "");
-    inspan(without_channels, &["notify", "test", "ops"])
-        .refused("there is no channel `ops`; no channel is set up");
+    inspan(without_channels, &["notify", "test", "ops"]).refused("unknown channel `ops`");
     inspan(folder, &["notify", "test", "ops"])
         .expect(4)
         .says("error: channel `ops`: the environment variable OPS_KEY is not set\n");

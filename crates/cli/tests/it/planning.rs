@@ -151,7 +151,7 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
         "--only: `last` needs the output of `each`, and no earlier session of this flow is in the store",
     );
     refused(&["--only", "fetch"], "did you mean `each/fetch`?");
-    refused(&["--from", "plam"], "the flow has no node `plam`; did you mean `plan`?");
+    refused(&["--from", "plam"], "--from: unknown node `plam`\n  help: did you mean `plan`?");
     refused(&["--reuse", "@last"], "--reuse names a session for `--only NODE` or `--from NODE`");
     // What needs nothing runs without any session, and is there for those that need it.
     run_parts(folder, &["--only", "plan"]);
@@ -200,7 +200,7 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     let calls =
         "flow: { name: calls }\nnodes: [{ id: s, type: control.subflow, input: { file: other.yaml } }]\n";
     fs::write(folder.join("flow.yaml"), calls).unwrap();
-    refused(&["--only", "s/plam"], "the flow has no node `s/plam`; did you mean `s/plan`?");
+    refused(&["--only", "s/plam"], "unknown node `s/plam`\n  help: did you mean `s/plan`?");
     run_parts(folder, &[]);
     runs(folder);
     run_parts(folder, &["--only", "s/each/review"]);
@@ -488,16 +488,21 @@ fn nodes_of_bodies_are_changed_by_their_paths() {
     let rows = [
         (
             ["--set", "each/reviw.prompt=x"],
-            "--set: the flow has no node `each/reviw`; did you mean `each/review`?",
+            "--set: unknown node `each/reviw`\n  help: did you mean `each/review`?",
         ),
         (
             ["--budget", "review.usd=1"],
-            "--budget: the flow has no node `review`; did you mean `each/review`?",
+            "--budget: unknown node `review`\n  help: did you mean `each/review`?",
         ),
         (
             ["--provider", "other=echo"],
-            "--provider: the flow has no node `other`; it has `plan`, `each`, `each/review`",
+            "--provider: unknown node `other`\n  help: available: `plan`, `each`, `each/review`",
         ),
+        (
+            ["--provider", "each/review=clade"],
+            "error: --provider: unknown provider `clade`\n  help: did you mean `claude`?\n",
+        ),
+        (["--provider", "nosuch"], "error: --provider: unknown provider `nosuch`\n  help: available: "),
         (["--model", "each=opus"], "--model: node `each` runs no agent"),
         (["--only", "plan/x"], "no nodes of `plan` are in this file: name `plan` as a whole"),
         (["--provider", "each[1]/review=echo"], "without passes and items"),

@@ -215,7 +215,7 @@ fn the_budget_that_is_used_up_is_named_and_raised_over_http() {
     assert_eq!(entry()["limitToRaise"], json!("each/.tokens"));
     let wrong = command(&client, &session, json!({ "type": "resume", "budget": { "all/.tokens": 1_000 } }))
         .expect(400);
-    assert!(wrong.text.contains("\"budget: the flow has no node `all`"), "{}", wrong.text);
+    assert!(wrong.text.contains("\"budget: unknown node `all`"), "{}", wrong.text);
     let lowered =
         command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1 } })).expect(400);
     assert!(

@@ -56,7 +56,7 @@ fn a_wrong_setting_is_named_with_its_line() {
         ("x = 1\n", ":1: unknown field `x`"),
         ("\npermissionTimeout = \"long\"\n", ":2: `permissionTimeout`: "),
         ("\n[budget]\nusd = -1\n", ":3: `budget.usd` must be greater than 0"),
-        ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),
+        ("provider = \"ecko\"\n", ":1: unknown provider `ecko`; did you mean `echo`?"),
         ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not accept `maxTurn`: "),
         (
             "[providers.claude]\nmodel = \"sk-ant-api03-0123456789abcdefghij\"\n",

@@ -232,7 +232,7 @@ fn show_prints_what_a_node_gave() {
         "exit 0\n── stdout\na  complete in 0ms\n  output\n    {\n      \"value\": {\n        \"n\": 1\n      }\n    }\n"
     );
     assert!(shown("b").contains("b  failed\n  error\n    no luck ["), "{}", shown("b"));
-    assert!(shown("c").contains("the flow `f` has no node `c`"), "{}", shown("c"));
+    assert!(shown("c").contains("unknown node `c` in flow `f`"), "{}", shown("c"));
 }
 
 #[test]

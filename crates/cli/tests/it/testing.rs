@@ -92,7 +92,7 @@ fn a_case_of_another_flow_leaves_the_file_as_it_is() {
     inspan(folder, &["run", "two.yaml", "--session-id", "s"]).expect(0);
     let refused = inspan(folder, &["test", "--from", "s", "one.test.yaml"]).expect(2);
     assert!(
-        refused.stderr.contains("the flow has no node `b`") && refused.stderr.contains("two.yaml"),
+        refused.stderr.contains("unknown node `b`") && refused.stderr.contains("two.yaml"),
         "{}",
         refused.stderr
     );

@@ -355,7 +355,7 @@ cases:
     ];
     assert_eq!(found, expected);
     let wrong = "cases: [{ name: a, answers: { scan/revew: x } }]\n";
-    let expected = "f.test.yaml:1:43: `cases[0].answers.scan/revew`: the flow has no node `scan/revew`: did you mean `scan/review`?";
+    let expected = "f.test.yaml:1:43: `cases[0].answers.scan/revew`: unknown node `scan/revew`: did you mean `scan/review`?";
     assert_eq!(failures(flow, wrong), [expected]);
 }
 

@@ -334,7 +334,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         ),
         (
             "cases:\n  - name: a\n    answers:\n      chek: x\n",
-            "f.test.yaml:4:13: `cases[0].answers.chek`: the flow has no node `chek`: did you mean `check`?",
+            "f.test.yaml:4:13: `cases[0].answers.chek`: unknown node `chek`: did you mean `check`?",
         ),
         (
             "cases:\n  - name: a\n    answers:\n      check[1]: x\n",
@@ -351,11 +351,11 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         ),
         (
             "cases:\n  - name: a\n    expect:\n      statuses:\n        chek: complete\n",
-            "f.test.yaml:5:15: `cases[0].expect.statuses.chek`: the flow has no node `chek`: did you mean `check`?",
+            "f.test.yaml:5:15: `cases[0].expect.statuses.chek`: unknown node `chek`: did you mean `check`?",
         ),
         (
             "cases:\n  - name: a\n    expect:\n      path: [write,\n        chek]\n",
-            "f.test.yaml:5:9: `cases[0].expect.path.chek`: the flow has no node `chek`: did you mean `check`?",
+            "f.test.yaml:5:9: `cases[0].expect.path.chek`: unknown node `chek`: did you mean `check`?",
         ),
         (
             "cases:\n  - name: a\n    expect:\n      statuses: { check: [complete] }\n",

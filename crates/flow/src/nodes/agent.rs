@@ -20,8 +20,8 @@ impl NodeType for AnyAgent {
         let provider = self.provider(&input).cloned();
         let asked = input.as_object_mut().and_then(|input| input.remove("provider"));
         let provider = provider.ok_or_else(|| {
-            let asked = asked.unwrap_or_default();
-            AgentError::new(ErrorCode::ConfigInvalid, format!("there is no provider {asked}"))
+            let asked = asked.as_ref().and_then(Value::as_str).unwrap_or_default();
+            AgentError::new(ErrorCode::ConfigInvalid, format!("unknown provider `{asked}`"))
         })?;
         run(provider, context, input).await
     }

@@ -68,8 +68,7 @@ fn chosen(names: &[String], invocation: &Invocation) -> Result<Chosen, Failure> 
         if found.is_empty() {
             let known: Vec<String> =
                 inspan_conformance_targets::all().iter().map(|target| target.name()).collect();
-            let failure = Failure::usage(format!("there is no provider `{name}`"));
-            return Err(failure.with_hint(format!("known: {}", known.join(", "))));
+            return Err(Failure::unknown("provider", name, known.iter().map(String::as_str)));
         }
         for target in found {
             if let Some(why) = target.missing(&invocation.env) {

@@ -55,9 +55,9 @@ impl RunPart {
             }
             return Ok(Self { input: given.clone(), ..Self::default() });
         }
-        let asked = args.only.iter().map(|node| ("--only", node));
-        for (option, node) in asked.chain(args.from.iter().map(|node| ("--from", node))) {
-            graph.find_place(node).map_err(|error| Failure::usage(format!("{option}: {error}")))?;
+        let asked = args.only.iter().map(|node| ("only", node));
+        for (option, node) in asked.chain(args.from.iter().map(|node| ("from", node))) {
+            graph.find_place(node).map_err(|error| Failure::of_change(option, error))?;
         }
         let mut search = Search { args, graph, nodes, given, answered: BTreeSet::new() };
         loop {

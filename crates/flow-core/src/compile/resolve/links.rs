@@ -278,7 +278,7 @@ fn end(
         let help = meant.or_else(|| {
             let mut names: Vec<&str> = names.collect();
             names.sort_unstable();
-            (names.len() <= LISTED).then(|| format!("the nodes are {}", quoted(&names)))
+            (names.len() <= LISTED).then(|| format!("available: {}", quoted(&names)))
         });
         let problem = Problem::error(Code::DanglingEdge, span, message).help(help);
         sink.push(problem.key(key()));
