@@ -156,8 +156,13 @@ impl Walk<'_> {
         let task = envelope.context.task.as_ref().map_or("the flow", |task| task.as_str());
         match &envelope.event {
             Event::TaskFailed { error, .. } => format!("`{task}` failed: {}", in_short(error)),
-            Event::TaskComplete { .. } if task.contains('/') => format!("`{task}` ended its frame"),
-            Event::TaskComplete { .. } => format!("`{task}` ended the flow"),
+            Event::TaskReused { error: Some(error), .. } => {
+                format!("`{task}` had failed in the earlier session: {}", in_short(error))
+            }
+            Event::TaskComplete { .. } | Event::TaskReused { .. } if task.contains('/') => {
+                format!("`{task}` ended its frame")
+            }
+            Event::TaskComplete { .. } | Event::TaskReused { .. } => format!("`{task}` ended the flow"),
             Event::FrameEnding { error, .. } => in_short(error),
             Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
             Event::SessionPause { reason, .. } => format!("a pause was requested{}", because(reason)),

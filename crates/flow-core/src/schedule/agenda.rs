@@ -151,6 +151,11 @@ impl Agenda {
         self.ready.range((occupies, FIRST_TASK)..=(occupies, LAST_TASK)).map(|(_, task)| *task)
     }
 
+    /// Whether a task can start, retries aside.
+    pub(super) fn is_ready(&self, task: TaskRef) -> bool {
+        self.entries.get(&task).is_some_and(|entry| entry.ready.is_some())
+    }
+
     /// Tasks whose edges can be resolved, the earliest first.
     pub(super) fn ended(&self) -> impl Iterator<Item = TaskRef> {
         self.ended.iter().map(|(_, task)| *task)

@@ -256,8 +256,13 @@ impl Run {
             _ => false,
         });
         let decision = if ends { ReuseDecision::Cancelled } else { ReuseDecision::Undecided };
-        let paths = open.map(|(task, _)| self.facts.path(&self.graph, task));
-        nodes.extend(paths.map(|path| self.planned(path, decision)).collect::<Vec<_>>());
+        let decide = |task: TaskRef| {
+            // It is reused once what runs before it has ended.
+            let is_reused = !ends && self.put_off.contains(&task) && self.is_end_to_reuse(task);
+            if is_reused { ReuseDecision::Reused } else { decision }
+        };
+        let open = open.map(|(task, _)| self.planned(self.facts.path(&self.graph, task), decide(task)));
+        nodes.extend(open.collect::<Vec<_>>());
         self.add_later_passes(&mut nodes);
         nodes.sort_by_key(|planned| self.order_of(&planned.path));
         // Another attempt of a node that runs frames decides about the same ones again.

@@ -108,7 +108,7 @@ impl Run {
             attempt.input = Err(error);
         }
         if let Some(event) = self.reuse(&mut attempt) {
-            if may_wait && node.kind == NodeKind::End && self.ends_after_others(task) {
+            if may_wait && self.is_end_to_reuse(task) && self.ends_after_others(task) {
                 self.put_off.insert(task);
                 return;
             }

@@ -1,7 +1,7 @@
 //! What raced in an earlier session does not race again: `control.end` ends its frame again, and a merge comes after the
 //! node that it came after.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, Timestamp};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, Timestamp};
 
 use super::{
     reuse::{planned, reusable, talk},
@@ -66,6 +66,8 @@ fn continues(flow: &str, edits: &[(&str, &str)], again: Option<&str>, expected: 
     let second = Sim::reusing(&edited, left).driven(world);
     second.check();
     assert_eq!(done(&second), expected, "{}\n{}", story(&first.log), story(&second.log));
+    let is_cut = |at: &Envelope| matches!(at.event, Event::TaskCancelled { .. });
+    assert!(again.is_none() || !second.log.iter().any(is_cut), "{}", story(&second.log));
 }
 
 /// Of each item the fast agent wins, and the slow one is cancelled; then a node fails.
@@ -248,5 +250,65 @@ nodes:
         let tried = if failing == "other" { "other reused" } else { &format!("{failing} starts") };
         let outcome = if failing == "other" { "Success" } else { "Partial" };
         continues(&flow, &[], None, &[tried, "last reused", "m reused", "r reused", outcome]);
+    }
+}
+
+#[test]
+fn a_failure_that_ends_its_frame_waits_for_what_had_ended_before_it() {
+    let agent = |id: &str| format!("{{ id: {id}, type: talk.agent, input: {{ prompt: go }} }}");
+    let flow = |policy: &str, input: &str, nodes: &[&str]| {
+        format!(
+            "flow: {{ name: beside }}\nnodes:\n  - {{ id: each, type: control.foreach, {policy} input: {{ {input} }}, \
+             body: {{ nodes: [{}] }} }}\n  - {{ id: z, type: talk.agent, dependsOn: [each], input: {{ prompt: z }} }}\n",
+            nodes.join(", ")
+        )
+    };
+    let continues_on = "items: [1], onItemError: continue";
+    let [slow, fails, last] = ["slow", "fails", "last"].map(agent);
+    let after = agent("after").replace(", input", ", dependsOn: [{ node: fails, on: any }], input");
+    let inner = format!(
+        "{{ id: l, type: control.loop, input: {{ maxIterations: 1 }}, body: {{ nodes: [{fails}] }} }}"
+    );
+    let of_two = fails.replace(", input", ", when: \"item == 2\", input");
+    let rows = [
+        (
+            flow("", continues_on, &[&slow, &fails, &last, &after]),
+            &[
+                "each starts",
+                "each[0]/slow starts",
+                "each[0]/fails reused",
+                "each[0]/after reused",
+                "z starts",
+                "Success",
+            ][..],
+        ),
+        // Who handles the failure may be further out.
+        (
+            flow("", continues_on, &[&slow, &inner, &last]),
+            &[
+                "each starts",
+                "each[0]/slow starts",
+                "each[0]/l starts",
+                "each[0]/l[0]/fails reused",
+                "z starts",
+                "Success",
+            ],
+        ),
+        // And the frame of another item may end with it.
+        (
+            flow("policy: { continueOnError: true },", "items: [1, 2]", &[&slow, &of_two]),
+            &[
+                "each starts",
+                "each[0]/slow starts",
+                "each[1]/slow reused",
+                "each[0] {\"slow\":{\"pass\":1,\"text\":\"each[0]/slow\"}}",
+                "each[1]/fails reused",
+                "z starts",
+                "Success",
+            ],
+        ),
+    ];
+    for (flow, expected) in rows {
+        continues(&flow, &[("name: beside", "name: edited")], Some("each[0]/slow"), expected);
     }
 }
