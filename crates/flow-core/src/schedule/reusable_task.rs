@@ -1,6 +1,6 @@
 //! What a session has left of one task.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt::Write, sync::Arc};
 
 use inspan_protocol::{
     AgentError, Envelope, ErrorCode, Event, NodeId, NodePath, Prompt, ProviderSessionId, Reply, SessionId,
@@ -8,11 +8,12 @@ use inspan_protocol::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::Run;
 use crate::{
     HumanInput,
-    graph::TaskRef,
+    graph::{BodyIx, Frames, TaskRef},
     state::{Conversation, is_work},
 };
 
@@ -34,6 +35,8 @@ pub(super) struct ReusableTask {
     pub(super) will_retry: bool,
     /// The policy that it failed under.
     pub(super) policy: String,
+    /// What its frames are given and run, if it runs frames and has a timeout of its own.
+    pub(super) frames: Option<String>,
     /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
     pub(super) is_handled: bool,
     /// Whether it is tried again all the same.
@@ -79,6 +82,38 @@ pub(super) struct TurnInConversation {
     pub(super) is_older: bool,
 }
 
+impl Run {
+    /// What the frames of a node are given and run, to compare; only for those that have a timeout.
+    pub(super) fn frames_words(&self, at: TaskRef) -> Option<String> {
+        let spec = self.facts.spec(&self.graph, at);
+        let frames = spec.frames.as_deref().filter(|_| spec.policy.timeout.is_some())?;
+        let mut words = String::new();
+        let _ = write!(words, "{:?}", (self.in_any_session(at, &spec.input), &self.vars));
+        for frame in self.facts.around(at.frame) {
+            let state = self.graph.body(frame.body).subflow.as_ref().map(|subflow| &subflow.state);
+            let _ = write!(words, "{:?}", (&frame.locals, &frame.input, state));
+        }
+        self.add_frames_words(frames, &mut Vec::new(), &mut words);
+        Some(Sha256::digest(words).iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    fn add_frames_words(&self, frames: &Frames, around: &mut Vec<BodyIx>, words: &mut String) {
+        let body = self.graph.body(frames.body);
+        let _ =
+            write!(words, "{:?}", (&frames.kind, &body.policy, &body.outputs, &body.subflow, &body.edges));
+        if around.contains(&frames.body) {
+            return;
+        }
+        around.push(frames.body);
+        for node in &body.nodes {
+            let work = (&node.node_type, &node.program, &node.input, &node.agents, &node.session);
+            let _ = write!(words, "{:?}", (&node.id, work, &node.when, &node.policy, &node.effects));
+            node.frames.iter().for_each(|frames| self.add_frames_words(frames, around, words));
+        }
+        around.pop();
+    }
+}
+
 impl TurnInConversation {
     /// A conversation up to the end of this turn of it. It may go on in a branch since.
     pub(super) fn until_here(&self, known: &Conversation) -> Conversation {
@@ -94,6 +129,7 @@ impl ReusableTask {
             node_type: run.facts.spec(&run.graph, at).node_type.clone(),
             input: run.any_input(at),
             agents: run.alternatives(at),
+            frames: run.frames_words(at),
             session: run.session_words(at),
             came_after: run.came_after(at),
             ..Self::default()

@@ -356,7 +356,20 @@ impl Run {
     /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
     /// run again. Else its output is computed from the outputs of its frames.
     fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        self.same_flow && !reusable.runs_again_within(before) && self.selected(at) != Selected::Around
+        let is_same = || self.same_flow || self.times_out_again(at, reusable, before);
+        is_same() && !reusable.runs_again_within(before) && self.selected(at) != Selected::Around
+    }
+
+    /// Whether a node that runs frames had run out of its own time, which says nothing of its frames, and would do the same
+    /// again.
+    fn times_out_again(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
+        let Some(task) = reusable.task(before) else { return false };
+        let is_same_item = || self.path_before(reusable, at, ItemMatch::Same).is_some();
+        task.final_error().is_some_and(|error| *error == self.timed_out(at))
+            && task.frames.is_some()
+            && task.frames == self.frames_words(at)
+            && reusable.input == self.flow["input"]
+            && is_same_item()
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation

@@ -453,3 +453,51 @@ fn a_process_that_is_stopped_on_purpose_counts_against_nothing_that_it_ran() {
         }
     }
 }
+
+#[test]
+fn a_node_that_ran_out_of_its_own_time_does_not_run_its_frames_again_for_an_edit_elsewhere() {
+    let flow = "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    policy: { timeout: 1s, continueOnError: true }
+    input: { items: [700, 1400, 2100], maxConcurrency: 1, onItemError: continue }
+    body: { nodes: [{ id: m, type: talk.agent, input: { prompt: '{{ item }}' } }] }
+  - { id: z, type: talk.agent, dependsOn: [each], input: { prompt: z } }
+";
+    let loops =
+        "control.loop\n    policy: { timeout: 1s, continueOnError: true }\n    input: { maxIterations: 3 }";
+    let begins = flow.find("control.foreach").unwrap();
+    let looped = [&flow[..begins], loops, &flow[flow.find("\n    body").unwrap()..]]
+        .concat()
+        .replace("item }}", "frame.index }}");
+    let slow = |start: &StartNode, run: &Run| {
+        let until = match start.path.node() {
+            "m" => run.state().last_at() + Duration::from_millis(700),
+            _ => Timestamp::default(),
+        };
+        let mut steps = talk(start, run);
+        steps.insert(2, AttemptStep::Until(until));
+        steps
+    };
+    for flow in [flow, &looped] {
+        let first = Sim::new(&graph(flow), &[]).driven(slow);
+        first.check();
+        let left = reusable(&first, usize::MAX);
+        let plan = |from: &str, to: &str| planned(&graph(&flow.replacen(from, to, 1)), &left);
+        for (from, to) in [
+            ("", "# comment\n"),
+            ("prompt: z", "prompt: y"),
+            ("nodes:", "nodes:\n  - { id: b, type: control.noop }"),
+        ] {
+            let plan = plan(from, to);
+            assert!(plan.contains(&"each Reused".to_owned()), "{to}: {plan:?}\n{}", story(&first.log));
+        }
+        // Whether a loop begins another pass is not known before.
+        let changes = [("timeout: 1s", "timeout: 2s"), ("'{{", "'go {{")];
+        for (from, to) in changes.into_iter().filter(|_| flow.contains("items")) {
+            assert!(plan(from, to).iter().any(|line| line.starts_with("each[0]/m")), "{to}");
+        }
+    }
+}
