@@ -207,6 +207,47 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     assert_eq!(runs(folder), "review-x review-y");
 }
 
+/// In the list a fast node ends its frame while a slow one is at work; that of the other list runs out of time.
+const RACES: &str = "
+flow: { name: races }
+nodes:
+  - id: race
+    type: control.foreach
+    input: { items: [1] }
+    body:
+      outputs: { r: '{{ fast.stdout }}' }
+      nodes:
+        - { id: fast, type: exec, input: { argv: [sh, -c, 'echo fast >> runs'] } }
+        - { id: slow, type: exec, dependsOn: [fast], input: { argv: [sh, -c, 'exec sleep 60'] } }
+        - { id: end, type: control.end, dependsOn: [fast], input: { outputs: { r: fast } } }
+  - id: late
+    type: control.foreach
+    policy: { timeout: 500ms, continueOnError: true }
+    input: { items: [1], onItemError: continue }
+    body: { nodes: [{ id: slow, type: exec, input: { argv: [sh, -c, 'echo late >> runs; exec sleep 60'] } }] }
+  - id: each
+    type: control.foreach
+    dependsOn: [race, late]
+    input: { items: [x, y] }
+    body: { nodes: [{ id: m, type: exec, input: { argv: [sh, -c, 'echo m >> runs'] } }] }
+  - { id: z, type: exec, dependsOn: [race, late], input: { argv: [sh, -c, 'echo $0 >> runs', 'z-{{ race.values[0].r }}-{{ late.failed }}'] } }
+";
+
+#[test]
+fn a_part_needs_nothing_that_had_lost_a_race_or_ran_out_of_time() {
+    let folder = &flow_folder(RACES);
+    run_parts(folder, &["--session-id", "whole"]);
+    assert_eq!(runs(folder).split(' ').count(), 5);
+    for (part, expected) in [("z", "z-fast-true"), ("each/m", "m m")] {
+        run_parts(folder, &["--only", part, "--reuse", "whole"]);
+        assert_eq!(runs(folder), expected);
+    }
+    // Nor does an edit elsewhere try again what ran out of time.
+    fs::write(folder.join("flow.yaml"), format!("{RACES}# comment\n")).unwrap();
+    inspan(folder, &["resume", "whole", "--no-input"]).expect(0);
+    assert_eq!(runs(folder), "");
+}
+
 const TWO_LISTS: &str = "
 flow: { name: two }
 nodes:

@@ -342,6 +342,10 @@ impl Run {
     /// Why a node that is not to run cannot be reused.
     fn why_omitted(&self, path: &NodePath) -> Option<ReuseDecision> {
         let task = self.facts.find(&self.graph, Some(path))?;
+        // Its frame had ended without it, and does so again: nothing misses it.
+        if self.ends_before(task) {
+            return Some(ReuseDecision::Skipped);
+        }
         Some(ReuseDecision::Omitted(match self.why(&self.attempt(task, 1)) {
             ReuseDecision::Runs(why) => why,
             _ => ReuseReason::Unfinished,
