@@ -566,16 +566,7 @@ impl Run {
 
     /// What the expressions of a task, and of the edges out of it, see beside the nodes.
     pub(crate) fn locals(&self, task: TaskRef) -> Cow<'_, Value> {
-        let locals = &*self.facts.frames[task.frame].locals;
-        let pass = self.facts.node(task).pass;
-        if pass <= 1 {
-            return Cow::Borrowed(locals);
-        }
-        let mut locals = locals.clone();
-        if let Some(frame) = locals.get_mut("frame").and_then(Value::as_object_mut) {
-            frame.insert("pass".to_owned(), pass.into());
-        }
-        Cow::Owned(locals)
+        self.facts.locals(task)
     }
 }
 

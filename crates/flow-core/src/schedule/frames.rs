@@ -369,7 +369,7 @@ impl Run {
         index: u32,
         evaluate: impl FnOnce(&Scope<'_>) -> R,
     ) -> R {
-        let locals = set.locals(frames, index, &self.facts.frames[task.frame].locals);
+        let locals = set.locals(frames, index, &self.locals(task));
         self.scoped(task.frame, &self.locals(task), |outer| {
             let make = || set.passes_before(index);
             let own = Passes::new(&make);

@@ -232,3 +232,28 @@ fn another_attempt_takes_nothing_over_that_the_first_has_taken_over() {
         assert_eq!((count("task:reused"), count("task:start")), expected, "{body}\n{}", story(&second.log));
     }
 }
+
+#[test]
+fn a_body_sees_the_pass_of_the_node_that_runs_it() {
+    let inner = |value: &str| {
+        format!(
+            "{{ outputs: {{ v: '{{{{ a.value }}}}' }}, nodes: [{{ id: a, type: control.noop, input: {{ value: '{value}' }} }}] }}"
+        )
+    };
+    let outer = format!(
+        "{{ outputs: {{ v: '{{{{ inner.values[0].v }}}}' }}, nodes: [{{ id: inner, type: control.foreach, input: {{ items: [1], as: other }}, body: {} }}] }}",
+        inner("{{ frame.parent.pass }} {{ frame.parent.parent.pass }}")
+    );
+    for (body, expected) in [(inner("{{ frame.parent.pass }}"), json!(3)), (outer, json!("1 3"))] {
+        let sim = drive(&format!(
+            "
+flow: {{ name: f }}
+nodes:
+  - {{ id: each, type: control.foreach, input: {{ items: [1] }}, body: {body} }}
+  - {{ id: again, type: control.noop, dependsOn: [each] }}
+edges: [{{ from: again, to: each, when: 'frame.pass < 3', maxIterations: 5 }}]
+"
+        ));
+        assert_eq!(output(&sim, "each")["values"], json!([{ "v": expected }]), "{}", story(&sim.log));
+    }
+}

@@ -1,6 +1,6 @@
 //! Facts of frames: how they open, and how they end.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use inspan_protocol::{
     AgentError, EdgeStatus, ErrorCode, Event, FrameSpending, NodePath, NodeStatus, Outcome, Timestamp,
@@ -51,7 +51,7 @@ impl Facts {
         frame.deadline = graph.body(frames.body).policy.timeout.map(|timeout| at + timeout);
         frame.input = input.cloned();
         frame.attempts_before = self.frames[owner.frame].attempts_before;
-        let parent = self.frames[owner.frame].locals.clone();
+        let parent = self.locals(owner).into_owned();
         let node = self.node_mut(owner);
         // A pass of a loop depends on what the passes before it did.
         let mut follows_work = node.worked && matches!(frames.kind, FramesKind::Loop { .. });
@@ -74,6 +74,20 @@ impl Facts {
             frame.carry(graph.body(frames.body), before);
         }
         self.frames.push(frame);
+    }
+
+    /// What the expressions of a task, and of the edges out of it, see beside the nodes.
+    pub(crate) fn locals(&self, task: TaskRef) -> Cow<'_, Value> {
+        let locals = &*self.frames[task.frame].locals;
+        let pass = self.node(task).pass;
+        if pass <= 1 {
+            return Cow::Borrowed(locals);
+        }
+        let mut locals = locals.clone();
+        if let Some(frame) = locals.get_mut("frame").and_then(Value::as_object_mut) {
+            frame.insert("pass".to_owned(), pass.into());
+        }
+        Cow::Owned(locals)
     }
 
     /// Takes how a frame ends.
