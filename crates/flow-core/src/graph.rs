@@ -178,6 +178,8 @@ impl Body {
 pub struct Subflow {
     /// The flow's name.
     pub name: String,
+    /// Its own `state`.
+    pub state: Value,
     /// Defaults of its input.
     pub input: Map<String, Value>,
     /// The schema that its input must fit.

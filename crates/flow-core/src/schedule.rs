@@ -556,10 +556,10 @@ impl Run {
                     flow.insert("name".to_owned(), subflow.name.clone().into());
                     flow.insert("input".to_owned(), state.input.as_deref().cloned().unwrap_or_default());
                 }
-                evaluate(&Scope { flow: &flow, ..scope });
+                evaluate(&Scope { flow: &flow, state: &subflow.state, ..scope });
             }
             None => self.within_scope(flow, owner.frame, &self.locals(owner), &mut |outer| {
-                evaluate(&Scope { flow: outer.flow, outer: Some(outer), ..scope });
+                evaluate(&Scope { flow: outer.flow, state: outer.state, outer: Some(outer), ..scope });
             }),
         }
     }

@@ -421,6 +421,7 @@ impl<'c> Bodies<'c> {
         self.add_secrets(&flow);
         let subflow = Subflow {
             name: spec.header.name.clone(),
+            state: spec.header.state.clone().into(),
             input: spec.header.input.clone(),
             input_schema: flow.input_schema.clone(),
             output_schema: flow.output_schema.clone(),

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     AttemptEnd, NodeIx, TaskRef,
     schedule::{Run, StartNode},
-    testing::graph,
+    testing::{graph, graph_with_subflow},
 };
 
 /// Runs a flow whose nodes give their input's `value` back, or fail by the name that they carry.
@@ -255,5 +255,24 @@ edges: [{{ from: again, to: each, when: 'frame.pass < 3', maxIterations: 5 }}]
 "
         ));
         assert_eq!(output(&sim, "each")["values"], json!([{ "v": expected }]), "{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn a_flow_that_another_runs_has_its_own_state() {
+    let node = "{ id: a, type: control.noop, input: { value: '{{ state }}' } }";
+    let each = format!(
+        "{{ id: each, type: control.foreach, input: {{ items: [1] }}, body: {{ nodes: [{node}] }} }}"
+    );
+    for (state, expected) in [("state: { s: mine }", json!({ "s": "mine" })), ("", json!({}))] {
+        let sub = format!(
+            "name: sub\n{state}\noutputs: {{ own: '{{{{ a.value }}}}', within: '{{{{ each.values[0].a.value }}}}' }}\nnodes: [{node}, {each}]\n"
+        );
+        let calls = "{ id: sub, type: control.subflow, input: { file: sub.yaml } }";
+        let text = format!("name: f\nstate: {{ p: parent }}\nnodes: [{calls}, {node}]\n");
+        let sim = Sim::new(&graph_with_subflow(&text, &sub), &[]).driven(acts);
+        sim.check();
+        assert_eq!(output(&sim, "sub")["outputs"], json!({ "own": expected, "within": expected }));
+        assert_eq!(output(&sim, "a")["value"], json!({ "p": "parent" }));
     }
 }
