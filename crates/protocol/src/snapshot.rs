@@ -240,6 +240,9 @@ pub struct NodeSnapshot {
     /// Whether an unhandled failure is its own, or prevented it from running.
     #[serde(skip_serializing_if = "is_default")]
     pub tainted: bool,
+    /// Whether it failed, and a node that handles this has begun.
+    #[serde(skip_serializing_if = "is_default")]
+    pub handled: bool,
     /// Whether an attempt was interrupted, and none has begun since.
     #[serde(skip_serializing_if = "is_default")]
     pub interrupted: bool,

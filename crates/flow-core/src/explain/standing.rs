@@ -112,6 +112,13 @@ impl Walk<'_> {
                 format!("`{id}` waits: {} of {total} edges into it are pending", node.unresolved),
             );
         }
+        let doubt = self.state().frames[task.frame].doubt_before(self.body(&graph), task.node);
+        if let Some((failed, by)) = doubt {
+            let [failed, by] = [failed, by].map(|node| self.label(&graph, self.task(node)));
+            let text =
+                format!("`{id}` waits: whether the failure of `{failed}` is handled depends on `{by}`");
+            return (self.now(), text);
+        }
         if self.is_paused() {
             let paused = self.paused().unwrap_or(self.now());
             return (paused, format!("`{id}` is ready, and {}", self.cause_at(paused)));

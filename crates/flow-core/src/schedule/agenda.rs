@@ -20,6 +20,8 @@ pub(crate) struct Agenda {
     frames: BTreeMap<FrameIx, FrameEntry>,
     /// Tasks that can start, by whether they need a place for work.
     ready: BTreeSet<(Occupies, TaskRef)>,
+    /// Those of them that decide whether a failure is handled.
+    handlers: BTreeSet<TaskRef>,
     /// When a task is to be tried again, or an attempt's time is up.
     timers: BTreeSet<(Timestamp, TaskRef)>,
     /// When the time of a frame is up.
@@ -36,6 +38,7 @@ pub(crate) struct Agenda {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Entry {
     ready: Option<Occupies>,
+    handles: bool,
     timer: Option<Timestamp>,
     settles: Option<u64>,
     step: Option<FramesStep>,
@@ -61,8 +64,10 @@ impl Entry {
             true => facts.may_clean_up(graph, task),
             false => node.has_its_edges(spec.join),
         };
+        let ready = (is_open && can_start && node.retry_at.is_none()).then_some(spec.occupies);
         let entry = Self {
-            ready: (is_open && can_start && node.retry_at.is_none()).then_some(spec.occupies),
+            ready,
+            handles: ready.is_some() && frame.handles(body, task.node),
             timer: match node.status {
                 NodeStatus::Running => node.time_is_up_at(),
                 _ => node.retry_at.filter(|_| is_open && (!is_ending || can_start)),
@@ -99,6 +104,10 @@ impl Agenda {
         let old = old.unwrap_or_default();
         if old != new {
             replace(&mut self.ready, task, old.ready, new.ready);
+            match new.handles {
+                true => self.handlers.insert(task),
+                false => self.handlers.remove(&task),
+            };
             replace(&mut self.timers, task, old.timer, new.timer);
             replace(&mut self.ended, task, old.settles, new.settles);
             replace(&mut self.steps, task, old.step, new.step);
@@ -154,6 +163,11 @@ impl Agenda {
     /// Whether a task can start, retries aside.
     pub(super) fn is_ready(&self, task: TaskRef) -> bool {
         self.entries.get(&task).is_some_and(|entry| entry.ready.is_some())
+    }
+
+    /// Tasks that can start and decide whether a failure is handled, in the order of the graph.
+    pub(super) fn handlers(&self) -> impl Iterator<Item = TaskRef> {
+        self.handlers.iter().copied()
     }
 
     /// Tasks whose edges can be resolved, the earliest first.

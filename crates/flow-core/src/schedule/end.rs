@@ -92,7 +92,7 @@ impl Run {
             |node: NodeIx| self.facts.has_any_end(&self.graph, state.task(node), EdgeStatus::Pending);
         for edge in body.edges_that_clean_up() {
             let (from, to) = (body.edge(edge).from, body.edge(edge).to);
-            let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;
+            let waits = state.nodes[to].has_not_begun();
             let has_ended = match state.nodes[from].status {
                 NodeStatus::Running => false,
                 NodeStatus::Pending => is_idle && !cleans_up(from),

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus};
+use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event};
 
 use super::{Action, Run, edge_name};
 use crate::{
@@ -92,12 +92,11 @@ impl FrameState {
                     continue;
                 }
                 let node = &self.nodes[to];
-                let waits = node.status == NodeStatus::Pending && node.attempt == 0;
                 let may_come =
                     |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Pending && !held[edge.0 as usize];
                 let starts = body.node(to).join == Join::Any
                     && (node.fired > 0 || body.node(to).incoming.iter().any(may_come));
-                if waits && !starts && !std::mem::replace(&mut stopped[to.0 as usize], true) {
+                if node.has_not_begun() && !starts && !std::mem::replace(&mut stopped[to.0 as usize], true) {
                     open.push(to);
                 }
             }

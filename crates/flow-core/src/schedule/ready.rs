@@ -21,15 +21,22 @@ use crate::{
 const MOST_DEATHS: u32 = 10;
 
 impl Run {
-    /// The next node to start or to skip, in the order of the graph; one that only waits needs no free place.
+    /// The next node to start or to skip, in the order of the graph; one that only waits needs no free place. Whether a failure
+    /// is handled depends neither on a place nor on that order: a node that does not handle it is skipped before anything
+    /// starts, and what depends on the failed node waits until that is known.
     pub(super) fn candidate(&self, now: Timestamp) -> Option<TaskRef> {
+        let mut handlers = self.agenda.handlers().filter(|task| !self.is_put_off(*task));
+        if let Some(task) = handlers.find(|task| self.handles_nothing(*task)) {
+            return Some(task);
+        }
         let first = |occupies: Occupies| {
             let is_due = |task: &TaskRef| {
                 let node = &self.facts.node(*task);
                 node.status != NodeStatus::Running && self.facts.spec(&self.graph, *task).occupies == occupies
             };
             let has_place = |task| occupies == Occupies::Nothing || self.facts.full_around(task).is_none();
-            let can_start = |task: &TaskRef| has_place(*task) && !self.is_put_off(*task);
+            let can_start =
+                |task: &TaskRef| has_place(*task) && !self.is_put_off(*task) && !self.is_in_doubt(*task);
             let due = self.agenda.due(now).filter(is_due).filter(can_start).min();
             let ready = self.agenda.ready(occupies).find(can_start);
             due.into_iter().chain(ready).min()
@@ -37,6 +44,19 @@ impl Run {
         let is_full = self.facts.slots() >= self.max_concurrency;
         let worker = if is_full { None } else { first(Occupies::Slot) };
         worker.into_iter().chain(first(Occupies::Nothing)).min()
+    }
+
+    /// Whether a node that could handle a failure is to be skipped.
+    fn handles_nothing(&self, task: TaskRef) -> bool {
+        let reason = || self.skip_reason(task, self.facts.is_ending(task.frame));
+        self.selected(task) != Selected::Itself && !self.is_in_doubt(task) && matches!(reason(), Ok(Some(_)))
+    }
+
+    /// Whether a node depends on a failure that may be handled or not.
+    fn is_in_doubt(&self, task: TaskRef) -> bool {
+        let frame = &self.facts.frames[task.frame];
+        let doubt = || frame.doubt_before(self.facts.body(&self.graph, task.frame), task.node);
+        !self.facts.is_ending(task.frame) && doubt().is_some()
     }
 
     /// Whether a node could start and waits for money, or for a person who was asked about it.

@@ -156,7 +156,7 @@ impl FrameState {
         node.tainted |= tainted && status == EdgeStatus::Skipped && body.edge(edge).on == EdgeOn::Success;
         let first = body.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
         let begins = node.unresolved == 0 || first;
-        if begins && node.status == NodeStatus::Pending && node.attempt == 0 {
+        if begins && node.has_not_begun() {
             self.clear(&body.node(to).loop_nodes);
         }
     }
@@ -209,7 +209,7 @@ impl FrameState {
     fn clear(&mut self, nodes: &[NodeIx]) {
         for ix in nodes {
             let node = &self.nodes[*ix];
-            if node.status == NodeStatus::Pending && node.attempt == 0 {
+            if node.has_not_begun() {
                 self.outputs[*ix] = None;
             }
         }
@@ -251,7 +251,7 @@ impl FrameState {
         self.edges[edge].iterations = iteration;
         for &ix in nodes {
             let node = &mut self.nodes[ix];
-            if !named.is_empty() && node.status == NodeStatus::Pending && node.attempt == 0 {
+            if !named.is_empty() && node.has_not_begun() {
                 // It has this pass before it still.
                 node.follows_work |= follows_work;
                 node.sent_back = false;
@@ -300,6 +300,85 @@ impl FrameState {
         }
         let node = &mut self.nodes[ix];
         (node.unresolved, node.fired, node.tainted) = (unresolved, fired, tainted);
+    }
+
+    /// The nodes that decide whether the failure of a node is handled: the edges for it have fired, and none has begun.
+    pub(super) fn undecided<'a>(
+        &'a self,
+        body: &'a Body,
+        failed: NodeIx,
+    ) -> impl Iterator<Item = NodeIx> + 'a {
+        let is_open = self.nodes[failed].status == NodeStatus::Failed && !self.nodes[failed].handled;
+        let edges = body.edges_on(failed, EdgeOn::Failure).filter(move |_| is_open);
+        let fired = edges.filter(|edge| self.edges[*edge].status == EdgeStatus::Fired);
+        fired.map(|edge| body.edge(edge).to).filter(|to| self.nodes[*to].has_not_begun())
+    }
+
+    /// A failure that would keep a node from running if nothing handles it, and a node that decides that. One that waits for
+    /// this node itself decides nothing before it.
+    pub(crate) fn doubt_before(&self, body: &Body, ix: NodeIx) -> Option<(NodeIx, NodeIx)> {
+        let node = &self.nodes[ix];
+        if !node.has_not_begun() || (body.node(ix).join == Join::Any && node.fired > 0) {
+            return None;
+        }
+        let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
+        while let Some(at) = next.pop() {
+            for edge in body.node(at).incoming.iter().map(|edge| (*edge, body.edge(*edge))) {
+                let from = edge.1.from;
+                let is_success = edge.1.on == EdgeOn::Success;
+                if !is_success || self.edges[edge.0].status != EdgeStatus::Skipped || !seen.insert(from) {
+                    continue;
+                }
+                if let Some(by) = self.undecided(body, from).find(|by| !self.waits_for(body, *by, ix)) {
+                    return Some((from, by));
+                }
+                if self.nodes[from].status == NodeStatus::Skipped {
+                    next.push(from);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a node waits for another: over edges, for loops to end, or for it to decide whether a failure is handled.
+    pub(crate) fn waits_for(&self, body: &Body, late: NodeIx, early: NodeIx) -> bool {
+        let to = |edge: &EdgeIx| body.edge(*edge).to;
+        let edges = (0..).map(EdgeIx).zip(&body.edges);
+        let loops: Vec<_> =
+            edges.filter_map(|(ix, edge)| Some((ix, edge.from, edge.cycle.as_ref()?))).collect();
+        let (mut seen, mut next) = (vec![false; body.nodes.len()], vec![early]);
+        while let Some(at) = next.pop() {
+            if at == late {
+                return true;
+            }
+            if std::mem::replace(&mut seen[at.0 as usize], true) {
+                continue;
+            }
+            next.extend(body.node(at).outgoing.iter().map(to));
+            for (left, from, cycle) in loops.iter().filter(|(.., cycle)| cycle.quiet.contains(&at)) {
+                let held = cycle.releases.iter().flat_map(|source| &body.node(*source).outgoing);
+                let held = held.filter(|edge| body.edge(**edge).leaves.contains(left));
+                next.extend(held.chain(&body.node(*from).outgoing).map(to));
+            }
+            for failed in
+                self.failures_led(body, at).filter(|ix| self.undecided(body, *ix).any(|by| by == at))
+            {
+                next.extend(body.edges_on(failed, EdgeOn::Success).map(|edge| to(&edge)));
+            }
+        }
+        false
+    }
+
+    /// The nodes whose failures have led to a node.
+    fn failures_led<'a>(&'a self, body: &'a Body, ix: NodeIx) -> impl Iterator<Item = NodeIx> + 'a {
+        let edges = body.node(ix).incoming.iter().copied();
+        let fired = edges.filter(|edge| self.edges[*edge].status == EdgeStatus::Fired);
+        fired.map(|edge| body.edge(edge)).filter(|edge| edge.on == EdgeOn::Failure).map(|edge| edge.from)
+    }
+
+    /// Whether an edge for a failure has led to a node that can begin, so that whether it does counts for others.
+    pub(crate) fn handles(&self, body: &Body, ix: NodeIx) -> bool {
+        self.nodes[ix].has_not_begun() && self.failures_led(body, ix).next().is_some()
     }
 
     /// The events of the unhandled failures that keep a node from running, oldest first.

@@ -45,6 +45,9 @@ pub struct NodeState {
     pub(crate) failures_in_a_row: u32,
     /// Whether it did not run because of a failure, or failed without anything handling it.
     pub(crate) tainted: bool,
+    /// Whether it failed, and a node that handles this has begun.
+    #[serde(default)]
+    pub(crate) handled: bool,
     /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.
     pub(crate) interrupted: bool,
     /// Whether an interrupted attempt may have had an external effect, and a person has to decide what is
@@ -198,6 +201,16 @@ impl NodeState {
     /// nothing up, whatever failed before it.
     pub(crate) fn taints(&self) -> bool {
         self.tainted && !matches!(self.status, NodeStatus::Complete | NodeStatus::Reused)
+    }
+
+    /// Whether it waits for its first attempt in this pass.
+    pub(crate) fn has_not_begun(&self) -> bool {
+        self.status == NodeStatus::Pending && self.attempt == 0
+    }
+
+    /// Whether it has run in this pass, or its end was taken from another session.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.status != NodeStatus::Skipped && !self.has_not_begun()
     }
 
     /// Whether it has ended in this pass.

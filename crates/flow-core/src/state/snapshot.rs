@@ -347,6 +347,7 @@ impl NodeState {
             failures: self.failures,
             failures_in_a_row: self.failures_in_a_row,
             tainted: self.tainted,
+            handled: self.handled,
             interrupted: self.interrupted,
             doubt: self.needs_confirmation,
             never_began: self.never_began,
@@ -378,6 +379,7 @@ impl NodeState {
         self.failures = saved.failures;
         self.failures_in_a_row = saved.failures_in_a_row;
         self.tainted = saved.tainted;
+        self.handled = saved.handled;
         self.interrupted = saved.interrupted;
         self.needs_confirmation = saved.doubt;
         self.never_began = saved.never_began;

@@ -157,6 +157,7 @@ impl Facts {
             let owners: Vec<TaskRef> = self.around(task.frame).filter_map(|frame| frame.owner).collect();
             owners.into_iter().for_each(|owner| self.node_mut(owner).worked = true);
         }
+        self.settle_failures_before(graph, task);
     }
 
     /// Counts an attempt that begins or ends in its frame and in all around it.
@@ -271,9 +272,7 @@ impl Facts {
         node.settles = seq;
         frame.outputs[task.node] = None;
         self.touched.push(task);
-        for edge in &graph.body(self.frames[task.frame].body).node(task.node).incoming {
-            self.settle_failure(graph, task.frame, *edge);
-        }
+        self.settle_failures_before(graph, task);
     }
 
     fn reuse(
@@ -299,6 +298,7 @@ impl Facts {
         }
         self.touched.push(task);
         self.forget_prompts(task);
+        self.settle_failures_before(graph, task);
     }
 
     /// Takes the output of a task; that of `control.end` ends its frame.
@@ -355,6 +355,17 @@ impl Facts {
         self.settle_failure(graph, frame, edge);
     }
 
+    /// A node that may handle failures begins or is skipped.
+    fn settle_failures_before(&mut self, graph: &Graph, task: TaskRef) {
+        let body = self.body(graph, task.frame);
+        for &edge in &body.node(task.node).incoming {
+            // One that is known to be unhandled stays so, whatever runs in a later pass.
+            if !self.frames[task.frame].nodes[body.edge(edge).from].tainted {
+                self.settle_failure(graph, task.frame, edge);
+            }
+        }
+    }
+
     /// The edge that the next event about one from a node to another resolves; `path` is the place of the first node.
     /// Of edges between the same nodes, for different ends, that for failures is resolved first; the others follow in the
     /// author's order.
@@ -365,23 +376,26 @@ impl Facts {
         open.min_by_key(|&edge| !body.resolves_first(edge))
     }
 
-    /// Says of the failure that an edge is for whether it is handled. It is if one of the edges for it has fired and leads
-    /// to a node that is not skipped, and is the frame's if none of them can do so any more.
+    /// Says of the failure that an edge is for whether it is handled. It is once one of the edges for it has fired and the
+    /// node there has begun, and counts as handled while one may begin. It is the frame's if none can any more.
     fn settle_failure(&mut self, graph: &Graph, frame: FrameIx, edge: EdgeIx) {
         let body = self.body(graph, frame);
         let from = body.edge(edge).from;
         let state = &mut self.frames[frame];
         let is_for_failures = body.edge(edge).on == EdgeOn::Failure;
-        if !is_for_failures || state.nodes[from].status != NodeStatus::Failed {
+        if !is_for_failures || state.nodes[from].status != NodeStatus::Failed || state.nodes[from].handled {
             return;
         }
+        let may_be_handled = state.undecided(body, from).next().is_some();
         let (mut is_handled, mut is_open) = (false, false);
         for edge in body.edges_on(from, EdgeOn::Failure) {
-            let is_skipped = state.nodes[body.edge(edge).to].status == NodeStatus::Skipped;
+            let has_begun = state.nodes[body.edge(edge).to].has_begun();
             let status = state.edges[edge].status;
-            is_handled |= status == EdgeStatus::Fired && !is_skipped;
+            is_handled |= status == EdgeStatus::Fired && has_begun;
             is_open |= status == EdgeStatus::Pending;
         }
+        state.nodes[from].handled = is_handled;
+        let is_handled = is_handled || may_be_handled;
         if state.nodes[from].tainted == is_handled {
             state.nodes[from].tainted = !is_handled;
             self.recount_what_follows(graph, frame, from);
@@ -402,13 +416,12 @@ impl Facts {
             for &edge in &body.node(ix).outgoing {
                 let to = body.edge(edge).to;
                 let node = &state.nodes[to];
-                let is_skipped = node.status == NodeStatus::Skipped && node.tainted;
-                let waits = node.status == NodeStatus::Pending && node.attempt == 0;
-                if !waits && !is_skipped {
+                let (is_skipped, was_tainted) = (node.status == NodeStatus::Skipped, node.tainted);
+                if !node.has_not_begun() && !is_skipped {
                     continue;
                 }
                 state.count_edges(body, to);
-                if is_skipped && !state.nodes[to].tainted {
+                if is_skipped && state.nodes[to].tainted != was_tainted {
                     open.push(to);
                 }
                 self.touched.push(state.task(to));

@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{Event, NodeStatus, Outcome};
+use inspan_protocol::{Event, NodePath, NodeStatus, Outcome};
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim, story, world};
+use super::{
+    explained,
+    sim::{AttemptStep, Sim, story, world},
+};
 use crate::{
-    AttemptEnd, TaskRef,
+    About, AttemptEnd, TaskRef,
     schedule::{Run, StartNode},
     testing::graph,
 };
@@ -388,4 +391,94 @@ fn a_failure_is_handled_by_a_node_that_runs() {
 fn a_handler_of_two_failures_that_waits_for_both_handles_none_alone() {
     let both = "  - { id: ok, type: control.noop }\n  - { id: fix, type: control.merge, dependsOn: [{ node: bad, on: failure }, { node: ok, on: failure }], input: { mode: all } }\n";
     assert_eq!(outcome_with(both, ""), Some(Outcome::Failed));
+}
+
+/// `publish` needs what `build`, which fails, was to give, and `tell` comes before or after it in the file.
+fn published(tell: &str, policy: &str) -> Vec<Sim> {
+    let order = |first: &str, last: &str| {
+        format!(
+            "flow: {{ name: f, policy: {{ {policy} }} }}\nnodes:\n  - {{ id: bad, type: control.noop }}\n  \
+             - {{ id: ok, type: control.noop }}\n  - {{ id: wait, type: control.wait, input: {{ ms: 5000 }} }}\n{first}  \
+             - {{ id: sign, type: control.noop, dependsOn: [bad] }}\n  \
+             - {{ id: publish, type: control.noop, effects: external, dependsOn: [sign, ok] }}\n{last}"
+        )
+    };
+    let texts = [order(tell, ""), order("", tell)];
+    let sims = texts.into_iter().map(|text| Sim::new(&graph(&text), &[]).driven(world));
+    sims.inspect(Sim::check).collect()
+}
+
+#[test]
+fn nothing_that_depends_on_a_failure_starts_before_it_is_known_whether_that_is_handled() {
+    let never = ", when: \"flow.name == 'other'\"";
+    let later = |more: &str| handler("tell", more).replace("on: failure }", "on: failure }, wait");
+    for policy in ["failFast: true", "failFast: false", "failFast: true, maxConcurrency: 1"] {
+        for tell in [handler("tell", never), later(never)] {
+            for sim in published(&tell, policy) {
+                assert_eq!(starts_of(&sim, "publish"), 0, "{policy}\n{tell}\n{}", story(&sim.log));
+                assert_ne!(sim.run.state().outcome(), Some(Outcome::Success));
+                // Nor what would only come first in the file.
+                let is_first = policy.contains("max") && !tell.contains("wait") && starts_of(&sim, "ok") > 0;
+                assert!(!is_first, "{tell}\n{}", story(&sim.log));
+            }
+        }
+        for tell in [handler("tell", ""), later("")] {
+            for sim in published(&tell, policy) {
+                assert_eq!(starts_of(&sim, "publish"), 1, "{policy}\n{tell}\n{}", story(&sim.log));
+                assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
+            }
+        }
+    }
+    let said = |sim: &Sim| explained(sim, None, About::Node(NodePath::new("sign"))).standing.text;
+    let waits = published(&later(""), "failFast: true");
+    let graph = waits[0].run.graph();
+    let mut sim = Sim::new(graph, &[]);
+    while starts_of(&sim, "ok") == 0 || status(&sim, "ok") != NodeStatus::Complete {
+        sim.step(&world);
+    }
+    sim.until_event("edge:fired", world);
+    assert_eq!(said(&sim), "`sign` waits: whether the failure of `bad` is handled depends on `tell`");
+}
+
+#[test]
+fn one_node_handles_the_failures_of_a_chain() {
+    let text = "
+flow: { name: f, policy: { failFast: false } }
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: ok, type: control.noop }
+  - { id: b, type: control.noop, dependsOn: [bad] }
+  - { id: c, type: control.noop, dependsOn: [b, ok] }
+  - { id: report, type: control.noop, when: WHEN, dependsOn: [{ node: bad, on: failure }, { node: b, on: failure }] }
+";
+    // What depends on a node that was skipped depends on the failure before it.
+    for (when, starts, outcome) in [("'1 == 1'", 1, Outcome::Success), ("'1 == 2'", 0, Outcome::Partial)] {
+        let sim = Sim::new(&graph(&text.replace("WHEN", when)), &[]).driven(world);
+        sim.check();
+        let ends = (starts_of(&sim, "report"), starts_of(&sim, "c"), sim.run.state().outcome());
+        assert_eq!(ends, (starts, starts, Some(outcome)), "{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn a_failure_whose_handler_ran_stays_handled() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: fix, type: control.noop, dependsOn: [{ node: bad, on: failure }], when: frame.pass == 1 }
+  - { id: check, type: control.noop, dependsOn: [{ node: fix, on: any }] }
+edges: [{ from: check, to: fix, when: frame.pass < 2, maxIterations: 3 }]
+";
+    let graph = graph(text);
+    let whole = Sim::new(&graph, &[]).driven(world);
+    whole.check();
+    assert_eq!(starts_of(&whole, "check"), 2);
+    assert_eq!(whole.run.state().outcome(), Some(Outcome::Success), "{}", story(&whole.log));
+    for cut in 1..whole.log.len() {
+        let saved = Sim::new(&graph, &whole.log[..cut]).run.snapshot(&graph.input);
+        let saved = serde_json::from_str(&serde_json::to_string(&saved).unwrap()).unwrap();
+        let sim = Sim::restored(&graph, &saved, whole.now).driven(world);
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Success), "{cut}: {}", story(&sim.log));
+    }
 }

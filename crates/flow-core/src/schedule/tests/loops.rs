@@ -168,7 +168,7 @@ edges:
   - { from: bad, to: rescue, on: failure }
   - { from: rescue, to: report }
 "#);
-    assert_eq!(course(&sim.log), ["bad", "-review", "-seen", "rescue", "report"]);
+    assert_eq!(course(&sim.log), ["bad", "-review", "rescue", "-seen", "report"]);
     assert_eq!(sim.run.state().session.outcome, Some(Outcome::Success));
 }
 

@@ -1,8 +1,11 @@
 //! Random flows cut, paused and saved at random: all have the same result as the uninterrupted run.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use inspan_protocol::{Envelope, Event, NodePath, RunSnapshot};
+use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, Outcome, RunSnapshot};
 use proptest::prelude::*;
 
 use super::{
@@ -10,7 +13,12 @@ use super::{
     shape::{Shape, race, shape, text},
     sim::{Sim, facts, story, world},
 };
-use crate::{Graph, schedule::Run, testing::graph};
+use crate::{
+    Graph,
+    graph::{EdgeOn, FrameIx},
+    schedule::Run,
+    testing::{compiled, graph, loaded},
+};
 
 /// Resumes a log that was cut after so many events, and compares its result with that of the uninterrupted
 /// run.
@@ -92,7 +100,7 @@ proptest! {
         }
         let wish = sim.log.len();
         sim.emit(None, Event::SessionAbort { reason: None });
-        let ended_already = sim.run.facts.ending.as_ref().is_some_and(|end| end.outcome != inspan_protocol::Outcome::Stopped);
+        let ended_already = sim.run.facts.ending.as_ref().is_some_and(|end| end.outcome != Outcome::Stopped);
         while !over {
             over = sim.step(&world);
         }
@@ -160,7 +168,7 @@ proptest! {
         prop_assume!(!cleans_up || !shape.kinds.contains(&21));
         let (text, same, whole) = whole(&shape, seed);
         let outcome = whole.run.facts.session.outcome;
-        prop_assume!(outcome == Some(inspan_protocol::Outcome::Success));
+        prop_assume!(outcome == Some(Outcome::Success));
         for flow in [same, graph(&format!("{text}# edited\n"))] {
             let sim = Sim::reusing(&flow, reusable(&whole, usize::MAX)).shuffled(!seed).driven(world);
             sim.check();
@@ -192,6 +200,129 @@ proptest! {
         let doubled = Sim::new(&graph, &doubled);
         prop_assert_eq!(facts(&doubled.run.facts), facts(&sim.run.facts));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whether_a_failure_is_handled_depends_neither_on_the_order_of_the_file_nor_on_a_place(
+        shape in failures(), fail_fast in any::<bool>(),
+        orders in prop::collection::vec((any::<u64>(), any::<bool>()), 4),
+    ) {
+        let mut seen = BTreeMap::new();
+        for (seed, alone) in orders {
+            let mut order: Vec<_> = (0..shape.nodes.len()).collect();
+            order.sort_by_key(|at| (seed >> at).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8);
+            let limit = if alone { ", maxConcurrency: 1" } else { "" };
+            let text = shape.text(&order, &format!("failFast: {fail_fast}{limit}"));
+            let sim = Sim::new(&graph(&text), &[]).shuffled(seed).driven(world);
+            sim.check();
+            let (flow, nodes) = (sim.run.graph().flow(), sim.run.state().nodes());
+            for edge in flow.edges.iter().filter(|edge| edge.on == EdgeOn::Success && shape.back.is_none()) {
+                let (from, to) = (&nodes[edge.from.0 as usize], flow.node(edge.to));
+                // A node that waits for what depends on the failure cannot decide before that whether it is handled.
+                let mut handlers = flow.edges_on(edge.from, EdgeOn::Failure).map(|edge| flow.edge(edge).to);
+                let frame = &sim.run.state().frames[FrameIx::FLOW];
+                let is_late = handlers.any(|handler| frame.waits_for(flow, handler, edge.to));
+                let is_unhandled = from.status == NodeStatus::Failed && from.tainted && !is_late;
+                prop_assert!(!is_unhandled || !begun(&sim).contains(to.id.as_str()), "{}\n{}", text, story(&sim.log));
+            }
+            let outcome = sim.run.state().outcome();
+            // What does not depend on a failure that ends the flow has begun by then or has not.
+            let ran = if fail_fast && outcome == Some(Outcome::Failed) { BTreeSet::new() } else { begun(&sim) };
+            seen.entry((format!("{outcome:?}"), ran)).or_insert_with(|| format!("{text}\n{}\n", story(&sim.log)));
+            prop_assert_eq!(seen.len(), 1, "{}", seen.values().cloned().collect::<String>());
+        }
+    }
+}
+
+/// Nodes that fail or are skipped by their `when`, the edges into each by their ends, and a loop.
+#[derive(Clone, Debug)]
+struct Failures {
+    nodes: Vec<(bool, bool)>,
+    edges: Vec<(usize, usize, &'static str)>,
+    back: Option<(usize, usize)>,
+}
+
+/// The first node fails; the last handles that, unless it is skipped, and the one before it depends on the first too.
+fn failures() -> impl Strategy<Value = Failures> {
+    let shape = (4..8_usize).prop_flat_map(|n| {
+        let nodes = prop::collection::vec((any::<bool>(), prop::bool::weighted(0.3)), n);
+        let edges = prop::collection::vec(0..12_usize, n * n);
+        let back = prop::option::weighted(0.2, (0..n, 0..n));
+        (nodes, edges, any::<bool>(), back).prop_map(move |(mut nodes, mut edges, never, back)| {
+            (nodes[0], nodes[n - 1].1) = ((true, false), never);
+            (edges[n - 2], edges[n - 1]) = (0, 3);
+            let on = ["success", "success", "success", "failure", "failure", "any", "skipped"];
+            let edges = edges.iter().enumerate().map(|(at, end)| (at / n, at % n, on.get(*end)));
+            let edges = edges.filter(|(from, to, _)| from < to);
+            let edges = edges.filter_map(|(from, to, on)| Some((from, to, *on?))).collect();
+            Failures { nodes, edges, back: back.filter(|(from, to)| from > to) }
+        })
+    });
+    // Of two failures each of which is handled by what depends on the other, the one that is decided first counts.
+    let shape = shape.prop_filter("two failures wait for each other", |shape| !shape.is_circular());
+    shape.prop_filter("the compiler refuses it", |shape| {
+        let order: Vec<_> = (0..shape.nodes.len()).collect();
+        compiled(&loaded(&shape.text(&order, ""))).is_ok()
+    })
+}
+
+impl Failures {
+    fn name(&self, node: usize) -> String {
+        format!("{}{node}", if self.nodes[node].0 { "bad" } else { "ok" })
+    }
+
+    /// Whether the nodes that handle two failures wait for each other.
+    fn is_circular(&self) -> bool {
+        let after = |node, end| {
+            self.edges.iter().filter(move |(from, _, on)| *from == node && end == *on).map(|(_, to, _)| *to)
+        };
+        let failed = (0..self.nodes.len()).filter(|node| self.nodes[*node].0);
+        let handled: Vec<_> =
+            failed.flat_map(|node| after(node, "failure").map(move |by| (node, by))).collect();
+        let mut waits: BTreeSet<_> = self.edges.iter().map(|(from, to, _)| (*from, *to)).collect();
+        waits.extend(handled.iter().flat_map(|(node, by)| after(*node, "success").map(move |to| (*by, to))));
+        for _ in &self.nodes {
+            let far = waits.iter().flat_map(|(from, to)| {
+                waits.iter().filter(move |(next, _)| next == to).map(move |(_, end)| (*from, *end))
+            });
+            let far: Vec<_> = far.collect();
+            waits.extend(far);
+        }
+        let mut pairs = handled.iter().flat_map(|one| handled.iter().map(move |other| (one, other)));
+        pairs.any(|(one, other)| {
+            one.0 != other.0 && waits.contains(&(one.1, other.1)) && waits.contains(&(other.1, one.1))
+        })
+    }
+
+    /// The flow with its nodes in this order.
+    fn text(&self, order: &[usize], policy: &str) -> String {
+        let node = |&at: &usize| {
+            let when = if self.nodes[at].1 { ", when: '1 == 2'" } else { "" };
+            let into = self.edges.iter().filter(|(_, to, _)| *to == at);
+            let into = into.map(|(from, _, on)| format!("{{ node: {}, on: {on} }}", self.name(*from)));
+            let into = into.collect::<Vec<_>>().join(", ");
+            let depends = if into.is_empty() { into } else { format!(", dependsOn: [{into}]") };
+            format!("  - {{ id: {}, type: control.noop{when}{depends} }}\n", self.name(at))
+        };
+        let nodes: String = order.iter().map(node).collect();
+        let back = self.back.map(|(from, to)| {
+            let (from, to) = (self.name(from), self.name(to));
+            format!("edges: [{{ from: {from}, to: {to}, when: frame.pass < 2, maxIterations: 3 }}]\n")
+        });
+        format!("flow: {{ name: f, policy: {{ {policy} }} }}\nnodes:\n{nodes}{}", back.unwrap_or_default())
+    }
+}
+
+/// The paths at which something has begun, cleaning up aside.
+fn begun(sim: &Sim) -> BTreeSet<String> {
+    let starts = sim.log.iter().filter_map(|envelope| match &envelope.event {
+        Event::TaskStart { path, cleans_up: false, .. } => Some(path.to_string()),
+        _ => None,
+    });
+    starts.collect()
 }
 
 /// A flow of this shape, and its run to the end.
