@@ -99,6 +99,9 @@ impl Walk<'_> {
             self.say_of(task, envelope.seq, StatementKind::Paused, text);
             return;
         }
+        if let Some((_, text)) = self.left_unhandled(envelope).filter(|(failed, _)| *failed == task) {
+            self.say_of(task, envelope.seq, StatementKind::Failed, text);
+        }
         if self.node_of(envelope) != Some(task) {
             return;
         }

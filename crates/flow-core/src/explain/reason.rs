@@ -1,15 +1,15 @@
 //! The reasons behind single events: what a condition saw, why an edge did not fire, whose failure it was, who
 //! cancelled. Each is evaluated in the state just before its event.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, Event, NodeStatus, PromptKind};
+use inspan_protocol::{AgentError, EdgeStatus, Envelope, Event, NodeStatus, PromptKind};
 use serde_json::Value;
 
 use super::walk::Walk;
 use crate::{
     expr::Condition,
-    graph::{EdgeIx, EdgeOn, OnFailure, TaskRef},
+    graph::{EdgeIx, EdgeOn, FrameIx, NodeIx, OnFailure, TaskRef},
 };
 
 /// The longest value that is written out in a sentence, in characters; the values have the whole of it.
@@ -163,6 +163,7 @@ impl Walk<'_> {
                 format!("`{task}` ended its frame")
             }
             Event::TaskComplete { .. } | Event::TaskReused { .. } => format!("`{task}` ended the flow"),
+            Event::TaskSkipped { .. } | Event::EdgeSkipped { .. } => unhandled(envelope),
             Event::FrameEnding { error, .. } => in_short(error),
             Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
             Event::SessionPause { reason, .. } => format!("a pause was requested{}", because(reason)),
@@ -188,15 +189,65 @@ impl Walk<'_> {
         }
     }
 
+    /// What follows if a node is skipped, or an edge does not fire, and nothing else handles the failure of a node before it;
+    /// the event was applied just before.
+    pub(super) fn left_unhandled(&self, envelope: &Envelope) -> Option<(TaskRef, String)> {
+        let graph = self.graph();
+        let (body, frame) = (self.body(&graph), &self.state().frames[self.frame]);
+        let by = self.node_of(envelope).filter(|by| by.frame == self.frame)?.node;
+        let mut edges: Vec<EdgeIx> = match &envelope.event {
+            Event::EdgeSkipped { to, .. } => {
+                let to = body.find(to.as_str());
+                body.edges_on(by, EdgeOn::Failure).filter(|edge| Some(body.edge(*edge).to) == to).collect()
+            }
+            Event::TaskSkipped { .. } => body.node(by).incoming.clone(),
+            _ => return None,
+        };
+        let is_skip = matches!(envelope.event, Event::TaskSkipped { .. });
+        edges.retain(|edge| {
+            let has_fired = frame.edges[*edge].status == EdgeStatus::Fired;
+            body.edge(*edge).on == EdgeOn::Failure && has_fired == is_skip
+        });
+        let is_unhandled = |ix: &NodeIx| {
+            let mut edges = body.edges_on(*ix, EdgeOn::Failure).map(|edge| frame.edges[edge]);
+            let node = &frame.nodes[*ix];
+            node.status == NodeStatus::Failed
+                && node.tainted
+                && edges.all(|edge| edge.status != EdgeStatus::Pending)
+        };
+        let task = self.task(edges.into_iter().map(|edge| body.edge(edge).from).find(is_unhandled)?);
+        // Of edges between the same nodes the one for failures is resolved first.
+        let same = |other: &Envelope| {
+            other.seq < envelope.seq
+                && other.context.task == envelope.context.task
+                && other.event == envelope.event
+        };
+        if self.newest(same).is_some() {
+            return None;
+        }
+        // An older version took the failure as handled.
+        let succeeds = |envelope: &Arc<Envelope>| matches!(envelope.event, Event::PhaseComplete { .. });
+        if task.frame == FrameIx::FLOW && self.log.iter().any(succeeds) {
+            return None;
+        }
+        let what = self.consequence_unhandled(task, envelope.seq);
+        Some((task, format!("{}; {what}", unhandled(envelope))))
+    }
+
     /// What happens to the flow after a failure that is not tried again; the failure was applied just before.
     pub(super) fn consequence(&self, task: TaskRef, seq: u64) -> &'static str {
         if self.spec_of(self.run.graph(), task).policy.on_failure == OnFailure::Continue {
             return "it is handled (`continueOnError`), and the edges are evaluated";
         }
-        let frame = &self.state().frames[task.frame];
-        if self.body(self.run.graph()).handles_failure(task.node) {
-            return "its edges for failures are evaluated";
+        match self.body(self.run.graph()).handles_failure(task.node) {
+            true => "its edges for failures are evaluated",
+            false => self.consequence_unhandled(task, seq),
         }
+    }
+
+    /// The same after a failure that nothing handles.
+    fn consequence_unhandled(&self, task: TaskRef, seq: u64) -> &'static str {
+        let frame = &self.state().frames[task.frame];
         if frame.owner.is_some() {
             return match frame.ending {
                 Some(_) => "that ends its frame",
@@ -209,6 +260,16 @@ impl Walk<'_> {
             None => "nodes that do not depend on it continue (`failFast: false`)",
         }
     }
+}
+
+/// What an event says after which nothing handles a failure.
+fn unhandled(envelope: &Envelope) -> String {
+    let what = match (&envelope.event, &envelope.context.task) {
+        (Event::EdgeSkipped { from, to }, _) => format!("the edge `{from} -> {to}` did not fire"),
+        (_, Some(task)) => format!("`{task}` was skipped"),
+        (_, None) => "a node was skipped".to_owned(),
+    };
+    format!("{what}, and nothing else handles the failure before it")
 }
 
 /// A question; one for permission names the tool and its whole arguments first, then what the agent says about it.

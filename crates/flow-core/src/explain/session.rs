@@ -113,13 +113,8 @@ impl Walk<'_> {
                 let what = self.consequence(task, seq);
                 (StatementKind::Failed, format!("`{}` failed: {}; {what}", self.path(task), in_short(error)))
             }
-            Event::TaskSkipped { .. } | Event::EdgeSkipped { .. } if self.state().ended_by == Some(seq) => {
-                let what = match &envelope.event {
-                    Event::EdgeSkipped { from, to } => format!("the edge `{from} -> {to}` did not fire"),
-                    _ => format!("`{}` was skipped", task.as_ref().map_or("a node", |task| task.as_str())),
-                };
-                let text =
-                    format!("{what}, and nothing else handles the failure before it; that ends the flow");
+            Event::TaskSkipped { .. } | Event::EdgeSkipped { .. } => {
+                let Some((_, text)) = self.left_unhandled(envelope) else { return };
                 (StatementKind::Failed, text)
             }
             Event::LimitWait { provider, until, .. } => {

@@ -318,7 +318,10 @@ impl FrameState {
     /// this node itself decides nothing before it.
     pub(crate) fn doubt_before(&self, body: &Body, ix: NodeIx) -> Option<(NodeIx, NodeIx)> {
         let node = &self.nodes[ix];
-        if !node.has_not_begun() || (body.node(ix).join == Join::Any && node.fired > 0) {
+        let is_skipped = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Skipped;
+        let is_before_all = (body.node(ix).join == Join::Any && node.fired > 0)
+            || !body.node(ix).incoming.iter().any(is_skipped);
+        if !node.has_not_begun() || is_before_all {
             return None;
         }
         let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);

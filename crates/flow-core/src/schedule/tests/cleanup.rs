@@ -482,3 +482,47 @@ edges: [{ from: check, to: fix, when: frame.pass < 2, maxIterations: 3 }]
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Success), "{cut}: {}", story(&sim.log));
     }
 }
+
+/// What is said of the session, and of a node of it.
+fn said(sim: &Sim, node: &str) -> [String; 2] {
+    [About::Session, About::Node(NodePath::new(node))].map(|about| {
+        let said = explained(sim, None, about).because;
+        said.into_iter().map(|one| one.text + "\n").collect()
+    })
+}
+
+#[test]
+fn why_says_that_nothing_handles_a_failure() {
+    let skipped = "was skipped, and nothing else handles the failure before it";
+    let tell = "dependsOn: [{ node: bad, on: failure }, wait], when: '1 == 2'";
+    let text = format!(
+        "flow: {{ name: f, policy: {{ POLICY }} }}\nnodes:\n  - {{ id: bad, type: control.noop }}\n  \
+         - {{ id: wait, type: control.wait, input: {{ ms: 5000 }} }}\n  \
+         - {{ id: wait_work, type: control.noop }}\n  - {{ id: tell, type: control.noop, {tell} }}\n"
+    );
+    let sim = Sim::new(&graph(&text.replace("POLICY", "")), &[]).driven(world);
+    let [session, bad] = said(&sim, "bad");
+    for text in [&session, &bad] {
+        assert!(text.contains(&format!("`tell` {skipped}; that ends the flow\n")), "{text}");
+    }
+    assert!(session.contains(&format!("`wait_work` was cancelled: `tell` {skipped} [")), "{session}");
+    let sim = Sim::new(&graph(&text.replace("POLICY", "failFast: false")), &[]).driven(world);
+    let goes_on = format!("`tell` {skipped}; nodes that do not depend on it continue (`failFast: false`)\n");
+    said(&sim, "bad").iter().for_each(|text| assert!(text.contains(&goes_on), "{text}"));
+    let text = format!(
+        "flow: {{ name: f }}\nnodes:\n  - id: each\n    type: control.foreach\n    \
+         input: {{ items: [1, 2], onItemError: continue }}\n    body:\n      nodes:\n        \
+         - {{ id: bad, type: control.noop }}\n        - {{ id: wait, type: control.noop }}\n        \
+         - {{ id: tell, type: control.noop, {tell} }}\n"
+    );
+    let sim = Sim::new(&graph(&text), &[]).driven(world);
+    let [session, bad] = said(&sim, "each[0]/bad");
+    for text in [&session, &bad] {
+        assert_eq!(
+            text.matches(&format!("`each[0]/tell` {skipped}; that ends its frame\n")).count(),
+            1,
+            "{text}"
+        );
+    }
+    assert!(!bad.contains("each[1]"), "{bad}");
+}
