@@ -353,7 +353,7 @@ impl Facts {
     fn take_session_fact(&mut self, graph: &Graph, seq: u64, at: Timestamp, event: &Event) {
         match event {
             Event::PhaseStart { .. } => self.phase_begun = true,
-            Event::PhaseComplete { .. } => self.phase_ended = true,
+            Event::PhaseComplete { .. } => self.complete_phase(),
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
             Event::HarnessComplete { outputs, .. } => {
                 self.outputs.clone_from(outputs);
@@ -390,6 +390,20 @@ impl Facts {
     }
 
     /// Between the end of the phase and that of the session nothing may begin, also after a crash.
+    fn complete_phase(&mut self) {
+        self.phase_ended = true;
+        // An older version took a failure as handled by a node that was skipped, and went on.
+        let ends_well = |ending: &Ending| ending.outcome == Outcome::Success;
+        let flow = &mut self.frames[FrameIx::FLOW];
+        if flow.failure.is_some() && !self.ending.as_ref().is_some_and(ends_well) {
+            flow.failure = None;
+            flow.nodes.iter_mut().for_each(|node| node.tainted &= node.status != NodeStatus::Failed);
+            (self.ending, self.ended_by) = (None, None);
+            self.touch_frame(FrameIx::FLOW);
+        }
+    }
+
+    /// The same after a failure.
     fn fail_phase(&mut self, error: &AgentError) {
         self.phase_ended = true;
         let outcome = self.outcome_of(error);
