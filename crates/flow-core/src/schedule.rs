@@ -433,7 +433,8 @@ impl Run {
         };
         let input = input.map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
-        let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
+        let has_message = interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
+        let own = (has_message && state.has_named()).then_some(task);
         let named = self.conversation_to_join(task);
         let (conversation, branches) = match (own, named) {
             (Some(own), named) => {
@@ -443,7 +444,7 @@ impl Run {
             (None, Some((SessionMode::Fork, known))) => (None, Some(known)),
             (None, named) => (named.map(|(_, known)| known), None),
         };
-        let mail = if own.is_some() { Vec::new() } else { self.unanswered_mail(task) };
+        let mail = if has_message { Vec::new() } else { self.unanswered_mail(task) };
         StartNode {
             node: task,
             path: self.facts.path(&self.graph, task),

@@ -473,7 +473,7 @@ events! {
     }
     /// The session is resumed, after a pause, a wait or a crash. Everything that was open before is closed.
     "flow:resumed" FlowResumed {
-        /// The nodes that continue in their own conversations.
+        /// The nodes that continue in their own conversations, and those that start over with the message.
         node_ids: Vec<NodePath>,
         /// The message to them.
         message: String,

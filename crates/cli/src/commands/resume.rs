@@ -83,13 +83,9 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         messages: args.tell.iter().cloned().collect(),
         budget: budgets(&args.budget, &kept.graph)?,
     };
-    let run = || kept.folded(kept.record.run(&kept.graph));
     // A session that runs is refused for that.
     if kept.owner.is_none() && !resume.budget.is_empty() {
-        run()?.check_raise(&resume.budget)?;
-    }
-    if resume.message.is_some() && run()?.interrupted_agents().is_empty() {
-        terminal::progress("note: no agent was interrupted, so none gets the message\n");
+        kept.folded(kept.record.run(&kept.graph))?.check_raise(&resume.budget)?;
     }
     kept.go_on(resume, &args.mode, Ask::Terminal, invocation)
 }

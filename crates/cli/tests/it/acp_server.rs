@@ -335,7 +335,10 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
     let call = prompt(&mut client, &id, "go on");
     until_one_runs(folder);
     client.notify("$/cancel_request", &json!({ "requestId": call }));
-    assert_eq!(client.answer(call).0["result"]["stopReason"], json!("cancelled"));
+    let (ended, said) = client.answer(call);
+    assert_eq!(ended["result"]["stopReason"], json!("cancelled"));
+    let lost = "agent_message_chunk: no agent was interrupted, so none gets the message";
+    assert!(short(&updates(&said)).contains(&lost.to_owned()), "{said:?}");
     fs::write(folder.join("go"), "").unwrap();
     inspan(folder, &["resume", &session]).expect(0);
     // What happens in the shell is shown, and once more when the conversation is loaded.

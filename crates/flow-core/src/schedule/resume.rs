@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Prompt, PromptId,
+    AgentError, BudgetRaise, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Prompt, PromptId,
     ProviderSessionId, Reply, SessionId, SessionStatus, StopReason, Timestamp,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     Action, Reusable, Run, StartNode, emit, items::ItemMatch, ready::named, reusable_task::ReusableTask,
@@ -26,7 +26,8 @@ use crate::{
 pub struct Interrupted {
     /// When the first of the attempts began that interruptions alone part.
     pub since: Option<Timestamp>,
-    /// The message to an agent that resumes its own conversation.
+    /// The message to an agent that resumes its own conversation. One that had named none starts over, with this after its
+    /// prompt.
     pub message: Option<String>,
     /// The question that it asked.
     pub asked: Option<Prompt>,
@@ -62,7 +63,7 @@ pub enum MessageError {
 impl Run {
     /// The agents that were interrupted, and that get a message when the session is resumed.
     pub fn interrupted_agents(&self) -> Vec<NodePath> {
-        self.facts.to_continue(&self.graph)
+        self.facts.interrupted_agents(&self.graph).map(|(path, _)| path).collect()
     }
 
     /// Fails if [`Run::resume`] would give an agent an empty message, or lose one that is for a single node.
@@ -90,8 +91,9 @@ impl Run {
     }
 
     /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
-    /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids. `last_event` is the
-    /// time of the newest event of the log, which need not be a fact: if the process is gone, the session was idle since.
+    /// that were not stored, `flow:resumed`, and a warning if no agent gets the message. `messages` are for single nodes, by
+    /// their places or ids. `last_event` is the time of the newest event of the log, which need not be a fact: if the process is
+    /// gone, the session was idle since.
     /// Nothing if the session has not begun, or has ended.
     pub fn resume(
         &self,
@@ -107,7 +109,14 @@ impl Run {
         let ends = self.unseen_ends();
         let mut actions: Vec<_> =
             ends.map(|(path, event)| Action::Emit { task: Some(path), event }).collect();
-        let node_ids = self.interrupted_agents();
+        // One that starts over is sent its prompt anyway: it is named only if there is a message beside that.
+        let has_message = |path: &NodePath| {
+            message.is_some() || messages.contains_key(path.as_str()) || messages.contains_key(path.node())
+        };
+        let agents = state.interrupted_agents(&self.graph);
+        let told = agents.filter(|(path, continues)| *continues || has_message(path));
+        let node_ids: Vec<_> = told.map(|(path, _)| path).collect();
+        let is_lost = message.is_some() && node_ids.is_empty();
         let own = |path: &NodePath| {
             let message = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
             message.map(|message| (path.clone(), as_said(message)))
@@ -117,6 +126,11 @@ impl Run {
         let budget = budget.clone();
         let idle_since = last_event.filter(|_| state.session.status == SessionStatus::Running);
         actions.push(emit(Event::FlowResumed { node_ids, message, messages, budget, idle_since }));
+        if is_lost {
+            // `flow:resumed` has its text, without secrets.
+            let message = "no agent was interrupted, so none gets the message".to_owned();
+            actions.push(emit(Event::Log { level: LogLevel::Warn, message, fields: Map::new() }));
+        }
         actions
     }
 
@@ -158,8 +172,7 @@ impl Run {
         let Some(more) = &node.more else {
             return Interrupted { since: node.since, ..Interrupted::default() };
         };
-        let mail = self.unanswered_mail(task);
-        let message = more.resume.as_ref().map(|message| with_mail(message, &mail));
+        let message = more.resume.as_ref().map(|_| joined(&self.unanswered_mail(task)));
         let (asked, reply) = (more.asked.clone(), more.reply.clone());
         let known = node.conversation.as_ref().map(|known| &known.session_id);
         let older = known.map(|known| self.worked_in(task, known)).unwrap_or_default();
@@ -175,7 +188,7 @@ impl Run {
         left.older.iter().cloned().chain([(reusable.session.clone(), path)]).collect()
     }
 
-    /// The messages to an agent that no finished turn has answered, those first that the session before this one left.
+    /// The messages to an agent that no finished turn has answered, the oldest first.
     pub(super) fn unanswered_mail(&self, task: TaskRef) -> Vec<String> {
         let more = self.facts.node(task).more.as_ref();
         let own = more.into_iter().flat_map(|more| more.undelivered()).map(str::to_owned);
@@ -352,15 +365,12 @@ impl Run {
 impl Reusable {
     /// Notes the messages to agents that no finished turn has answered.
     pub(super) fn note_mail(&mut self, run: &Run) {
-        for (task, node) in run.facts.tasks().filter(|(_, node)| node.attempt > 0) {
+        for (task, _) in run.facts.tasks().filter(|(_, node)| node.attempt > 0) {
             let path = run.facts.path(&run.graph, task);
             let Some(noted) = self.tasks.get_mut(&path).filter(|noted| noted.output.is_none()) else {
                 continue;
             };
-            // That with which the session was resumed, if the agent has not begun since.
-            let resume = node.more.as_ref().and_then(|more| more.resume.as_ref());
-            let resume = resume.filter(|message| *message != CONTINUE).cloned();
-            noted.mail = resume.into_iter().chain(run.unanswered_mail(task)).collect();
+            noted.mail = run.unanswered_mail(task);
         }
     }
 
@@ -407,14 +417,9 @@ impl Reusable {
     }
 }
 
-/// The message to an agent that goes on. Messages that were acknowledged and that no finished turn has answered come with the
-/// word to go on.
-pub(super) fn with_mail(message: &str, mail: &[String]) -> String {
-    match (message, mail) {
-        (_, []) => message.to_owned(),
-        (CONTINUE, mail) => as_said(&mail.join("\n\n")),
-        (message, mail) => format!("{message}\n\n{}", mail.join("\n\n")),
-    }
+/// The message to an agent that continues, of those that no finished turn has answered.
+pub(super) fn joined(mail: &[String]) -> String {
+    if mail.is_empty() { CONTINUE.to_owned() } else { as_said(&mail.join("\n\n")) }
 }
 
 /// The message of a person, who may say the very word that stands for no message.

@@ -19,7 +19,7 @@ use super::{
     ReuseReason, Run, StartNode,
     inherit::Begun,
     items::ItemMatch,
-    resume::with_mail,
+    resume::joined,
     reusable_task::{ReusableTask, TurnInConversation},
     select::Selected,
 };
@@ -27,7 +27,7 @@ use crate::{
     expr::Template,
     graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::{NodeKind, Occupies},
-    state::{CONTINUE, Facts, NotRaised, frame_prefix},
+    state::{Facts, NotRaised, frame_prefix},
 };
 
 /// What an earlier session has left.
@@ -436,7 +436,7 @@ impl Run {
             let session_id = session_id.clone();
             attempt.conversation = Some(crate::state::Conversation::new(session_id));
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
-            let message = Some(with_mail(CONTINUE, &std::mem::take(&mut attempt.mail)));
+            let message = Some(joined(&std::mem::take(&mut attempt.mail)));
             let before = Some((reusable.session.clone(), before));
             let older = task.older.clone();
             let cut = super::Interrupted { since, message, asked, reply, before, older };

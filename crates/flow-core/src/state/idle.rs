@@ -9,7 +9,10 @@ use super::{
     frame::FrameState,
     node::{NodeExtras, NodeState},
 };
-use crate::graph::{Effects, FrameIx, Graph, TaskRef};
+use crate::{
+    graph::{Effects, FrameIx, Graph, TaskRef},
+    node::NodeKind,
+};
 
 /// The answers to the question whether an interrupted attempt has taken effect.
 pub(crate) const RUN_AGAIN: &str = "run it again";
@@ -110,8 +113,8 @@ impl Facts {
             if self.is_cut(task) {
                 self.note_death(task);
                 self.interrupt(graph, task, node_message);
-            } else if let (Some(node_message), Some(more)) = (node_message, &mut self.node_mut(task).more) {
-                more.add_message(node_message);
+            } else if let Some(node_message) = node_message {
+                self.node_mut(task).more().add_message(node_message);
             }
             // A node that runs frames continues; its timer and theirs have moved.
             self.touched.push(task);
@@ -264,17 +267,22 @@ impl Facts {
         }
     }
 
-    /// The agents that go on in their own conversations when the session is resumed.
-    pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
-        let continues = |(task, node): &(TaskRef, &NodeState)| {
-            let more = node.more.as_ref();
+    /// The agents that were interrupted, and whether each continues its own conversation when the session is resumed. One
+    /// that has named none starts over.
+    pub(crate) fn interrupted_agents(&self, graph: &Graph) -> impl Iterator<Item = (NodePath, bool)> {
+        let interrupted = |(task, node): (TaskRef, &NodeState)| {
+            let is_cut = self.is_cut(task);
             // It waits for a limit, or the process died before it was started.
-            let has_message = node.interrupted && more.is_some_and(|more| more.resume.is_some());
-            // What is ending does not go on.
+            let has_message =
+                node.interrupted && node.more.as_ref().is_some_and(|more| more.resume.is_some());
+            let continues = has_message || (node.has_named() && is_cut);
+            let waits = matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && node.interrupted;
+            let starts_over = self.spec(graph, task).kind == NodeKind::Agent && (is_cut || waits);
+            // What is ending does not continue.
             let goes_on = node.cleans_up || !self.is_ending(task.frame);
-            goes_on && (has_message || (node.has_named() && self.is_cut(*task)))
+            (goes_on && (continues || starts_over)).then(|| (self.path(graph, task), continues))
         };
-        self.tasks().filter(continues).map(|(task, _)| self.path(graph, task)).collect()
+        self.tasks().filter_map(interrupted)
     }
 }
 
@@ -292,6 +300,8 @@ fn turned(since: &mut Option<Timestamp>, at: Timestamp) -> Duration {
 impl NodeExtras {
     /// The message to the agent when it resumes; a message that it should have got before is not lost.
     fn add_message(&mut self, message: &str) {
+        // It was sent before, and is read before.
+        self.taken.append(&mut self.waiting);
         match &mut self.resume {
             Some(before) if before != CONTINUE => {
                 if message != CONTINUE {
@@ -302,8 +312,9 @@ impl NodeExtras {
         }
     }
 
-    /// The messages that were taken and that no finished turn has answered.
+    /// The messages that no finished turn has answered, the oldest first.
     pub(crate) fn undelivered(&self) -> impl Iterator<Item = &str> {
-        self.taken.iter().chain(&self.waiting).map(String::as_str)
+        let resume = self.resume.iter().filter(|message| *message != CONTINUE);
+        self.taken.iter().chain(resume).chain(&self.waiting).map(String::as_str)
     }
 }

@@ -358,7 +358,7 @@ impl NodeState {
             retry_at: self.retry_at,
             named: more.named,
             worked: more.worked,
-            messages: more.undelivered().map(str::to_owned).collect(),
+            messages: more.taken.into_iter().chain(more.waiting).collect(),
             resume: more.resume,
             denied: more.denied,
             asked: more.asked.filter(|_| more.reply.is_some()),

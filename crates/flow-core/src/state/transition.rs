@@ -126,15 +126,15 @@ impl Facts {
         }
         if let Some(more) = &mut node.more {
             more.named &= continues;
-            more.taken.append(&mut more.waiting);
             more.worked &= more.resume.is_some();
-            match more.resume.take() {
-                // Its message counts as undelivered until a turn has answered it.
-                Some(message) if message != CONTINUE => more.taken.insert(0, message),
-                Some(_) => {}
-                None if known.is_some() => {}
-                // It starts again, and messages to it follow its first turn.
-                None => std::mem::swap(&mut more.waiting, &mut more.taken),
+            let resume = more.resume.take();
+            let starts_over = resume.is_none() && known.is_none();
+            // The message counts as undelivered until a turn has answered it.
+            more.taken.extend(resume.filter(|message| message != CONTINUE));
+            more.taken.append(&mut more.waiting);
+            if starts_over {
+                // Messages to it follow its first turn.
+                std::mem::swap(&mut more.waiting, &mut more.taken);
             }
             (more.cost_before, more.tokens_before) = (more.spent.cost_usd, more.spent.tokens);
             more.asks = false;

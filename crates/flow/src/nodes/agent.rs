@@ -33,6 +33,7 @@ async fn run(
     input: Value,
 ) -> Result<Value, AgentError> {
     let turns = context.conversation.as_ref().or(context.branches.as_ref()).map_or(0, |known| known.turns);
+    let (input, mail) = told(&context, input);
     let answered = answered(&*provider, &context, &input).await;
     let undelivered_prompt = match answered {
         Some(_) => None,
@@ -47,7 +48,7 @@ async fn run(
         }
         _ => agent(&provider, &context, go_on(&*provider, &context, input).await?).first_turn(turns + 1),
     };
-    let end = run.mail(context.mail.clone()).execute().await;
+    let end = run.mail(mail).execute().await;
     let end = match (end, undelivered_prompt) {
         (Err(error), Some((input, mail)))
             if error.is(ErrorKind::SessionNotFound) || error.is(ErrorKind::NotOffered) =>
@@ -71,6 +72,25 @@ fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -
     AgentRun::new(context.hub.as_redacted(), context.node.to_string(), provider.clone(), input)
         .host(context.traced_host())
         .cancel(context.cancel.clone())
+}
+
+/// The input of an agent that starts over, with the message that the session was resumed with, and the messages that follow its
+/// first turn.
+fn told(context: &NodeContext, mut input: Value) -> (Value, Vec<String>) {
+    let mut mail = context.mail.clone();
+    let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref());
+    if let Some(message) = message.filter(|message| *message != CONTINUE && context.conversation.is_none()) {
+        match input.get_mut("prompt") {
+            Some(Value::String(prompt)) => *prompt = after_prompt(prompt, message),
+            _ => mail.push(message.to_owned()),
+        }
+    }
+    (input, mail)
+}
+
+/// The message to an agent that may not know its prompt.
+fn after_prompt(prompt: &str, message: &str) -> String {
+    if message == CONTINUE { prompt.to_owned() } else { format!("{prompt}\n\n{message}") }
 }
 
 /// What an agent had answered that waited for messages when it was interrupted, unless it is resumed with a message: it waits
@@ -106,10 +126,7 @@ async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) 
     let message = match prompt {
         // It was cut short before its vendor said anything, and maybe before the vendor had the prompt, or the vendor has
         // forgotten it.
-        Some(prompt) if !knows_prompt(provider, context).await => match message {
-            CONTINUE => prompt.to_owned(),
-            message => format!("{prompt}\n\n{message}"),
-        },
+        Some(prompt) if !knows_prompt(provider, context).await => after_prompt(prompt, message),
         _ => message.to_owned(),
     };
     provider.resume(input, &known.session_id, &message)

@@ -209,7 +209,31 @@ fn an_agent_resumes_its_conversation_with_the_message() {
     resumed.drive(talk);
     resumed.check();
     let starts = ["a", "b", "c"].map(|node| resumed.starts(node).join(", "));
-    assert_eq!(starts, ["2 c-a: go on", "2 c-b: mend it", "2 -: -"], "{}", story(&sim.log));
+    assert_eq!(starts, ["2 c-a: go on", "2 c-b: mend it", "2 -: go on"], "{}", story(&sim.log));
+}
+
+#[test]
+fn an_agent_that_starts_over_has_each_message_in_the_order_they_were_sent() {
+    let sim = Sim::new(&graph(ONE), &[]).driven_to("agent:start", talk);
+    let first = resumed(&sim, Some("push")).driven_to("agent:start", talk);
+    assert_eq!(first.starts("a"), ["2 -: push"]);
+    let second = resumed(&first, Some("do not push")).driven_to("agent:start", talk);
+    assert_eq!(second.starts("a"), ["3 -: push\n\ndo not push"]);
+    let third = resumed(&second, None).driven_to("agent:usage", talk);
+    assert_eq!(third.starts("a"), ["4 -: - +push +do not push"]);
+}
+
+#[test]
+fn a_message_that_no_agent_gets_is_a_warning() {
+    let graph = graph("name: one\nnodes:\n  - { id: a, type: control.wait, input: { ms: 9 } }\n");
+    let sim = Sim::new(&graph, &[]).driven_to("task:start", world);
+    for (message, warnings) in [(Some("stop"), 1), (None, 0)] {
+        let resumed = resumed(&sim, message);
+        let warned = resumed.log.iter().filter(|envelope| {
+            matches!(&envelope.event, Event::Log { message, .. } if message.ends_with("none gets the message"))
+        });
+        assert_eq!(warned.count(), warnings, "{}", story(&resumed.log));
+    }
 }
 
 #[test]
@@ -224,7 +248,7 @@ fn what_was_said_and_not_answered_is_said_again() {
         sim.starts("a")
     };
     assert_eq!(started(crashed), ["2 c-a: one"]);
-    assert_eq!(started(resumed(&sim, Some("mend it"))), ["2 c-a: mend it\n\none"]);
+    assert_eq!(started(resumed(&sim, Some("mend it"))), ["2 c-a: one\n\nmend it"]);
     // The turn that takes it has begun, and has not ended.
     sim.until_event("agent:turn", talk);
     message(&mut sim, "two");
@@ -254,7 +278,7 @@ fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
 fn what_was_said_before_the_conversation_had_a_name_follows_the_first_turn() {
     let mut sim = Sim::new(&graph(ONE), &[]).driven_to("agent:start", talk);
     message(&mut sim, "one");
-    let mut crashed = resumed(&sim, Some("go on")).driven_to("agent:usage", talk);
+    let mut crashed = resumed(&sim, None).driven_to("agent:usage", talk);
     assert_eq!(crashed.starts("a"), ["2 -: - +one"]);
     // The first turn has not answered it; the second has.
     let again = resumed(&crashed, None).driven_to("agent:session", talk);
