@@ -119,7 +119,12 @@ impl NodeContext {
 
     /// Whether the log has something that it has said or done.
     pub(crate) async fn is_known_to_have_answered(&self) -> bool {
-        self.has_emitted(is_answer).await == Some(true)
+        // A run that failed without a token may only not have found its conversation.
+        let is_known = |event: &Event| match event {
+            Event::AgentComplete { success, usage, .. } => *success || usage.total() > 0,
+            event => is_answer(event),
+        };
+        self.has_emitted(is_known).await == Some(true)
     }
 
     /// Whether a turn of the agent of the interrupted attempt has ended whole. An agent that forgets a turn that is cut counts

@@ -523,6 +523,34 @@ async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_aga
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_has_named_no_conversation_starts_over_with_the_message() {
+    let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
+    let rows = [(None, vec!["one", "one", "one"]), (Some("hurry"), vec!["one", "one", "one\n\nhurry"])];
+    for (message, expected) in rows {
+        let last = expected.len();
+        let play = TalkProvider::new(move |_, call| match call {
+            call if call < last => vec![Do::Work(60_000)],
+            _ => vec![Do::Name("d"), Do::Say("ok"), Do::End("done", Some(0.1), 1)],
+        });
+        let stage = Stage::new(text, &play);
+        pause_after(stage.builder().build(), 1_000).await;
+        let runner = stage.open().await;
+        let handle = runner.handle();
+        let running = tokio::spawn(runner.resume(Resume::default()));
+        pass(1_000).await;
+        handle.pause(None).await.unwrap();
+        running.await.unwrap().unwrap();
+        let resume = Resume { message: message.map(str::to_owned), ..Resume::default() };
+        let result = stage.open().await.resume(resume).await.unwrap();
+        stage.check().await;
+        assert_eq!(
+            (result.outcome, play.calls()),
+            (Outcome::Success, expected.into_iter().map(str::to_owned).collect())
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_is_waited_out_in_the_agents_own_conversation() {
     let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
     error.resets_at = Some(Timestamp::from_millis(3_600_000));
