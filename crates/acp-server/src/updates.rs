@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use inspan_protocol::{
-    AgentError, Envelope, Event, LogLevel, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
+    AgentError, Envelope, Event, LogLevel, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId, SessionId,
 };
 use inspan_sessions::{OpenSession, question_text};
-use inspan_view::{NodeRow, SessionView, call, format, look};
+use inspan_view::{Commands, NodeRow, SessionView, call, format, look};
 use serde_json::{Value, json};
 
 use crate::questions::{call_id, in_words};
@@ -28,6 +28,7 @@ pub(crate) enum InputEcho {
 /// One session as a conversation.
 #[derive(Debug)]
 pub(crate) struct Updates {
+    session: SessionId,
     view: SessionView,
     plan: Vec<Value>,
     /// Whether more than one node has an agent, so that messages name the node.
@@ -47,6 +48,7 @@ impl Updates {
         let agents = graph.bodies.iter().flat_map(|body| &body.nodes);
         let agents = agents.filter(|node| node.node_type.ends_with(".agent")).count();
         Self {
+            session: record.session.clone(),
             view: SessionView::of(record.run(graph)),
             plan: Vec::new(),
             has_speakers: agents > 1,
@@ -243,7 +245,9 @@ impl Updates {
                         format!("ended as `{}`{}", word(*outcome), why.unwrap_or_default())
                     }
                 };
-                updates.push(says(&format!("\n\nFlow `{}` {ended}.{outputs}\n", self.view.flow)));
+                let next = Commands::default().after_failure(&self.session, *outcome);
+                let next = next.map(|next| format!(" {next}")).unwrap_or_default();
+                updates.push(says(&format!("\n\nFlow `{}` {ended}.{next}{outputs}\n", self.view.flow)));
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use inspan_protocol::Prompt;
 use inspan_sessions::{SessionError, SessionOutput, question_text};
-use inspan_view::{DisplayStatus, entry::without_nulls};
+use inspan_view::{Commands, DisplayStatus, entry::without_nulls};
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde_json::{Value, json};
 
@@ -99,8 +99,14 @@ pub(crate) fn message(output: &SessionOutput, life: SessionLife) -> String {
     );
     match output.status {
         DisplayStatus::Ended(_) if output.is_success() => format!("{session} has ended well"),
-        DisplayStatus::Ended(_) => {
-            format!("{session} ended as `{}`{why}\n`inspan why {id}` explains it.", output.status.word())
+        DisplayStatus::Ended(outcome) => {
+            let next = Commands::default().after_failure(id, outcome);
+            let next = next.map(|next| format!(" {next} To call the flow again repeats its work."));
+            format!(
+                "{session} ended as `{}`{why}\n`inspan why {id}` explains it.{}",
+                output.status.word(),
+                next.unwrap_or_default()
+            )
         }
         DisplayStatus::Running | DisplayStatus::Waiting if !asked.is_empty() => format!("{session}{waits}"),
         DisplayStatus::Waiting if output.is_idle() => match &output.holdup {

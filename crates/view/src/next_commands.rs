@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
+use inspan_protocol::{FormField, Outcome, PauseCause, Prompt, PromptKind, SessionId};
 use inspan_store::SessionEntry;
 
 use crate::{entry::DisplayStatus, safe::is_unsafe};
@@ -109,6 +109,21 @@ impl Commands {
         }
     }
 
+    /// How a session continues that did not end well, in words that follow a full stop; nothing if it was stopped.
+    pub fn after_failure(&self, session: &SessionId, outcome: Outcome) -> Option<String> {
+        match outcome {
+            Outcome::Success | Outcome::Stopped => None,
+            Outcome::BudgetExceeded => {
+                let show = self.command("show", session, "");
+                Some(format!("`{show}` names the budget to raise, and the command that continues it."))
+            }
+            _ => {
+                let resume = self.command("resume", session, "");
+                Some(format!("Fix it, then run `{resume}`; finished work is reused."))
+            }
+        }
+    }
+
     /// What can be done next about a session, its questions aside: each command with what it does.
     pub fn next(&self, entry: &SessionEntry) -> Vec<(String, &'static str)> {
         let id = &entry.session;
@@ -131,7 +146,7 @@ impl Commands {
             DisplayStatus::Interrupted => {
                 vec![(resume(), "continue; the process that ran it is gone")]
             }
-            DisplayStatus::Ended(inspan_protocol::Outcome::Success) | DisplayStatus::Continued => Vec::new(),
+            DisplayStatus::Ended(Outcome::Success) | DisplayStatus::Continued => Vec::new(),
             DisplayStatus::Ended(_) => {
                 let raise = entry.digest.limit_to_raise.as_deref();
                 let raise = raise.map(|limit| self.raise_budget(id, Some(limit)));

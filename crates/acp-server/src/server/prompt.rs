@@ -8,7 +8,7 @@ use inspan_sessions::{
     RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
     is_driven, question_text,
 };
-use inspan_view::DisplayStatus;
+use inspan_view::{Commands, DisplayStatus};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -169,7 +169,17 @@ impl Server {
             let hint = format!("send the text again; `inspan show {by}` shows that session");
             return Err(SessionError::new(SessionErrorCode::SessionContinued, message).with_hint(hint));
         }
-        if DisplayStatus::of(&entry).has_ended() {
+        let status = DisplayStatus::of(&entry);
+        if let DisplayStatus::Ended(outcome) = status
+            && let Some(next) = Commands::default().after_failure(&run.session, outcome)
+        {
+            // To start the flow once more would repeat its work.
+            let message =
+                format!("Session `{}` ended as `{}`, and takes no message.", run.session, status.word());
+            let hint = format!("{next} The flow's command starts it from the beginning.");
+            return Err(SessionError::new(SessionErrorCode::SessionEnded, message).with_hint(hint));
+        }
+        if status.has_ended() {
             return Ok(Continued::Over);
         }
         if let Some((question, session)) = answer(chat, &run.session, text, arrived).await? {

@@ -165,6 +165,7 @@ fn a_call_gives_the_outputs_or_says_what_went_wrong() {
         (&json!("failed"), &json!(true))
     );
     assert!(text(&failed).contains("ended as `failed`: "), "{failed}");
+    assert!(text(&failed).contains(&format!("run `inspan resume {}`", session(&failed))), "{failed}");
 
     let rows = [
         ("gated", json!({}), "missing input `topic`"),

@@ -24,6 +24,13 @@ nodes:
   - { id: b, type: scripted.agent, dependsOn: [a], input: { prompt: x, options: { turns: [[{ text: b }]] } } }
 ";
 
+const MENDED: &str = r#"
+flow: { name: mended }
+nodes:
+  - { id: first, type: echo.agent, input: { prompt: "{{ flow.input.topic }}" } }
+  - { id: check, type: exec, dependsOn: [first], input: { argv: [test, -e, go] } }
+"#;
+
 const SHIPPED: &str = "agent_message_chunk: Flow `ship` ended well.";
 
 /// What is shown until this is.
@@ -129,4 +136,20 @@ fn a_budget_that_is_used_up_is_named_with_the_command_that_raises_it() {
     }
     inspan(folder, &["resume", &format!("{id}-1"), "--budget", "tokens=100"]).expect(0);
     shown_until(&mut client, "Flow `spends` ended well.");
+}
+
+#[test]
+fn a_text_after_a_failure_starts_nothing_and_names_the_command_that_does() {
+    let folder = &folder_with(&[("mended.yaml", MENDED)]);
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let resume = format!("Fix it, then run `inspan resume {id}-1`; finished work is reused.");
+    for text in ["/mended oxen", "try again"] {
+        let (_, said) = turn(&mut client, &id, text);
+        assert!(short(&said).last().unwrap().contains(&resume), "{text}: {said:?}");
+    }
+    fs::write(folder.join("go"), "").unwrap();
+    inspan(folder, &["resume", &format!("{id}-1")]).expect(0);
+    // After one that ended well a text starts the only flow.
+    let (_, said) = turn(&mut client, &id, "yokes");
+    assert!(short(&said).contains(&"agent_message_chunk: yokes".to_owned()), "{said:?}");
 }
