@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use inspan_protocol::{Chunk, StreamEvent};
+use inspan_protocol::{Chunk, StreamEvent, read_json};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// For a number that is only shown: a vendor that writes it in another form loses this number and not the line.
+/// For a number that is only shown or counted: a vendor that writes it in another form loses this number and not the line.
 pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    Value::deserialize(deserializer).map(|value| value.as_u64())
+    Value::deserialize(deserializer).map(|value| read_json(value).ok())
 }
 
 /// What is said of the sub-agents and commands that are stopped when the turn ends.

@@ -3,7 +3,7 @@
 //! Fields that are not read are skipped, and what an agent may leave out is optional: the protocol grows by
 //! additions, and agents follow it differently.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use crate::decode::whole_number;
@@ -247,22 +247,37 @@ impl RateLimit {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Prompted {
     pub(super) stop_reason: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "usage_or_none")]
     pub(super) usage: Option<TokenUsage>,
     /// What the agent adds to the protocol.
     #[serde(default, rename = "_meta")]
     pub(super) meta: Option<Value>,
 }
 
+/// An answer was paid for, whatever its agent says of the tokens.
+fn usage_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TokenUsage>, D::Error> {
+    Value::deserialize(deserializer).map(|usage| TokenUsage::deserialize(usage).ok())
+}
+
+fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    whole_number(deserializer).map(Option::unwrap_or_default)
+}
+
 /// Tokens of one prompt; an extension that most agents offer.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct TokenUsage {
+    #[serde(deserialize_with = "tokens")]
     pub(super) total_tokens: u64,
+    #[serde(deserialize_with = "tokens")]
     pub(super) input_tokens: u64,
+    #[serde(deserialize_with = "tokens")]
     pub(super) output_tokens: u64,
+    #[serde(deserialize_with = "whole_number")]
     pub(super) thought_tokens: Option<u64>,
+    #[serde(deserialize_with = "whole_number")]
     pub(super) cached_read_tokens: Option<u64>,
+    #[serde(deserialize_with = "whole_number")]
     pub(super) cached_write_tokens: Option<u64>,
 }
 

@@ -209,6 +209,23 @@ fn a_question_that_may_be_about_one_of_several_calls_shows_all_of_them() {
 }
 
 #[test]
+fn an_answer_counts_whatever_its_agent_says_of_the_tokens() {
+    let rows = [
+        (json!({ "totalTokens": 12.0, "inputTokens": 1e1, "outputTokens": 2.0 }), (10, 2)),
+        (json!({ "totalTokens": null, "inputTokens": 10, "outputTokens": 2 }), (10, 2)),
+        (json!({ "totalTokens": -1, "inputTokens": "10", "outputTokens": 2 }), (0, 2)),
+        (json!("x"), (0, 0)),
+        (json!(null), (0, 0)),
+    ];
+    for (usage, expected) in rows {
+        let line = json!({ "stopReason": "end_turn", "usage": usage }).to_string();
+        let prompted: wire::Prompted = serde_json::from_str(&line).unwrap();
+        let usage = prompted.usage.map(super::spent::usage).unwrap_or_default();
+        assert_eq!((usage.input_tokens, usage.output_tokens), expected, "{line}");
+    }
+}
+
+#[test]
 fn numbers_that_are_only_shown_cost_no_line() {
     let decoded = |update: Value| {
         let params = json!({ "sessionId": "s", "update": update });
