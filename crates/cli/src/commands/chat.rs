@@ -168,7 +168,7 @@ fn export(session: &AgentSession, file: Option<&Path>) -> Result<(), Failure> {
         Some(kind) if !kind.is_file() => return Err(broken("it is not a file".to_owned())),
         _ => {
             let mut beside = target.as_os_str().to_owned();
-            beside.push(".new");
+            beside.push(format!(".{}.new", std::process::id()));
             let beside = PathBuf::from(beside);
             write_private(&beside, text.as_bytes()).and_then(|()| fs::rename(&beside, &target))
         }

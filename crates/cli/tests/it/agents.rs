@@ -75,8 +75,11 @@ fn a_conversation() {
 #[test]
 fn a_conversation_that_is_exported_continues() {
     let folder = &folder_with(&[]);
+    fs::write(folder.join("talk.json.new"), "precious").unwrap();
     let first = inspan_reading(folder, "one\n", &["chat", "-p", "echo", "-m", "m", "--export", "talk.json"]);
     assert_eq!((first.code, first.stdout.as_str()), (Some(0), "one\n"));
+    assert_eq!(fs::read_to_string(folder.join("talk.json.new")).unwrap(), "precious");
+    fs::remove_file(folder.join("talk.json.new")).unwrap();
     let second = inspan_reading(
         folder,
         "two\n",
@@ -95,6 +98,14 @@ fn a_conversation_that_is_exported_continues() {
     // It continues and is not stored any more.
     inspan_reading(folder, "three\n", &["chat", "--resume", "talk.json", "-p", "echo"])
         .says("echo echo-3, 3 turns");
+}
+
+#[test]
+fn a_long_line_is_one_prompt() {
+    let line = "é".repeat(600_000);
+    let ran = inspan_reading(&folder_with(&[]), &format!("{line}\ntwo\n"), &["chat", "-p", "echo"]);
+    let ran = ran.says("2 turns");
+    assert!(ran.stdout == format!("{line}\ntwo\n"), "{} bytes", ran.stdout.len());
 }
 
 #[test]

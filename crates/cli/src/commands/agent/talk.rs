@@ -1,7 +1,7 @@
 //! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
 //! aborts on a signal.
 
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
@@ -19,8 +19,6 @@ use inspan_view::Tone;
 
 /// Lines that may wait; nothing more is read until one is taken.
 const TYPED: usize = 64;
-/// The longest line that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
 
 /// A conversation at this terminal.
 pub(in crate::commands) struct TerminalConversation<'a> {
@@ -263,7 +261,7 @@ fn open() -> mpsc::Receiver<TypedLine> {
         let mut stdin = std::io::stdin().lock();
         loop {
             let mut bytes = Vec::new();
-            match stdin.by_ref().take(LONGEST).read_until(b'\n', &mut bytes) {
+            match stdin.read_until(b'\n', &mut bytes) {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
