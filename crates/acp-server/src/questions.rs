@@ -3,6 +3,7 @@
 
 use inspan_protocol::{Prompt, PromptKind};
 use inspan_sessions::{SessionCommand, answer_command, question_schema, question_text, read_answer};
+use inspan_view::safe::clean;
 use serde_json::{Value, json};
 
 use crate::rpc::Client;
@@ -29,11 +30,15 @@ pub(crate) fn in_words(prompt: &Prompt) -> String {
     numbered.fold(question_text(prompt), |text, (number, choice)| format!("{text}\n    {number}. {choice}"))
 }
 
-/// Asks the editor. Nothing if the person cancelled or declined, or the answer does not fit: the question stays open.
-pub(crate) async fn ask(client: &Client, session: &str, prompt: &Prompt) -> Option<SessionCommand> {
+/// What the answer of a person asks for; if it is none, so that the question stays open, why it does not fit, or nothing if the
+/// person cancelled or declined.
+pub(crate) type FormAnswer = Result<SessionCommand, Option<String>>;
+
+/// Asks the editor.
+pub(crate) async fn ask(client: &Client, session: &str, prompt: &Prompt) -> FormAnswer {
     if asks_for_permission(prompt) {
-        let answer = client.call("session/request_permission", permission(session, prompt)).await.ok()?;
-        return chosen(prompt, answer);
+        let answer = client.call("session/request_permission", permission(session, prompt)).await;
+        return answer.ok().and_then(|answer| chosen(prompt, answer)).ok_or(None);
     }
     let form = json!({
         "sessionId": session,
@@ -42,17 +47,19 @@ pub(crate) async fn ask(client: &Client, session: &str, prompt: &Prompt) -> Opti
         "message": question_text(prompt),
         "requestedSchema": question_schema(prompt),
     });
-    let answer = client.call("elicitation/create", form).await.ok()?;
+    let answer = client.call("elicitation/create", form).await.map_err(|_| None)?;
     filled(prompt, answer)
 }
 
 fn permission(session: &str, prompt: &Prompt) -> Value {
+    let tool = prompt.detail.as_ref().and_then(|detail| detail["toolName"].as_str());
+    let tool = tool.map_or_else(|| "this tool".to_owned(), |tool| format!("`{}`", clean(tool)));
     let option = |choice: &String| {
         let (kind, name) = match choice.as_str() {
-            "allow" => ("allow_once", "Allow"),
-            "always" => ("allow_always", "Allow for the rest of the agent's run"),
-            "deny" => ("reject_once", "Deny"),
-            other => ("reject_once", other),
+            "allow" => ("allow_once", "Allow".to_owned()),
+            "always" => ("allow_always", format!("Allow each use of {tool} for the rest of the agent's run")),
+            "deny" => ("reject_once", "Deny".to_owned()),
+            other => ("reject_once", other.to_owned()),
         };
         json!({ "optionId": choice, "name": name, "kind": kind })
     };
@@ -76,9 +83,13 @@ fn chosen(prompt: &Prompt, answer: Value) -> Option<SessionCommand> {
     is_offered.then(|| answer_command(prompt, &json!({ "decision": option_id })).ok()).flatten()
 }
 
-fn filled(prompt: &Prompt, answer: Value) -> Option<SessionCommand> {
-    let answer: Elicited = serde_json::from_value(answer).ok()?;
-    (answer.action == "accept").then(|| answer_command(prompt, &answer.content?).ok()).flatten()
+fn filled(prompt: &Prompt, answer: Value) -> FormAnswer {
+    match serde_json::from_value(answer) {
+        Ok(Elicited { action, content: Some(content) }) if action == "accept" => {
+            answer_command(prompt, &content).map_err(Some)
+        }
+        _ => Err(None),
+    }
 }
 
 /// What a prompt that the person typed means as the answer to a question.
@@ -144,6 +155,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_allowed_for_the_rest_of_a_run_is_named() {
+        let mut asked = prompt(PromptKind::Permission, &["allow", "always", "deny"]);
+        let always = |asked: &Prompt| permission("s", asked)["options"][1]["name"].clone();
+        assert_eq!(always(&asked), "Allow each use of this tool for the rest of the agent's run");
+        asked.detail = Some(json!({ "toolName": "Bash", "input": { "command": "touch made" } }));
+        assert_eq!(always(&asked), "Allow each use of `Bash` for the rest of the agent's run");
+    }
+
+    #[test]
     fn what_a_flow_asks_is_no_request_for_permission() {
         let input = prompt(PromptKind::Input, &["deploy", "do not deploy"]);
         assert_eq!([can_be_shown(&input, false), can_be_shown(&input, true)], [false, true]);
@@ -151,21 +171,28 @@ mod tests {
         let form = json!({ "action": "accept", "content": { "choice": "do not deploy" } });
         let choice = Some("do not deploy".to_owned());
         let reply = SessionCommand::Reply { prompt: Some("q".to_owned()), content: String::new(), choice };
-        assert_eq!(filled(&input, form), Some(reply));
+        assert_eq!(filled(&input, form), Ok(reply));
         assert!(can_be_shown(&prompt(PromptKind::Permission, &["allow", "deny"]), false));
     }
 
     #[test]
     fn only_an_accepted_form_is_an_answer() {
+        let mut form = Prompt::new("q", PromptKind::Input, "Fill in.");
+        form.schema = Some(json!({ "properties": { "n": { "type": "integer", "minimum": 1 } } }));
+        let wrong = json!({ "action": "accept", "content": { "n": 0 } });
+        assert_eq!(filled(&form, wrong), Err(Some("`n` must be at least 1".to_owned())));
         let asked = Prompt::new("q", PromptKind::Input, "Why?");
         let answer = |action: &str| json!({ "action": action, "content": { "answer": "so" } });
         let reply =
             SessionCommand::Reply { prompt: Some("q".to_owned()), content: "so".to_owned(), choice: None };
-        assert_eq!(filled(&asked, answer("accept")), Some(reply));
-        assert_eq!([filled(&asked, answer("decline")), filled(&asked, answer("cancel"))], [None, None]);
+        assert_eq!(filled(&asked, answer("accept")), Ok(reply));
+        assert_eq!(
+            [filled(&asked, answer("decline")), filled(&asked, answer("cancel"))],
+            [Err(None), Err(None)]
+        );
         assert_eq!(
             [filled(&asked, json!({ "action": "accept" })), filled(&asked, Value::Null)],
-            [None, None]
+            [Err(None), Err(None)]
         );
     }
 

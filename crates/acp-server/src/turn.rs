@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::{Chat, CurrentSession};
-use crate::questions::{ask, can_be_shown, in_words};
+use crate::questions::{FormAnswer, ask, can_be_shown, in_words};
 use crate::rpc::Client;
 use crate::updates::InputEcho;
 use crate::wire::{StopReason, says};
@@ -28,7 +28,7 @@ const SETTLES: Duration = Duration::from_millis(500);
 const MOST_QUESTIONS: usize = 100;
 
 /// A question that is shown, and its answer.
-type Shown = BoxFuture<'static, (PromptId, Option<SessionCommand>)>;
+type Shown = BoxFuture<'static, (PromptId, FormAnswer)>;
 
 /// Shows the newest session of a conversation until it ends, is idle or waits for the person; pauses it when the turn
 /// is cancelled.
@@ -231,7 +231,7 @@ impl<'a> Showing<'a> {
             self.chat.note_shown(&prompt.prompt_id);
             let shown = async move {
                 let command = tokio::select! {
-                    () = withdrawn.cancelled() => None,
+                    () = withdrawn.cancelled() => Err(None),
                     command = ask(&client, &session, &prompt) => command,
                 };
                 (prompt.prompt_id, command)
@@ -240,30 +240,19 @@ impl<'a> Showing<'a> {
         }
     }
 
-    async fn answered(
-        &mut self,
-        run: &mut CurrentSession,
-        prompt: PromptId,
-        command: Option<SessionCommand>,
-    ) {
-        let applied = match command {
-            None => false,
-            Some(command) => match self.chat.sessions.apply(&run.session, &command, None).await {
-                Ok(_) => true,
-                Err(error) => {
-                    self.chat
-                        .update(
-                            self.client,
-                            says(&format!("\n\nThe answer was not taken: {}\n\n", error.message)),
-                        )
-                        .await;
-                    false
-                }
-            },
+    async fn answered(&mut self, run: &mut CurrentSession, prompt: PromptId, answer: FormAnswer) {
+        let taken = match answer {
+            Ok(command) => {
+                let applied = self.chat.sessions.apply(&run.session, &command, None).await;
+                applied.map(drop).map_err(|error| Some(error.message))
+            }
+            Err(why) => Err(why),
         };
-        if !applied {
-            run.unanswered.insert(prompt);
+        let Err(why) = taken else { return };
+        if let Some(why) = why {
+            self.chat.update(self.client, says(&format!("\n\nThe answer was not taken: {why}\n\n"))).await;
         }
+        run.unanswered.insert(prompt);
     }
 
     /// Whether only questions are left that stay open.
