@@ -605,8 +605,8 @@ declare namespace Api {
   type SessionCommand = {
     /** Which of the choices it is. */
     choice?: string | null;
-    /** The answer; of a form a JSON mapping as text. */
-    content?: string;
+    /** The answer; of a form a JSON mapping as text. It may be absent if `choice` is given. */
+    content?: string | null;
     /** The question: its id, the beginning of it, or its node. The only open one if absent. */
     prompt?: string | null;
     type: "reply";

@@ -170,7 +170,8 @@ mod tests {
         assert_eq!(in_words(&input), "Go on?\n    1. deploy\n    2. do not deploy");
         let form = json!({ "action": "accept", "content": { "choice": "do not deploy" } });
         let choice = Some("do not deploy".to_owned());
-        let reply = SessionCommand::Reply { prompt: Some("q".to_owned()), content: String::new(), choice };
+        let reply =
+            SessionCommand::Reply { prompt: Some("q".to_owned()), content: Some(String::new()), choice };
         assert_eq!(filled(&input, form), Ok(reply));
         assert!(can_be_shown(&prompt(PromptKind::Permission, &["allow", "deny"]), false));
     }
@@ -183,8 +184,11 @@ mod tests {
         assert_eq!(filled(&form, wrong), Err(Some("`n` must be at least 1".to_owned())));
         let asked = Prompt::new("q", PromptKind::Input, "Why?");
         let answer = |action: &str| json!({ "action": action, "content": { "answer": "so" } });
-        let reply =
-            SessionCommand::Reply { prompt: Some("q".to_owned()), content: "so".to_owned(), choice: None };
+        let reply = SessionCommand::Reply {
+            prompt: Some("q".to_owned()),
+            content: Some("so".to_owned()),
+            choice: None,
+        };
         assert_eq!(filled(&asked, answer("accept")), Ok(reply));
         assert_eq!(
             [filled(&asked, answer("decline")), filled(&asked, answer("cancel"))],
@@ -200,7 +204,11 @@ mod tests {
     fn a_typed_answer_is_a_choice_a_text_or_a_form() {
         let reply = |content: &str, choice: Option<&str>| {
             let choice = choice.map(str::to_owned);
-            Ok(SessionCommand::Reply { prompt: Some("q".to_owned()), content: content.to_owned(), choice })
+            Ok(SessionCommand::Reply {
+                prompt: Some("q".to_owned()),
+                content: Some(content.to_owned()),
+                choice,
+            })
         };
         assert_eq!(typed(&prompt(PromptKind::Input, &["yes"]), "yes"), reply("", Some("yes")));
         let refused = typed(&prompt(PromptKind::Input, &["yes"]), "maybe");

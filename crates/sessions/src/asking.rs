@@ -102,7 +102,7 @@ pub fn answer_command(prompt: &Prompt, filled: &Value) -> Result<SessionCommand,
             answer.extend(typed(field).map(|value| (field.name.clone(), value)));
         }
         let content = form.check(&Value::Object(answer)).map(|filled| Value::Object(filled).to_string())?;
-        return Ok(SessionCommand::Reply { prompt: id, content, choice: None });
+        return Ok(SessionCommand::Reply { prompt: id, content: Some(content), choice: None });
     }
     let choice = text(CHOICE).map(str::to_owned);
     let content = text(ANSWER).unwrap_or_default().to_owned();
@@ -110,7 +110,7 @@ pub fn answer_command(prompt: &Prompt, filled: &Value) -> Result<SessionCommand,
         return Err("the answer is empty".to_owned());
     }
     prompt.check(content.clone(), choice.clone()).map_err(|why| why.to_string())?;
-    Ok(SessionCommand::Reply { prompt: id, content, choice })
+    Ok(SessionCommand::Reply { prompt: id, content: Some(content), choice })
 }
 
 /// What a line means as an answer, or why it is none.
@@ -198,7 +198,7 @@ mod tests {
 
     fn reply(prompt: &str, content: &str, choice: Option<&str>) -> Result<SessionCommand, String> {
         let (prompt, choice) = (Some(prompt.to_owned()), choice.map(str::to_owned));
-        Ok(SessionCommand::Reply { prompt, content: content.to_owned(), choice })
+        Ok(SessionCommand::Reply { prompt, content: Some(content.to_owned()), choice })
     }
 
     #[test]

@@ -28,9 +28,9 @@ pub enum SessionCommand {
         /// The question: its id, the beginning of it, or its node. The only open one if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<String>,
-        /// The answer; of a form a JSON mapping as text.
-        #[serde(default)]
-        content: String,
+        /// The answer; of a form a JSON mapping as text. It may be absent if `choice` is given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        content: Option<String>,
         /// Which of the choices it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         choice: Option<String>,
@@ -101,7 +101,11 @@ impl SessionCommand {
             (
                 Self::Reply { prompt, content, choice },
                 Command::Reply { prompt: id, content: given, choice: chosen },
-            ) => is_named(id.as_str(), prompt.as_deref()) && content == given && choice == chosen,
+            ) => {
+                is_named(id.as_str(), prompt.as_deref())
+                    && content.as_deref().unwrap_or_default() == given
+                    && choice == chosen
+            }
             (Self::Approve { prompt, always }, Command::Reply { prompt: id, content, .. }) => {
                 is_named(id.as_str(), prompt.as_deref())
                     && *content == if *always { "always" } else { "allow" }
@@ -210,7 +214,12 @@ impl Sessions {
         match command {
             SessionCommand::Reply { prompt, content, choice } => {
                 let open = question(&target, prompt.as_deref(), false).await?;
-                let answer = PersonAnswer { content: content.clone(), choice: choice.clone() };
+                if content.is_none() && choice.is_none() {
+                    let message = "the answer is missing: give `content` or `choice`";
+                    return Err(SessionError::new(SessionErrorCode::InvalidAnswer, message));
+                }
+                let content = content.clone().unwrap_or_default();
+                let answer = PersonAnswer { content, choice: choice.clone() };
                 let result = target.answer(&open, &answer).await?;
                 self.receipt(&target, command, result).await
             }
@@ -311,8 +320,15 @@ impl Sessions {
             // The same request may have resumed it, and a process that runs it is all that it asks for. What continues a
             // session that has ended is a new one.
             (Err(error), Some(request)) if error.code == SessionErrorCode::SessionHeld && !asks_for_more => {
-                let is_new = self.has_started(&request).await?;
-                Ok(if is_new { request.session } else { session.clone() })
+                if self.has_started(&request).await? {
+                    return Ok(request.session);
+                }
+                let mut last = self.entry(session).await?;
+                while let Some(by) = last.continued_by.take() {
+                    last = self.entry(&by).await?;
+                }
+                // Nothing runs of one that another one continued and that has paused or ended.
+                if last.session == *session || is_driven(&last) { Ok(last.session) } else { Err(error) }
             }
             (result, _) => result,
         }

@@ -306,7 +306,7 @@ async fn what_a_caller_has_begun_is_done_also_if_it_leaves() {
     let launcher = Arc::new(SlowLauncher::default());
     let sessions = sessions(&store).with_launcher(Arc::<SlowLauncher>::clone(&launcher));
     let (session, input) = (SessionId::from("s1"), Map::new());
-    let answer = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    let answer = SessionCommand::Reply { prompt: None, content: Some("so".to_owned()), choice: None };
     let calls: [BoxFuture<'_, ()>; 3] = [
         Box::pin(async { drop(sessions.apply(&session, &answer, None).await) }),
         Box::pin(async { drop(sessions.start("oxen", &input, StartOptions::default(), Some("k")).await) }),
@@ -392,7 +392,7 @@ async fn an_answer_to_a_session_that_has_ended_is_refused_as_any_command_there()
     append(&store, &lease, &log("s1", 1..=1)).await;
     append(&store, &lease, &[end("s1", 2)]).await;
     let sessions = sessions(&store);
-    let reply = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    let reply = SessionCommand::Reply { prompt: None, content: Some("so".to_owned()), choice: None };
     for command in [reply, SessionCommand::Reject { prompt: None, reason: None }] {
         let refused = sessions.apply(&"s1".into(), &command, None).await.unwrap_err();
         assert_eq!(refused.code, SessionErrorCode::SessionEnded, "{}", refused.message);
@@ -411,7 +411,7 @@ async fn who_runs_a_session_decides_whether_the_time_of_its_question_is_up() {
     append(&store, &lease, &[envelope("s1", 2, serde_json::from_value(asked).unwrap())]).await;
     let sessions = sessions(&store);
     let session = SessionId::from("s1");
-    let answer = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    let answer = SessionCommand::Reply { prompt: None, content: Some("so".to_owned()), choice: None };
     let open = sessions.inbox(None).await.unwrap();
     assert_eq!(open.iter().map(|open| open.is_late).collect::<Vec<_>>(), [false]);
     let process_answers = async {

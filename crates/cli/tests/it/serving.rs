@@ -110,6 +110,7 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
     assert_eq!((&inbox[0]["sessionId"], &inbox[0]["prompt"]), (&json!(session), &json!("How many cows?")));
     command(&client, &session, json!({ "type": "reply", "prompt": "nope", "content": "3" }))
         .refused(404, "unknownPrompt");
+    command(&client, &session, json!({ "type": "reply" })).refused(422, "invalidAnswer");
     let answered = command(&client, &session, json!({ "type": "reply", "content": "three" }));
     assert_eq!((answered.status, answered.json()["verdict"].clone()), (200, json!("accepted")));
 
@@ -186,6 +187,14 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     assert_eq!(state(&client, &session), json!("stopped"));
     command(&client, &session, json!({ "type": "pause" })).refused(409, "sessionEnded");
     command(&client, &session, json!({ "type": "reply", "content": "yes" })).refused(409, "sessionEnded");
+    // One that another session continues already is resumed in that one.
+    let next =
+        command(&client, &session, json!({ "type": "resume" })).expect(200).json()["sessionId"].clone();
+    assert_ne!(next, json!(session));
+    let body = json!({ "command": { "type": "resume" }, "key": "resume-again" });
+    let again = client.post(&format!("/api/v1/sessions/{session}/commands"), &body).expect(200);
+    assert_eq!(again.json()["sessionId"], next);
+    assert_eq!(command(&client, next.as_str().unwrap(), json!({ "type": "stop" })).status, 200);
 
     fs::write(folder.join("go"), "").unwrap();
     let body = json!({ "at": "wait", "key": "fork-once" });
