@@ -241,6 +241,7 @@ pub fn json(entry: &SessionEntry) -> Value {
         "pausedBy": digest.paused_by,
         "limitToRaise": digest.limit_to_raise.as_ref().filter(|_| rests),
         "waits": digest.waits.filter(|_| !DisplayStatus::of(entry).has_ended()),
+        "waitsFor": waits_for(entry),
         "waitingForWorker": Some(&entry.waiting_for_worker).filter(|nodes| !nodes.is_empty()),
         "waitingForMachine": Some(&entry.waiting_for_machine).filter(|nodes| !nodes.is_empty()),
         "owner": owner.map(|owner| json!({ "pid": owner.pid, "host": owner.host, "is": lives })),

@@ -48,6 +48,13 @@ export function clock(at) {
   return new Date(at).toLocaleTimeString('en-GB');
 }
 
+/** A time of day, with its date if that is not today's. @param {string} at @param {number} now */
+export function dated(at, now) {
+  const date = new Date(at);
+  const isToday = date.toDateString() === new Date(now).toDateString();
+  return `${isToday ? '' : `${date.toLocaleDateString('sv')} `}${clock(at)}`;
+}
+
 /** A time of day with its milliseconds. @param {Moment} at */
 export function clockMs(at) {
   if (!at) return '';
@@ -59,6 +66,8 @@ export function clockMs(at) {
 export function ago(at, now) {
   if (!at) return '';
   const ms = now - new Date(at).getTime();
+  // The time of a lost session is unknown.
+  if (ms === now) return '-';
   if (ms < 5000) return 'just now';
   return ms < 60_000 ? `${Math.round(ms / 1000)} s ago` : `${duration(ms).replace(/ \d+[ms]$/, (ms < 3_600_000 ? '' : '$&'))} ago`;
 }

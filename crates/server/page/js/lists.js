@@ -1,8 +1,8 @@
 // What every view may show: the status table, the sessions and the open questions.
 
 import { computed, effect, signal } from './dom.js';
-import { visible } from './format.js';
-import { file, get, time } from './source.js';
+import { plural, visible } from './format.js';
+import { file, get, signedOut, time } from './source.js';
 import { followLists } from './socket.js';
 
 /** @type {{ value: { version?: string, statuses: Record<string, Status>, sessionStatuses: Record<string, Status> } | null }} */
@@ -80,6 +80,18 @@ const NEWEST = 100;
 /** Whether a session in this state has ended. @param {string} word */
 export const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted'].includes(word);
 
+/** Whether a process runs a session. @param {Loose} entry */
+export const runs = ({ state, owner }) => state === 'running' || (state === 'waiting' && !!owner && owner.is !== 'gone');
+
+/** How long a session took, or takes. @param {Loose} entry */
+export const took = (entry) => (runs(entry) && entry.startedAt ? Math.max(0, now.value - new Date(entry.startedAt).getTime()) : entry.durationMs);
+
+/** What a session waits for, in words. @param {Loose} entry */
+export const waitsFor = (entry) => (entry.questions > 0 ? plural(entry.questions, 'question') : entry.waitsFor);
+
+/** Whether the time of a question is up, by the clock of this browser. @param {Loose} question */
+export const isLate = ({ deadline }) => !!deadline && new Date(deadline).getTime() <= now.value;
+
 followLists((message) => {
   const last = message.sessions[NEWEST - 1]?.createdAt;
   const named = new Set(message.sessions.map((/** @type {Loose} */ one) => one.sessionId));
@@ -100,6 +112,11 @@ export const sortedSessions = computed(() => {
   };
   const all = [...(sessions.value ?? [])];
   return all.sort((a, b) => rank(a) - rank(b) || String(b.createdAt ?? '').localeCompare(String(a.createdAt ?? '')));
+});
+
+// Nobody is told of questions that may be answered long ago.
+effect(() => {
+  if (signedOut.value) inbox.value = [];
 });
 
 /** What the tab's title says besides how many questions wait. */

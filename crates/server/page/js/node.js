@@ -4,7 +4,7 @@
 import { cls, html, useEffect, useState } from './dom.js';
 import * as commands from './commands.js';
 import { Frames } from './frames.js';
-import { count, duration, money, text } from './format.js';
+import { count, dated, duration, money, text } from './format.js';
 import { drawnPath } from './graph.js';
 import { nodeStatus, now } from './lists.js';
 import { Button, Contained, Empty, Folded, NodeSign, copy } from './parts.js';
@@ -69,7 +69,7 @@ function NodeFacts({ session, state, node, drawn }) {
     node.agent?.model && ['model', node.agent.model],
     node.reused && ['output', 'reused'],
     node.skipped && ['skipped', SKIPPED[node.skipped] ?? text(node.skipped)],
-    node.retryAt && ['next attempt', new Date(node.retryAt).toLocaleTimeString('en-GB')],
+    node.retryAt && ['next attempt', dated(node.retryAt, now.value)],
     drawn?.when && ['when', drawn.when],
   ].filter(Boolean);
   return facts.length ? html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>` : null;

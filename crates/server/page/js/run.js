@@ -9,7 +9,7 @@ import { Scrubber } from './scrubber.js';
 import { Timeline } from './timeline.js';
 import { Why } from './why.js';
 import { VIEWS } from './keys.js';
-import { hasEnded, now, title } from './lists.js';
+import { hasEnded, isLate, runs, title, took, waitsFor } from './lists.js';
 import { count, duration, plural, spent } from './format.js';
 import { Button, Contained, Failure, Loading, SessionSign } from './parts.js';
 import { href, route } from './route.js';
@@ -20,8 +20,7 @@ import * as commands from './commands.js';
 /** The facts of the run in a line. @param {{ session: Session, state: State }} _ */
 function Facts({ session: shown, state }) {
   const { session, totals } = state;
-  const isRunning = session.state === 'running' && !isPast(shown);
-  const ms = isRunning && session.startedAt ? Math.max(0, now.value - new Date(session.startedAt).getTime()) : state.durationMs;
+  const ms = isPast(shown) ? state.durationMs : took(session);
   const nodes = totals?.nodes ?? {};
   const all = Object.values(nodes).reduce((sum, n) => sum + n, 0);
   const done = (nodes.complete ?? 0) + (nodes.reused ?? 0) + (nodes.skipped ?? 0);
@@ -47,10 +46,13 @@ function Acts({ session, state }) {
     </div>`;
   }
   const isOver = hasEnded(entry.state);
-  const isRunning = entry.state === 'running';
+  const isRunning = runs(entry);
+  // An answer resumes a session that waits, and nothing else runs in it then. What is paused or interrupted may have more to do.
+  const asks = state.prompts?.some((/** @type {Loose} */ one) => !isLate(one));
+  const canResume = !isRunning && !(asks && entry.state === 'waiting') && state.next?.some((/** @type {Loose} */ one) => one.command.startsWith('inspan resume '));
   return html`<div class="acts">
     ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
-    ${!isRunning && !entry.continuedBy && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow, entry.limitToRaise)}>Resume<//>`}
+    ${canResume && html`<${Button} kind=${!asks && 'main'} onPress=${() => commands.resume(id, flow, entry.limitToRaise)}>Resume<//>`}
     ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
     <a class="button" href=${`/api/v1${base(id)}/report`} target="_blank" rel="noopener">Report</a>
   </div>`;
@@ -65,6 +67,7 @@ function RunHead({ session, state }) {
       <${SessionSign} state=${entry.state} />
       <h1>${entry.flow}${entry.isReplay && ' (replay)'}</h1>
       <span class="mono faint run-id">${session.id}</span>
+      ${!entry.questions && html`<span class="faint">${waitsFor(entry)}</span>`}
       ${parent && html`<a class="mono run-parent" href=${href(['s', parent, 'graph'])}>${state.parent.kind === 'resume' ? 'continues' : 'forked from'} ${parent}</a>`}
       ${entry.continuedBy && html`<a class="mono" href=${href(['s', entry.continuedBy, 'graph'])}>continued by ${entry.continuedBy}</a>`}
     </div>

@@ -79,11 +79,19 @@ function open(id) {
       reload();
     }
   };
-  // A session that is resumed after its end is followed again.
+  // A session that has ended is followed again when it is resumed, continued by another one or deleted: of that no event tells.
   let hasEnded = false;
+  /** @type {string | undefined} */
+  let seen;
   const watch = effect(() => {
-    const entry = sessions.value?.find((one) => one.sessionId === id);
-    if (!hasEnded || !entry || entry.lastSeq <= (live.value?.seq ?? 0)) return;
+    const all = sessions.value;
+    if (!hasEnded || !all || !live.value) return;
+    const entry = all.find((one) => one.sessionId === id);
+    const by = entry ? entry.continuedBy : 'deleted';
+    // Once for each answer: one that is not among those that are read may still be there.
+    const isOther = by !== seen && by !== live.value.session.continuedBy;
+    seen = by;
+    if (!isOther && !(entry?.lastSeq > live.value.seq)) return;
     hasEnded = false;
     refollow(id);
   });

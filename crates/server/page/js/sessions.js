@@ -2,21 +2,9 @@
 
 import { cls, html, useMemo, useState } from './dom.js';
 import { ago, allTokens, count, duration, plural, spent } from './format.js';
-import { hasOlder, listError, loadLists, loadOlder, now, sessions, sortedSessions } from './lists.js';
+import { hasOlder, listError, loadLists, loadOlder, now, sessions, sortedSessions, took, waitsFor } from './lists.js';
 import { Button, Empty, Failure, Loading, SessionSign } from './parts.js';
 import { href, route, setQuery } from './route.js';
-
-/** How long it took, or takes. @param {Loose} entry */
-function length(entry) {
-  if (entry.state !== 'running' || !entry.startedAt) return duration(entry.durationMs);
-  return duration(Math.max(0, now.value - new Date(entry.startedAt).getTime()));
-}
-
-/** What it waits for, in words. @param {Loose} entry */
-function waits(entry) {
-  if (entry.questions > 0) return plural(entry.questions, 'question');
-  return typeof entry.waitsFor === 'string' ? entry.waitsFor : '';
-}
 
 /** @param {{ entry: Loose, mark: string | null, onMark: (id: string) => void }} _ */
 function Row({ entry, mark, onMark }) {
@@ -29,9 +17,9 @@ function Row({ entry, mark, onMark }) {
       <span class="session-state"><${SessionSign} state=${entry.state} /></span>
       <span class="session-flow">${entry.flow}${entry.isReplay && ' (replay)'}</span>
       <span class="session-id mono faint">${id}</span>
-      ${waits(entry) && html`<span class="session-waits">${waits(entry)}</span>`}
+      <span class=${entry.questions > 0 ? 'session-waits' : 'faint'}>${waitsFor(entry)}</span>
     </a>
-    <span class="session-fact num" title="duration">${length(entry)}</span>
+    <span class="session-fact num" title="duration">${duration(took(entry))}</span>
     <span class="session-fact num" title="tokens">${used ? count(used) : ''}</span>
     <span class="session-fact num" title="cost">${spent(entry.costUsd, entry.knownUsd, used)}</span>
     <span class="session-fact session-when" title=${entry.createdAt}>${ago(entry.createdAt, now.value)}</span>
