@@ -3,25 +3,26 @@
 import { html } from './dom.js';
 import { ask, note } from './parts.js';
 import { base } from './session.js';
-import { get, key, post } from './source.js';
+import { get, poster } from './source.js';
 import { readJson } from './format.js';
 import { go, href } from './route.js';
 
-/** @param {string} id @param {Loose} command @param {string} [once] */
-export async function send(id, command, once) {
-  return post(`${base(id)}/commands`, { command, key: once ?? key() });
+/** What sends commands to a session, one of each dialog. @param {string} id */
+export function sender(id) {
+  const post = poster();
+  return (/** @type {Loose} */ command) => post(`${base(id)}/commands`, { command });
 }
 
 /** @param {string} id @param {string} flow */
 export function pause(id, flow) {
-  const once = key();
+  const send = sender(id);
   ask({
     title: `Pause ${flow}?`,
     session: id,
     what: html`<p>What runs is cancelled and starts again after the pause; an agent resumes its conversation. What is complete stays.</p>`,
     act: 'Pause',
     run: async () => {
-      await send(id, { type: 'pause' }, once);
+      await send({ type: 'pause' });
       note('The session pauses');
     },
   });
@@ -29,7 +30,7 @@ export function pause(id, flow) {
 
 /** @param {string} id @param {string} flow @param {string} [limit] what is used up of a budget */
 export function resume(id, flow, limit) {
-  const once = key();
+  const send = sender(id);
   ask({
     title: `Resume ${flow}?`,
     session: id,
@@ -39,7 +40,7 @@ export function resume(id, flow, limit) {
     ...(limit && { numbers: limit.split(',') }),
     run: async (_, budget) => {
       if (Object.values(budget).includes(0)) throw new Error('A limit is above 0.');
-      const { sessionId } = await send(id, { type: 'resume', ...(limit && { budget }) }, once);
+      const { sessionId } = await send({ type: 'resume', ...(limit && { budget }) });
       note('The session resumes');
       follow(id, sessionId);
     },
@@ -48,7 +49,7 @@ export function resume(id, flow, limit) {
 
 /** @param {string} id @param {string} flow */
 export function stop(id, flow) {
-  const once = key();
+  const send = sender(id);
   ask({
     title: `Stop ${flow} for good?`,
     session: id,
@@ -57,7 +58,7 @@ export function stop(id, flow) {
     kind: 'danger',
     field: { label: 'Why (optional, stored in the log)' },
     run: async (reason) => {
-      await send(id, { type: 'stop', ...(reason.trim() && { reason: reason.trim() }) }, once);
+      await send({ type: 'stop', ...(reason.trim() && { reason: reason.trim() }) });
       note('The session stops');
     },
   });
@@ -77,7 +78,7 @@ async function receiver(id, node) {
 
 /** A message to a node's agent, or to all that listen. @param {string} id @param {string} node */
 export function steer(id, node) {
-  const once = key();
+  const send = sender(id);
   ask({
     title: node ? `Steer ${node}` : 'Send a message',
     session: id,
@@ -85,7 +86,7 @@ export function steer(id, node) {
     act: 'Send',
     field: { label: 'Message', isNeeded: true, hint: 'Ctrl+Enter sends' },
     run: async (content) => {
-      await send(id, { type: 'send', content, ...(node && (await receiver(id, node))) }, once);
+      await send({ type: 'send', content, ...(node && (await receiver(id, node))) });
       note('The message is on its way');
     },
   });
@@ -93,7 +94,7 @@ export function steer(id, node) {
 
 /** @param {string} id @param {string} node */
 export function close(id, node) {
-  const once = key();
+  const send = sender(id);
   ask({
     title: `End the conversation of ${node}?`,
     session: id,
@@ -101,7 +102,7 @@ export function close(id, node) {
     act: 'End it',
     run: async () => {
       const { run } = await receiver(id, node);
-      await send(id, { type: 'close', run: run ?? node }, once);
+      await send({ type: 'close', run: run ?? node });
       note('The conversation ends');
     },
   });
@@ -109,14 +110,14 @@ export function close(id, node) {
 
 /** @param {string} id @param {string} node */
 export function retry(id, node) {
-  const once = key();
+  const send = sender(id);
   ask({
     title: `Retry ${node}?`,
     session: id,
     what: html`<p>In a new session this node and all that depends on it run again, and the rest is reused. This session stays as it is.</p>`,
     act: 'Retry',
     run: async () => {
-      const { sessionId } = await send(id, { type: 'retry', node }, once);
+      const { sessionId } = await send({ type: 'retry', node });
       note(`${node} runs again`);
       follow(id, sessionId);
     },
@@ -125,7 +126,7 @@ export function retry(id, node) {
 
 /** @param {string} id @param {number | string} at @param {Loose} input */
 export function fork(id, at, input) {
-  const once = key();
+  const post = poster();
   const before = JSON.stringify(input ?? {}, null, 2);
   ask({
     title: typeof at === 'number' ? `Fork from event ${at}?` : `Fork from ${at}?`,
@@ -145,7 +146,7 @@ export function fork(id, at, input) {
       if (gone !== undefined) throw new Error(`“${gone}” is missing. A fork keeps each value that is not changed, so write it, or another value for it.`);
       const isNew = (/** @type {[string, unknown]} */ [name, value]) => JSON.stringify(value) !== JSON.stringify(input?.[name]);
       const changed = Object.fromEntries(Object.entries(all).filter(isNew));
-      const { sessionId } = await post(`${base(id)}/fork`, { at, input: changed, key: once });
+      const { sessionId } = await post(`${base(id)}/fork`, { at, input: changed });
       note('The fork has started');
       go(href(['s', sessionId, 'graph']));
     },

@@ -1,13 +1,13 @@
 // Flows of the registered folders, and the form that starts one.
 
-import { html, useEffect, useRef, useState } from './dom.js';
+import { html, useEffect, useState } from './dom.js';
 import { duration, money, plural } from './format.js';
 import { Form, drafts, empty, useDraft } from './form.js';
 import { title } from './lists.js';
 import { Empty, Failure, Loading, SessionSign, note } from './parts.js';
 import { go, href, route, setQuery } from './route.js';
 import { useResource } from './session.js';
-import { key, post } from './source.js';
+import { poster } from './source.js';
 
 export function Flows() {
   useEffect(() => {
@@ -64,23 +64,19 @@ function Start({ flow }) {
   const [value, setValue] = useDraft(kept, '', () => empty(flow.input ?? {}));
   const [budget, setBudget] = useDraft(kept, ' ', () => '');
   const [state, setState] = useState({ busy: false, error: '' });
-  // What is sent again, since no answer came, starts nothing a second time.
-  const sent = useRef({ body: '', once: '' });
+  const [post] = useState(poster);
   const start = async (/** @type {any} */ event) => {
     event.preventDefault();
     setState({ busy: true, error: '' });
-    const body = JSON.stringify([value, budget]);
-    if (sent.current.body !== body) sent.current = { body, once: key() };
     try {
       const options = budget ? { budget: { usd: Number(budget) } } : {};
-      const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options, key: sent.current.once });
+      const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options });
       kept.clear();
       note('Started');
       go(href(['s', sessionId, 'graph']));
     } catch (error) {
       const { message, hint } = (error);
       setState({ busy: false, error: [message, hint].filter(Boolean).join(' ') });
-      if (error.status >= 400 && error.status < 500) sent.current.body = '';
     }
   };
   return html`<form class="card start" onSubmit=${start}>

@@ -1,12 +1,12 @@
 // A question to a person: its choices, a free text, or a form; and a permission that an agent asks for.
 
 import { cls, html, useLayoutEffect, useRef, useState } from './dom.js';
-import { send } from './commands.js';
+import { sender } from './commands.js';
 import { Form, drafts, empty, useDraft } from './form.js';
-import { now } from './lists.js';
+import { isLate, now, runs, sessions } from './lists.js';
 import { Folded, note } from './parts.js';
 import { connection } from './socket.js';
-import { key, file } from './source.js';
+import { file } from './source.js';
 import { Markdown } from './markdown.js';
 import { text, until } from './format.js';
 
@@ -40,7 +40,7 @@ export function Question({ question }) {
   const [draft, setDraft] = useDraft(kept, ' ', () => '');
   const [value, setValue] = useDraft(kept, '', () => (question.schema ? empty(question.schema) : null));
   const [state, setState] = useState({ busy: '', error: '', done: false });
-  const [once] = useState(key);
+  const [send] = useState(() => sender(question.sessionId));
   const isPermission = question.kind === 'permission';
   const choices = question.choices ?? [];
   const takesText = question.allowText ?? choices.length === 0;
@@ -48,7 +48,7 @@ export function Question({ question }) {
   const answer = async (command, name) => {
     setState({ busy: name, error: '', done: false });
     try {
-      await send(question.sessionId, { prompt: question.promptId, ...command }, once);
+      await send({ prompt: question.promptId, ...command });
       setState({ busy: '', error: '', done: true });
       kept.clear();
       note('Answered');
@@ -64,14 +64,15 @@ export function Question({ question }) {
     answer({ type: 'reply', content, ...(choice && { choice }) }, choice || 'text');
   const isSent = !!state.busy || state.done || !!file;
   const isStale = connection.value === 'stale';
-  // By this clock. Whether an answer still counts is decided where the session runs.
-  const isLate = !!question.deadline && new Date(question.deadline).getTime() <= now.value;
-  const off = isSent || isStale;
+  // By this clock. Whether an answer still counts is decided where the session runs; where it does not run, it is over.
+  const late = isLate(question);
+  const entry = late && sessions.value?.find((one) => one.sessionId === question.sessionId);
+  const off = isSent || isStale || (entry && !runs(entry));
   return html`<div class=${cls('asked', !isStale && 'question')} role="group" tabindex="-1" aria-label="A question for you">
     <div class="question-text"><${Markdown} text=${question.prompt} /></div>
     ${isPermission && html`<${Permission} question=${question} />`}
     ${!isPermission && question.detail !== undefined && html`<${Folded} value=${text(question.detail)} label="More about it" />`}
-    ${question.deadline && html`<p class="hint">${isLate
+    ${question.deadline && html`<p class="hint">${late
       ? html`By the clock of this browser its time is up. Then no answer counts, and resuming the session ${question.default === undefined ? 'lets it fail' : html`takes <b>${question.default}</b>`}.`
       : html`${question.default === undefined ? 'Fails' : html`Answered with <b>${question.default}</b>`} ${until(question.deadline, now.value)} if nobody answers.`}</p>`}
     ${isPermission

@@ -92,9 +92,26 @@ export async function wholeLog(id) {
   return (await lines(id)).blob();
 }
 
-/** A key that makes a request count once, however often it is sent. */
-export function key() {
-  return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+/**
+ * Posts with a key, so that what is sent again, because no answer came, counts once. Another body is another request, and so
+ * is one that the process of the session has refused: the same key would give the same refusal for ever.
+ */
+export function poster() {
+  let sent = '';
+  let key = '';
+  return async (/** @type {string} */ path, /** @type {Loose} */ body) => {
+    const text = JSON.stringify([path, body]);
+    if (sent !== text) {
+      sent = text;
+      key = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+    }
+    try {
+      return await post(path, { ...body, key });
+    } catch (error) {
+      if (error.code === 'commandRefused') sent = '';
+      throw error;
+    }
+  };
 }
 
 /**
