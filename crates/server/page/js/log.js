@@ -36,30 +36,34 @@ function tone(type) {
 function usePages(id, filter, last) {
   const isFiltered = Object.values(filter).some(Boolean);
   const key = JSON.stringify([id, filter]);
-  const ref = useRef({ key: '', rows: /** @type {Map<number, any>} */ (new Map()), asked: new Set(), count: 0, next: 1, isDone: false, busy: false });
+  const ref = useRef({ key: '', rows: /** @type {Map<number, any>} */ (new Map()), asked: new Set(), read: /** @type {Map<number, number>} */ (new Map()), count: 0, next: 1, isDone: false, busy: false });
   const [, redraw] = useState(0);
   const [error, setError] = useState((null));
-  if (ref.current.key !== key) ref.current = { key, rows: new Map(), asked: new Set(), count: 0, next: 1, isDone: false, busy: false };
+  if (ref.current.key !== key) ref.current = { key, rows: new Map(), asked: new Set(), read: /** @type {Map<number, number>} */ (new Map()), count: 0, next: 1, isDone: false, busy: false };
   const mine = ref.current;
   const show = () => {
     if (mine === ref.current) redraw((n) => n + 1);
   };
-  /** @param {number} page */
+  /** Reads what is not read of a page, and more of it after a while. @param {number} page */
   const readPage = async (page) => {
-    if (mine.asked.has(page)) return;
+    const end = (page + 1) * PAGE;
+    const from = mine.read.get(page) ?? page * PAGE;
+    if (mine.asked.has(page) || from >= Math.min(last, end)) return;
     mine.asked.add(page);
+    let wait = 500;
     try {
-      const found = await events(id, { from: page * PAGE + 1, limit: PAGE });
+      const found = await events(id, { from: from + 1, limit: end - from });
       for (const envelope of found) mine.rows.set(envelope.seq - 1, envelope);
-      if (found.length < PAGE) mine.asked.delete(page);
+      mine.read.set(page, found.at(-1)?.seq ?? from);
       setError(null);
     } catch (failure) {
-      setTimeout(() => {
-        mine.asked.delete(page);
-        show();
-      }, 2000);
+      wait = 2000;
       setError(failure);
     }
+    setTimeout(() => {
+      mine.asked.delete(page);
+      show();
+    }, wait);
     show();
   };
   const readNext = async () => {
@@ -89,10 +93,7 @@ function usePages(id, filter, last) {
       if (to >= mine.count - PAGE / 2) readNext();
       return;
     }
-    for (let page = Math.floor(from / PAGE); page <= Math.floor(to / PAGE); page += 1) {
-      const isShort = mine.rows.size === 0 || !mine.rows.has(Math.min(last, (page + 1) * PAGE) - 1);
-      if (isShort) readPage(page);
-    }
+    for (let page = Math.floor(from / PAGE); page <= Math.floor(to / PAGE); page += 1) readPage(page);
   };
   const total = isFiltered ? [...mine.rows.values()].filter((one) => one.seq <= last).length : last;
   return { at: (/** @type {number} */ row) => mine.rows.get(row), total, want, error, isDone: mine.isDone, isFiltered };
