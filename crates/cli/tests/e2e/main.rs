@@ -11,6 +11,7 @@ mod checks;
 mod conversations;
 mod interfaces;
 mod page;
+mod page_changes;
 mod page_forms;
 mod programs;
 mod resume;
@@ -271,6 +272,8 @@ cases! {
     page_run: &[], 60, page::run;
     page_offline: &[], 60, page::offline;
     page_forms: &[], 60, page_forms::forms;
+    page_resumed: &[], 90, page_changes::resumed;
+    page_waits: &[], 60, page_changes::waits;
     page_drafts: &[], 60, page_forms::drafts;
     page_bounds: &[], 60, page_forms::bounds;
     page_vanishes: &[], 60, page_forms::vanishes;

@@ -455,6 +455,13 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "the time in which a person was waited for is cut out",
         "document.querySelector('.tl-back .tl-cut[title*=person]')",
     )?;
+    browser.until(
+        "and nothing lies over it",
+        "[...document.querySelectorAll('.tl-wait.person')].some((one) => {
+          const { left, top, width, height } = one.getBoundingClientRect();
+          return document.elementFromPoint(left + width / 2, top + height / 2) === one;
+        })",
+    )?;
     browser.open(&server.view(&format!("/s/{id}/log")))?;
     browser.sees("harness:complete")?;
     let last = browser.eval("Number(document.querySelector('.scrub input').max)")?;
@@ -659,6 +666,13 @@ fn violations(browser: &mut Browser, look: Look, rule: Option<&str>) -> anyhow::
     let width = browser.eval("document.documentElement.scrollWidth")?;
     if width.as_u64().unwrap_or_default() > u64::from(look.width) {
         found.push(format!("the page is {width} wide, the window {}", look.width));
+    }
+    // The views of a session scroll within it.
+    let below = browser.eval(
+        "document.querySelector('.run') ? document.getElementById('main').scrollHeight - document.getElementById('main').clientHeight : 0",
+    )?;
+    if below != json!(0) {
+        found.push(format!("{below} pixels below the session"));
     }
     Ok(found)
 }

@@ -266,6 +266,25 @@ pub(super) fn signs_in(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("0 sessions")?;
     browser.sees("live")?;
     ensure!(browser.eval("location.hash")? == json!("#/"), "the token is taken out of the address");
+    sandbox.write("waits.yaml", WAITS)?;
+    sandbox.run(&["run", "waits.yaml", "--json"])?.expect_code(3)?;
+    browser.sees("2 questions wait for you")?;
+    let logout = "{ method: 'POST', headers: { 'content-type': 'application/json' }, body: '{}' }";
+    let status =
+        browser.eval(&format!("fetch('/api/v1/logout', {logout}).then((answer) => answer.status)"))?;
+    ensure!(status == json!(204), "signing out: {status}");
+    browser.open(&server.view("/flows"))?;
+    browser.sees("This browser is not signed in")?;
+    browser.until(
+        "what may be answered long ago is not offered",
+        "!document.querySelector('.bar.call, .badge') && document.title === 'Flows · Inspan'",
+    )?;
+    browser.open("about:blank")?;
+    browser.open(&format!("{}/#token=wrong", server.origin()))?;
+    browser.until(
+        "a wrong token is said to be one",
+        "document.querySelector('.note')?.innerText.includes('token')",
+    )?;
     browser.close()?;
     server.stop()
 }

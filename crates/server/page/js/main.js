@@ -117,8 +117,8 @@ function Notes() {
 
 function SignedOut() {
   return html`<${Empty} head=${true} title="This browser is not signed in">
-    <p>The server's token opens the page once. Open the address that <code>inspan serve</code> printed, with its
-      <code>#token=…</code>, or start <code>inspan serve</code> again.</p>
+    <p>The server's token opens the page once. Open the address that <code>inspan serve</code> printed, with
+      its <code>#token=…</code>, or start <code>inspan serve</code> again.</p>
   <//>`;
 }
 
@@ -174,6 +174,7 @@ async function start() {
     await signIn();
   } catch (error) {
     isRefused = error;
+    note(error.message, 'bad');
   }
   if (isRefused) signedOut.value = true;
   // What takes longest is asked for first.

@@ -3,7 +3,7 @@
 
 import { cls, html, useMemo, useRef, useSize } from './dom.js';
 import { clockMs, duration, plural } from './format.js';
-import { nodeStatus } from './lists.js';
+import { nodeStatus, runs, took } from './lists.js';
 import { AtEnd, Empty, Failure, Loading, Rows } from './parts.js';
 import { base, choose, chosen, moment, useResource } from './session.js';
 import { route, setQuery } from './route.js';
@@ -71,7 +71,6 @@ function Row({ row, line, isCritical, isChosen }) {
     <button type="button" class="tl-name" onClick=${() => choose(row.path)} aria-pressed=${isChosen} title=${row.path}>
       ${isCritical && html`<span class="critical" title="on the critical path">◆<span class="sr"> on the critical path</span></span>`}<span>${row.path}</span></button>
     <div class="tl-line" onClick=${() => choose(row.path)}>
-      ${row.waits.map((wait) => html`<i class=${`tl-wait ${wait.kind}`} style=${span(wait)} title=${`waits: ${WAITS[wait.kind] ?? wait.kind}\n${wait.text ?? ''}`}></i>`)}
       ${row.bars.map((bar) => {
         const status = nodeStatus(ALIKE[bar.status] ?? bar.status);
         const long = bar.to ? new Date(bar.to).getTime() - new Date(bar.from).getTime() : undefined;
@@ -79,6 +78,7 @@ function Row({ row, line, isCritical, isChosen }) {
           ${(bar.turns ?? []).map((turn) => html`<i class="tl-turn" style=${span(turn)}></i>`)}
           ${(bar.tools ?? []).map((tool) => html`<i class=${cls('tl-tool', tool.ok === false && 'bad')} style=${span(tool)} title=${`${tool.name} ${tool.to ? duration(new Date(tool.to).getTime() - new Date(tool.from).getTime()) : 'running'}`}></i>`)}`;
       })}
+      ${row.waits.map((wait) => html`<i class=${`tl-wait ${wait.kind}`} style=${span(wait)} title=${`waits: ${WAITS[wait.kind] ?? wait.kind}\n${wait.text ?? ''}`}></i>`)}
     </div>
   </div>`;
 }
@@ -89,6 +89,7 @@ export function Timeline({ session }) {
   const size = useSize(ref);
   const { at, tick } = moment(session);
   const { data, error, reload } = /** @type {Resource<Api.Timeline>} */ (useResource(`${base(session.id)}/timeline`, { at }, tick));
+  const entry = session.live.value?.session;
   const words = (route.value.query.q ?? '').toLowerCase();
   const name = size.w < 560 ? 104 : 200;
   const width = Math.max(80, size.w - name - 24);
@@ -105,7 +106,7 @@ export function Timeline({ session }) {
           ? html`<${Empty} title="Nothing has run yet" />`
           : html`<div class="tools">
               <input type="search" class="filter" data-filter value=${words} placeholder="Filter  /" aria-label="Filter rows by node" onInput=${(event) => setQuery({ q: event.target.value })} />
-              <span class="faint">${duration(data.durationMs ?? line.to - line.from)} in all${data.omitted ? `, ${plural(data.omitted, 'row')} left out` : ''}</span><${AtEnd} session=${session} /><span class="grow"></span>
+              <span class="faint">${duration(!at && entry && runs(entry) ? took(entry) : (data.durationMs ?? line.to - line.from))} in all${data.omitted ? `, ${plural(data.omitted, 'row')} left out` : ''}</span><${AtEnd} session=${session} /><span class="grow"></span>
               <span class="key"><i class="tl-bar key-path"></i> critical path</span><span class="key"><i class="tl-tool"></i> tool call</span><span class="key"><i class="tl-wait person"></i> waits for a person</span><span class="key"><i class="tl-cut"></i> time cut out</span>
             </div>
             <div class="tl-head" aria-hidden="true">${ticks(line, width).map((one) => html`<span style=${{ left: `${one.x + name}px` }}>${one.text}</span>`)}</div>
