@@ -1,7 +1,7 @@
 //! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
 //! aborts on a signal.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
@@ -19,6 +19,8 @@ use inspan_view::Tone;
 
 /// Lines that may wait; nothing more is read until one is taken.
 const TYPED: usize = 64;
+/// The longest line that is read, in bytes.
+const LONGEST: u64 = 16 << 20;
 
 /// A conversation at this terminal.
 pub(in crate::commands) struct TerminalConversation<'a> {
@@ -261,9 +263,17 @@ fn open() -> mpsc::Receiver<TypedLine> {
         let mut stdin = std::io::stdin().lock();
         loop {
             let mut bytes = Vec::new();
-            match stdin.read_until(b'\n', &mut bytes) {
+            match stdin.by_ref().take(LONGEST).read_until(b'\n', &mut bytes) {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
+            }
+            // The rest of it would be a prompt of its own.
+            if bytes.len() as u64 == LONGEST && !bytes.ends_with(b"\n") {
+                terminal::progress("warning: a line of more than 16 MiB is skipped\n");
+                if stdin.skip_until(b'\n').is_err() {
+                    return;
+                }
+                continue;
             }
             let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();
             if sender.blocking_send(TypedLine { text, at: Instant::now() }).is_err() {
