@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{AgentError, Envelope, Event, NodePath};
 
 /// The field of an output, and of the detail of a failure, with the calls that were denied before it.
-pub const DENIALS: &str = "permissionDenials";
+const DENIALS: &str = "permissionDenials";
 /// The field of such a call with its arguments.
 const INPUT: &str = "toolInput";
 /// The most that a failure holds of the arguments of a call, in bytes of JSON; the events of the call have all of them.
@@ -16,6 +16,13 @@ const LONGEST_INPUT: usize = 1024;
 /// The tool calls that were denied before this output, or this detail of a failure.
 pub fn denials(end: &Value) -> &[Value] {
     end.get(DENIALS).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Says in an output that these tool calls were denied before it, if there are any.
+pub fn set_denials(output: &mut Value, denials: Vec<Value>) {
+    if let Some(fields) = output.as_object_mut().filter(|_| !denials.is_empty()) {
+        fields.insert(DENIALS.to_owned(), denials.into());
+    }
 }
 
 impl AgentError {

@@ -33,7 +33,7 @@ pub use agent::{
 pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending, UnpricedTurns};
 pub use classify::{classify_status, classify_text};
 pub use command::{Command, CommandKind, Rejection};
-pub use denied::{DENIALS, DeniedCalls, denials};
+pub use denied::{DeniedCalls, denials, set_denials};
 pub use envelope::{
     DEEPEST, ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION,
     SNAPSHOT_VERSION, flat, is_too_deep, oversized_number,

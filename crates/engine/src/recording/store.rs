@@ -7,7 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_protocol::{AgentError, DENIALS, ErrorCode, NodePath, RECORDING_VERSION, StreamEvent, denials};
+use inspan_protocol::{
+    AgentError, ErrorCode, NodePath, RECORDING_VERSION, StreamEvent, denials, set_denials,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -73,8 +75,7 @@ impl RecordedEnd {
         }
         let all = [before, self.denials()].concat();
         match &mut self {
-            Self::Output(Value::Object(output)) => drop(output.insert(DENIALS.to_owned(), all.into())),
-            Self::Output(_) => {}
+            Self::Output(output) => set_denials(output, all),
             Self::Error(error) => *error = error.clone().with_denials(&all),
         }
         self

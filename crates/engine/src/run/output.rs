@@ -1,7 +1,7 @@
 //! The output of a run: the last turn's answer, the sums over all turns, and the check of a structured output.
 
 use inspan_protocol::{
-    AgentError, DENIALS, ErrorCode, OutputFacts, ProviderSessionId, StopReason, Usage, denials,
+    AgentError, ErrorCode, OutputFacts, ProviderSessionId, StopReason, Usage, denials, set_denials,
 };
 use jsonschema::Validator;
 use serde_json::Value;
@@ -93,11 +93,7 @@ impl Totals {
                 (None, _) => {}
             }
         }
-        if let Value::Object(output) = &mut output
-            && !self.denials.is_empty()
-        {
-            output.insert(DENIALS.to_owned(), self.denials.into());
-        }
+        set_denials(&mut output, self.denials);
         let num_turns = self.model_turns;
         let facts = facts.unwrap_or_else(|| OutputFacts::text(""));
         (output, OutputFacts { session, stop_reason, usage, cost_usd, num_turns, ..facts })

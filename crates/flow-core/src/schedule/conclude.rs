@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, DEEPEST, DENIALS, ErrorCode, Event, NodePath, NodeStatus, Timestamp, denials, is_too_deep,
+    AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatus, Timestamp, denials, is_too_deep, set_denials,
 };
 use serde_json::Value;
 
@@ -133,8 +133,8 @@ impl Run {
     /// An output with the tool calls that were denied in interrupted attempts, before these.
     fn with_denials(&self, node: TaskRef, mut output: Value, new: Vec<Value>) -> Value {
         let known = self.facts.node(node).denied();
-        if let Some(fields) = output.as_object_mut().filter(|_| !known.is_empty()) {
-            fields.insert(DENIALS.to_owned(), [known, &new].concat().into());
+        if !known.is_empty() {
+            set_denials(&mut output, [known, &new].concat());
         }
         output
     }
