@@ -153,6 +153,8 @@ pub struct Body {
     pub nodes: Vec<Node>,
     /// The edges: those written first, then those from `dependsOn`.
     pub edges: Vec<Edge>,
+    /// The edges that lead back.
+    pub(crate) loops: Vec<EdgeIx>,
     pub(crate) index: HashMap<NodeId, NodeIx>,
 }
 

@@ -78,6 +78,8 @@ pub struct Run {
     held: BTreeSet<TaskRef>,
     /// Tasks that could start and wait until what came before them in the earlier session is reused.
     put_off: BTreeSet<TaskRef>,
+    /// Nodes that decide whether a failure is handled, and are not to be skipped.
+    handlers_that_run: BTreeSet<TaskRef>,
     /// How many releases there were when they were asked.
     releases: u64,
     /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
@@ -228,6 +230,7 @@ impl Run {
             asked: BTreeMap::new(),
             held: BTreeSet::new(),
             put_off: BTreeSet::new(),
+            handlers_that_run: BTreeSet::new(),
             releases: 0,
             going_back: Vec::new(),
             going_back_at: 0,
@@ -285,6 +288,7 @@ impl Run {
             for task in self.facts.touched.drain(..) {
                 self.held.remove(&task);
                 self.put_off.remove(&task);
+                self.handlers_that_run.remove(&task);
             }
             match event {
                 Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. } => {
@@ -306,6 +310,7 @@ impl Run {
         self.asked.retain(|task, _| is_open(task.frame));
         self.held.retain(|task| is_open(task.frame));
         self.put_off.retain(|task| is_open(task.frame));
+        self.handlers_that_run.retain(|task| is_open(task.frame));
         self.items_before.retain(|owner, _| is_open(owner.frame));
         self.going_back.retain(|(frame, _)| is_open(*frame));
         for warned in [&mut self.warned, &mut self.warned_of_tokens] {

@@ -69,6 +69,7 @@ pub(super) fn body(
         outputs: checked.outputs.map(|outputs| Template::new(node, key, outputs)),
         subflow,
         secrets: resolved.flow.header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        loops: nodes.iter().flat_map(|node| node.loops.iter().copied()).collect(),
         nodes,
         edges,
         index: resolved.index,

@@ -112,7 +112,7 @@ impl Walk<'_> {
                 format!("`{id}` waits: {} of {total} edges into it are pending", node.unresolved),
             );
         }
-        let doubt = self.state().frames[task.frame].doubt_before(self.body(&graph), task.node);
+        let doubt = self.state().frames[task.frame].doubt_before(self.body(&graph), task.node, |_| false);
         if let Some((failed, by)) = doubt {
             let [failed, by] = [failed, by].map(|node| self.label(&graph, self.task(node)));
             let text =

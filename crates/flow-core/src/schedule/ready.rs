@@ -11,7 +11,7 @@ use super::{
     select::{Selected, is_left_out},
 };
 use crate::{
-    graph::{Join, TaskRef},
+    graph::{Join, NodeIx, TaskRef},
     node::{NodeKind, Occupies},
     state::IT_IS_DONE,
 };
@@ -24,10 +24,18 @@ impl Run {
     /// The next node to start or to skip, in the order of the graph; one that only waits needs no free place. Whether a failure
     /// is handled depends neither on a place nor on that order: a node that does not handle it is skipped before anything
     /// starts, and what depends on the failed node waits until that is known.
-    pub(super) fn candidate(&self, now: Timestamp) -> Option<TaskRef> {
-        let mut handlers = self.agenda.handlers().filter(|task| !self.is_put_off(*task));
-        if let Some(task) = handlers.find(|task| self.handles_nothing(*task)) {
-            return Some(task);
+    pub(super) fn candidate(&mut self, now: Timestamp) -> Option<TaskRef> {
+        let handlers: Vec<TaskRef> =
+            self.agenda.handlers().filter(|task| !self.handlers_that_run.contains(task)).collect();
+        for task in handlers {
+            if self.is_put_off(task) || self.is_in_doubt(task) {
+                continue;
+            }
+            if self.is_to_be_skipped(task) {
+                return Some(task);
+            }
+            // An event that concerns it can change that.
+            self.handlers_that_run.insert(task);
         }
         let first = |occupies: Occupies| {
             let is_due = |task: &TaskRef| {
@@ -46,16 +54,21 @@ impl Run {
         worker.into_iter().chain(first(Occupies::Nothing)).min()
     }
 
-    /// Whether a node that could handle a failure is to be skipped.
-    fn handles_nothing(&self, task: TaskRef) -> bool {
+    fn is_to_be_skipped(&self, task: TaskRef) -> bool {
         let reason = || self.skip_reason(task, self.facts.is_ending(task.frame));
-        self.selected(task) != Selected::Itself && !self.is_in_doubt(task) && matches!(reason(), Ok(Some(_)))
+        self.selected(task) != Selected::Itself && matches!(reason(), Ok(Some(_)))
     }
 
-    /// Whether a node depends on a failure that may be handled or not.
+    /// Whether a node depends on a failure that may be handled or not. One that had finished in the session before came after
+    /// the failures that are taken over from there: they were handled, also if what handled them was cancelled since.
     fn is_in_doubt(&self, task: TaskRef) -> bool {
         let frame = &self.facts.frames[task.frame];
-        let doubt = || frame.doubt_before(self.facts.body(&self.graph, task.frame), task.node);
+        let had_finished = || {
+            let before = self.before(task);
+            before.is_some_and(|(reusable, path)| reusable.has_finished(&path))
+        };
+        let is_known = |failed: NodeIx| frame.nodes[failed].is_reused() && had_finished();
+        let doubt = || frame.doubt_before(self.facts.body(&self.graph, task.frame), task.node, is_known);
         !self.facts.is_ending(task.frame) && doubt().is_some()
     }
 

@@ -5,7 +5,7 @@ mod facts;
 mod set;
 mod table;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cell::LazyCell, collections::BTreeSet, sync::Arc};
 
 use inspan_protocol::{AgentError, EdgeStatus, NodeId, NodePath, NodeStatus, Spending, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -308,15 +308,25 @@ impl FrameState {
         body: &'a Body,
         failed: NodeIx,
     ) -> impl Iterator<Item = NodeIx> + 'a {
-        let is_open = self.nodes[failed].status == NodeStatus::Failed && !self.nodes[failed].handled;
+        let is_open = self.is_undecided(failed);
         let edges = body.edges_on(failed, EdgeOn::Failure).filter(move |_| is_open);
         let fired = edges.filter(|edge| self.edges[*edge].status == EdgeStatus::Fired);
         fired.map(|edge| body.edge(edge).to).filter(|to| self.nodes[*to].has_not_begun())
     }
 
+    /// Whether a node has failed, and no node that handles that has begun.
+    fn is_undecided(&self, ix: NodeIx) -> bool {
+        self.nodes[ix].status == NodeStatus::Failed && !self.nodes[ix].handled
+    }
+
     /// A failure that would keep a node from running if nothing handles it, and a node that decides that. One that waits for
-    /// this node itself decides nothing before it.
-    pub(crate) fn doubt_before(&self, body: &Body, ix: NodeIx) -> Option<(NodeIx, NodeIx)> {
+    /// this node itself decides nothing before it. Failures that are known to be handled are left out.
+    pub(crate) fn doubt_before(
+        &self,
+        body: &Body,
+        ix: NodeIx,
+        is_known: impl Fn(NodeIx) -> bool,
+    ) -> Option<(NodeIx, NodeIx)> {
         let node = &self.nodes[ix];
         let is_skipped = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Skipped;
         let is_before_all = (body.node(ix).join == Join::Any && node.fired > 0)
@@ -325,6 +335,7 @@ impl FrameState {
             return None;
         }
         let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
+        let late = LazyCell::new(|| self.waiting_for(body, ix));
         while let Some(at) = next.pop() {
             for edge in body.node(at).incoming.iter().map(|edge| (*edge, body.edge(*edge))) {
                 let from = edge.1.from;
@@ -332,7 +343,8 @@ impl FrameState {
                 if !is_success || self.edges[edge.0].status != EdgeStatus::Skipped || !seen.insert(from) {
                     continue;
                 }
-                if let Some(by) = self.undecided(body, from).find(|by| !self.waits_for(body, *by, ix)) {
+                let decides = self.undecided(body, from).find(|by| !late.contains(by));
+                if let Some(by) = decides.filter(|_| !is_known(from)) {
                     return Some((from, by));
                 }
                 if self.nodes[from].status == NodeStatus::Skipped {
@@ -343,33 +355,31 @@ impl FrameState {
         None
     }
 
-    /// Whether a node waits for another: over edges, for loops to end, or for it to decide whether a failure is handled.
-    pub(crate) fn waits_for(&self, body: &Body, late: NodeIx, early: NodeIx) -> bool {
+    /// The nodes that wait for a node: over edges, for loops to end, or for it to decide whether a failure is handled.
+    pub(crate) fn waiting_for(&self, body: &Body, early: NodeIx) -> BTreeSet<NodeIx> {
         let to = |edge: &EdgeIx| body.edge(*edge).to;
-        let edges = (0..).map(EdgeIx).zip(&body.edges);
-        let loops: Vec<_> =
-            edges.filter_map(|(ix, edge)| Some((ix, edge.from, edge.cycle.as_ref()?))).collect();
-        let (mut seen, mut next) = (vec![false; body.nodes.len()], vec![early]);
+        let (mut found, mut failures, mut next) = (BTreeSet::new(), BTreeSet::new(), vec![early]);
         while let Some(at) = next.pop() {
-            if at == late {
-                return true;
-            }
-            if std::mem::replace(&mut seen[at.0 as usize], true) {
+            if !found.insert(at) {
                 continue;
             }
             next.extend(body.node(at).outgoing.iter().map(to));
-            for (left, from, cycle) in loops.iter().filter(|(.., cycle)| cycle.quiet.contains(&at)) {
+            for left in &body.loops {
+                let edge = body.edge(*left);
+                let Some(cycle) = edge.cycle.as_ref().filter(|cycle| cycle.quiet.contains(&at)) else {
+                    continue;
+                };
                 let held = cycle.releases.iter().flat_map(|source| &body.node(*source).outgoing);
                 let held = held.filter(|edge| body.edge(**edge).leaves.contains(left));
-                next.extend(held.chain(&body.node(*from).outgoing).map(to));
+                next.extend(held.chain(&body.node(edge.from).outgoing).map(to));
             }
-            for failed in
-                self.failures_led(body, at).filter(|ix| self.undecided(body, *ix).any(|by| by == at))
-            {
+            let decides = self.nodes[at].has_not_begun();
+            let led = self.failures_led(body, at).filter(|ix| decides && self.is_undecided(*ix));
+            for failed in led.filter(|ix| failures.insert(*ix)) {
                 next.extend(body.edges_on(failed, EdgeOn::Success).map(|edge| to(&edge)));
             }
         }
-        false
+        found
     }
 
     /// The nodes whose failures have led to a node.

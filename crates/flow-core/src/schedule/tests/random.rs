@@ -224,7 +224,8 @@ proptest! {
                 // A node that waits for what depends on the failure cannot decide before that whether it is handled.
                 let mut handlers = flow.edges_on(edge.from, EdgeOn::Failure).map(|edge| flow.edge(edge).to);
                 let frame = &sim.run.state().frames[FrameIx::FLOW];
-                let is_late = handlers.any(|handler| frame.waits_for(flow, handler, edge.to));
+                let waiting = frame.waiting_for(flow, edge.to);
+                let is_late = handlers.any(|handler| waiting.contains(&handler));
                 let is_unhandled = from.status == NodeStatus::Failed && from.tainted && !is_late;
                 prop_assert!(!is_unhandled || !begun(&sim).contains(to.id.as_str()), "{}\n{}", text, story(&sim.log));
             }

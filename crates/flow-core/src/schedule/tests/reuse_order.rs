@@ -312,3 +312,55 @@ fn a_failure_that_ends_its_frame_waits_for_what_had_ended_before_it() {
         continues(&flow, &[("name: beside", "name: edited")], Some("each[0]/slow"), expected);
     }
 }
+
+#[test]
+fn what_came_after_a_handler_that_was_cut_is_reused() {
+    let flow = |slow: &str, around: &str| {
+        let nodes = format!(
+            "
+      - {{ id: broken, type: talk.agent, input: {{ prompt: b }} }}
+      - {{ id: ok, type: talk.agent, input: {{ prompt: o }} }}
+      - {{ id: last, type: talk.agent, dependsOn: [{{ node: broken, on: failure }}], input: {{ prompt: l }} }}
+      - {{ id: x, type: talk.agent, dependsOn: [broken, ok], input: {{ prompt: x }} }}
+      - {{ id: slow, type: talk.agent, {slow}input: {{ prompt: s }} }}
+      - {{ id: end, type: control.end, dependsOn: [slow] }}
+"
+        );
+        format!("flow: {{ name: cut }}\nnodes:\n{around}{nodes}")
+    };
+    let each = "
+  - id: each
+    type: control.foreach
+    input: { items: [1] }
+    body:
+      nodes:";
+    for (slow, around) in [("", ""), ("dependsOn: [x], ", ""), ("", each), ("dependsOn: [x], ", each)] {
+        let flow = graph(&flow(slow, around));
+        let mut sim = Sim::new(&flow, &[]).driven(world);
+        let prefix = if around.is_empty() { "" } else { "each[0]/" };
+        let lasts = |sim: &Sim| {
+            sim.log.iter().any(|at| at.context.task == Some(NodePath::new(&format!("{prefix}last"))))
+        };
+        assert!(lasts(&sim), "{}", story(&sim.log));
+        // What takes the work over leaves all of it to the next.
+        for _ in 0..2 {
+            let left = reusable(&sim, usize::MAX);
+            planned(&flow, &left);
+            sim = Sim::reusing(&flow, left).driven(world);
+            sim.check();
+            let found = done(&sim);
+            let is_reused = |id: &str| found.contains(&format!("{prefix}{id} reused"));
+            let is_whole = found.contains(&"each reused".to_owned());
+            assert!(
+                is_whole || ["broken", "ok", "x", "slow", "end"].iter().all(|id| is_reused(id)),
+                "{}",
+                story(&sim.log)
+            );
+            assert!(
+                !found.iter().any(|line| line.ends_with("starts") && line != "each starts"),
+                "{}",
+                story(&sim.log)
+            );
+        }
+    }
+}
