@@ -124,7 +124,7 @@ impl Run {
         let known = self.facts.node(node).denied();
         let is_new = |denial: &&Value| {
             let id = denial["toolUseId"].as_str().unwrap_or_default();
-            id.is_empty() || known.iter().all(|known| known["toolUseId"] != id)
+            id.is_empty() || !known.iter().any(|known| is_same_call(known, denial))
         };
         let all = end.as_ref().map_or_else(AgentError::denials, denials);
         all.iter().filter(is_new).cloned().collect()
@@ -214,4 +214,11 @@ impl Run {
         let place = self.cancelled.iter().position(|&(task, n, _)| task == node && n == attempt)?;
         Some(self.cancelled.swap_remove(place).2)
     }
+}
+
+/// Whether two denied tool calls are one. A program may count the ids of its calls anew once it was started again, and the
+/// arguments of a failed attempt's calls may be left out.
+fn is_same_call(one: &Value, other: &Value) -> bool {
+    let may_be = |key| one.get(key).is_none() || other.get(key).is_none() || one[key] == other[key];
+    one["toolUseId"] == other["toolUseId"] && may_be("toolName") && may_be("toolInput")
 }

@@ -82,7 +82,11 @@ fn a_limit_that_is_met_after_its_moment_is_waited_for_but_not_for_ever() {
 #[test]
 fn what_was_denied_before_a_limit_is_told_once_and_is_in_the_output() {
     let graph = graph("name: one\nnodes:\n  - { id: talk, type: talk.agent, input: { prompt: go } }\n");
-    let denied = |id: u32| json!({ "toolName": "Bash", "toolUseId": format!("t{id}") });
+    // The third attempt counts the ids of its calls anew.
+    let denied = |id: u32| {
+        let call = format!("t{}", id.min(2));
+        json!({ "toolName": "Bash", "toolUseId": call, "toolInput": { "number": id } })
+    };
     let world = |start: &StartNode, run: &Run| match start.attempt {
         3 => vec![AttemptStep::End(AttemptEnd::Output(json!({ "permissionDenials": [denied(3)] })))],
         attempt => {
