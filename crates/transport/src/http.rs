@@ -14,13 +14,15 @@ pub use wait::{duration, http_date, retry_after, wait_in};
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, with_causes};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(15);
 /// How long a connection without a request stays open.
 const IDLE: Duration = Duration::from_secs(60);
+/// How long an answer is looked for once nothing has come for too long.
+const LATE: Duration = Duration::from_millis(500);
 /// The most that is read of the body of an error.
 const ERROR_BODY: usize = 256 * 1024;
 /// The most that one answer may have in all.
@@ -178,8 +180,10 @@ impl Proxies {
 }
 
 impl Clocks {
-    /// Waits for something, as long as the call may. What is there already is taken before the stall limit is checked.
+    /// Waits for something, as long as the call may. What is there already is taken before the stall limit counts: a machine
+    /// that has slept finds its time up and an answer that nobody has read yet.
     async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, Broken> {
+        let mut work = std::pin::pin!(work);
         let deadline = self.deadline.and_then(|limit| self.began.checked_add(limit));
         let deadline = deadline.unwrap_or_else(|| self.began + FAR);
         tokio::select! {
@@ -190,8 +194,11 @@ impl Clocks {
                 let message = format!("the turn took longer than {limit} ms");
                 Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Deadline)))
             }
-            done = work => Ok(done),
+            done = &mut work => Ok(done),
             () = sleep(self.stall) => {
+                if let Ok(done) = timeout(LATE, work).await {
+                    return Ok(done);
+                }
                 let message = format!("the server sent nothing for {} ms", self.stall.as_millis());
                 Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall)))
             }
@@ -285,6 +292,10 @@ fn failed(error: reqwest::Error) -> AgentError {
 /// The client's own rules: proxies come from the call's environment, and nothing shows their passwords.
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
+    use inspan_testkit::pause;
+
     use super::*;
 
     type Pairs<'a> = &'a [(&'a str, &'a str)];
@@ -329,5 +340,34 @@ mod tests {
         let expected =
             "the environment variable https_proxy (or all_proxy) is not a proxy address (CONFIG_INVALID)";
         assert_eq!(error.to_string(), expected);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_came_while_the_program_was_stopped_is_taken() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let (received, is_received) = tokio::sync::oneshot::channel();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            received.send(()).unwrap();
+            pause(Duration::from_millis(50));
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").unwrap();
+        });
+        // Nothing of this runtime runs meanwhile.
+        tokio::spawn(async move {
+            is_received.await.unwrap();
+            pause(Duration::from_millis(600));
+        });
+        let clocks = Clocks {
+            cancel: CancellationToken::new(),
+            began: Instant::now(),
+            deadline: None,
+            stall: Duration::from_millis(300),
+        };
+        let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: Vec::new() };
+        let answer = Http::default().send(request, &Environment::default(), clocks).await.unwrap();
+        assert_eq!(answer.body(10).await.unwrap(), b"hi");
+        server.join().unwrap();
     }
 }
