@@ -14,9 +14,12 @@ use tokio_util::sync::CancellationToken;
 use crate::input::command_of;
 use crate::rpc::Client;
 use crate::updates::Updates;
+use crate::wire::says;
 
 /// What the ids of conversations begin with.
 const PREFIX: &str = "acp-";
+/// What the ids of sessions begin with that a conversation starts which is named by the session of a shell.
+const OF_SHELL: &str = "acp-of-";
 /// The most sessions of one conversation that are found again.
 const MOST: usize = 1000;
 
@@ -62,7 +65,7 @@ impl CurrentSession {
         flows: &[RegisteredFlow],
     ) -> Result<Self, SessionError> {
         let opened = sessions.open(&session).await?;
-        let updates = Updates::new(&opened, command_of(flows, &opened));
+        let updates = Updates::new(&opened, command_of(flows, &opened), sessions.commands());
         let open = OpenQuestions::default();
         Ok(Self { session, next: 1, updates, open, unanswered: HashSet::new(), has_told: false })
     }
@@ -101,6 +104,11 @@ impl Chat {
             watch_end: Mutex::default(),
             closed: CancellationToken::new(),
         })
+    }
+
+    /// Tells the person something. The commands in it mean the sessions of this store.
+    pub(crate) async fn tell(&self, client: &Client, text: &str) {
+        self.update(client, says(&self.sessions.commands().complete(text))).await;
     }
 
     /// Shows the editor something of this conversation.
@@ -168,14 +176,12 @@ impl Chat {
             Err(error) if error.code == SessionErrorCode::UnknownSession => {}
             Err(error) => return Err(error),
         }
-        if self.id.starts_with(PREFIX) {
-            let prefix = format!("{}-", self.id);
-            let entries = self.sessions.store().entries(&prefix, MOST).await?;
-            first.extend(entries.into_iter().filter_map(|entry| {
-                Some((entry.session.as_str().strip_prefix(&prefix)?.parse::<u64>().ok()?, entry))
-            }));
-            first.sort_by_key(|(number, _)| *number);
-        }
+        let prefix = self.prefix();
+        let entries = self.sessions.store().entries(&prefix, MOST).await?;
+        first.extend(entries.into_iter().filter_map(|entry| {
+            Some((entry.session.as_str().strip_prefix(&prefix)?.parse::<u64>().ok()?, entry))
+        }));
+        first.sort_by_key(|(number, _)| *number);
         let mut started: Vec<SessionId> = Vec::new();
         for (_, entry) in first {
             let chain = chain(&self.sessions, entry.session, entry.continued_by).await;
@@ -185,17 +191,22 @@ impl Chat {
         Ok(started)
     }
 
-    /// The id of the next session; for a conversation that a shell has started, any id.
-    pub(crate) async fn next_id(&self) -> Result<Option<SessionId>, SessionError> {
-        if !self.id.starts_with(PREFIX) {
-            return Ok(None);
+    /// What the ids of the sessions begin with that this conversation starts; a number follows.
+    fn prefix(&self) -> String {
+        match self.id.starts_with(PREFIX) {
+            true => format!("{}-", self.id),
+            false => format!("{OF_SHELL}{}-", self.id),
         }
-        let prefix = format!("{}-", self.id);
+    }
+
+    /// The id of the next session; any if it would be too long.
+    pub(crate) async fn next_id(&self) -> Result<Option<SessionId>, SessionError> {
+        let prefix = self.prefix();
         let started = self.started().await?;
         let numbers =
             started.iter().filter_map(|session| session.as_str().strip_prefix(&prefix)?.parse::<u64>().ok());
         let next = numbers.max().unwrap_or_default() + 1;
-        Ok(Some(SessionId::from(format!("{prefix}{next}"))))
+        Ok(SessionId::checked(&format!("{prefix}{next}")).ok())
     }
 
     /// Notes the session of the turn in progress.
@@ -222,6 +233,7 @@ async fn chain(sessions: &Sessions, first: SessionId, mut next: Option<SessionId
 pub(crate) fn conversation_of(session: &SessionId) -> &str {
     let numbered = session.as_str().rsplit_once('-').filter(|(_, number)| number.parse::<u64>().is_ok());
     match numbered {
+        Some((chat, _)) if chat.starts_with(OF_SHELL) => &chat[OF_SHELL.len()..],
         Some((chat, _)) if chat.starts_with(PREFIX) && chat.len() > PREFIX.len() => chat,
         _ => session.as_str(),
     }
@@ -237,6 +249,7 @@ mod tests {
             ("acp-0123456789ab-1", "acp-0123456789ab"),
             ("acp-0123456789ab-12", "acp-0123456789ab"),
             ("acp-1", "acp-1"),
+            ("acp-of-flow-1a2b-3", "flow-1a2b"),
             ("flow-1a2b", "flow-1a2b"),
             ("other-0123-2", "other-0123-2"),
         ];

@@ -17,7 +17,7 @@ use crate::chat::{Chat, CurrentSession};
 use crate::questions::{FormAnswer, ask, can_be_shown, in_words};
 use crate::rpc::Client;
 use crate::updates::InputEcho;
-use crate::wire::{StopReason, says};
+use crate::wire::StopReason;
 
 /// How long a session may take to pause before the turn ends anyway.
 const PAUSES: Duration = Duration::from_secs(30);
@@ -103,7 +103,7 @@ async fn watch_one(
                     let status = DisplayStatus::of(&entry);
                     let idle_message = watch.idle_message(status, run).await?;
                     if let Some(idle_message) = idle_message.filter(|_| std::mem::take(&mut has_news)) {
-                        chat.update(client, says(&idle_message)).await;
+                        chat.tell(client, &idle_message).await;
                     }
                 }
                 Followed::Ended(_) => return run.go_on(chat).await,
@@ -156,7 +156,7 @@ impl<'a> Showing<'a> {
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
                 if let Some(idle_message) = self.idle_message(DisplayStatus::of(&entry), run).await? {
-                    self.chat.update(self.client, says(&idle_message)).await;
+                    self.chat.tell(self.client, &idle_message).await;
                     self.is_over = true;
                 }
             }
@@ -171,6 +171,9 @@ impl<'a> Showing<'a> {
         run: &mut CurrentSession,
     ) -> Result<Option<String>, SessionError> {
         run.open.lose_process(self.chat.sessions.clock().now());
+        for each in run.updates.process_lost() {
+            self.chat.update(self.client, each).await;
+        }
         run.unanswered.extend(self.answered.take());
         let id = &run.session;
         let idle_message = match (status, self.chat.sessions.output(id).await?.holdup) {
@@ -250,7 +253,7 @@ impl<'a> Showing<'a> {
         };
         let Err(why) = taken else { return };
         if let Some(why) = why {
-            self.chat.update(self.client, says(&format!("\n\nThe answer was not taken: {why}\n\n"))).await;
+            self.chat.tell(self.client, &format!("\n\nThe answer was not taken: {why}\n\n")).await;
         }
         run.unanswered.insert(prompt);
     }
@@ -267,7 +270,7 @@ impl<'a> Showing<'a> {
         let how = if run.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
         let text =
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
-        self.chat.update(self.client, says(&text)).await;
+        self.chat.tell(self.client, &text).await;
         run.open.prompts().iter().for_each(|prompt| self.chat.note_shown(&prompt.prompt_id));
         run.has_told = true;
         self.is_over = true;
@@ -290,7 +293,7 @@ impl<'a> Showing<'a> {
                 ),
                 _ => format!("It was not paused: {}", error.message),
             };
-            self.chat.update(self.client, says(&format!("\n\n{text}\n"))).await;
+            self.chat.tell(self.client, &format!("\n\n{text}\n")).await;
         }
     }
 }

@@ -36,14 +36,18 @@ pub(crate) struct Updates {
     speaking: Option<RunId>,
     /// What programs printed so far.
     printed: HashMap<NodePath, String>,
+    /// The tool calls of agents that have no result yet, each with its node.
+    calls: Vec<(Option<NodePath>, String)>,
     asked: HashMap<PromptId, String>,
+    /// The commands that people are offered.
+    commands: Commands,
     /// The command that started the session, unless the editor shows it already.
     typed: Option<String>,
 }
 
 impl Updates {
     /// Those of a session, which this command starts.
-    pub(crate) fn new(session: &OpenSession, command: &str) -> Self {
+    pub(crate) fn new(session: &OpenSession, command: &str, commands: &Commands) -> Self {
         let OpenSession { graph, record, .. } = session;
         let agents = graph.bodies.iter().flat_map(|body| &body.nodes);
         let agents = agents.filter(|node| node.node_type.ends_with(".agent")).count();
@@ -54,7 +58,9 @@ impl Updates {
             has_speakers: agents > 1,
             speaking: None,
             printed: HashMap::new(),
+            calls: Vec::new(),
             asked: HashMap::new(),
+            commands: commands.clone(),
             // One that continues another was started by no command.
             typed: record.continues().is_none().then(|| match record.input.is_empty() {
                 true => format!("/{command}"),
@@ -108,17 +114,34 @@ impl Updates {
 
     /// What agents and nodes do.
     fn worked(&mut self, envelope: &Envelope, updates: &mut Vec<Value>) {
+        let has_ended = matches!(
+            envelope.event,
+            Event::TaskComplete { .. }
+                | Event::TaskFailed { .. }
+                | Event::TaskCancelled { .. }
+                | Event::TaskInterrupted { .. }
+        );
+        if has_ended {
+            let task = &envelope.context.task;
+            let open = self.calls.extract_if(.., |(of, _)| of == task);
+            updates.extend(open.map(|(_, call)| finished(&call, true, "interrupted")));
+        }
         match (&envelope.event, &envelope.context.task) {
-            (Event::AgentToolStart { tool_name, tool_use_id, input, run_id }, _) => updates.push(json!({
-                "sessionUpdate": "tool_call",
-                "toolCallId": format!("{run_id}/{tool_use_id}"),
-                "title": call(tool_name, input),
-                "kind": kind_of(tool_name),
-                "status": "in_progress",
-                "rawInput": input,
-            })),
+            (Event::AgentToolStart { tool_name, tool_use_id, input, run_id }, task) => {
+                let id = format!("{run_id}/{tool_use_id}");
+                updates.push(json!({
+                    "sessionUpdate": "tool_call",
+                    "toolCallId": id,
+                    "title": call(tool_name, input),
+                    "kind": kind_of(tool_name),
+                    "status": "in_progress",
+                    "rawInput": input,
+                }));
+                self.calls.push((task.clone(), id));
+            }
             (Event::AgentToolComplete { tool_use_id, result, is_error, run_id, .. }, _) => {
                 let call = format!("{run_id}/{tool_use_id}");
+                self.calls.retain(|(_, open)| *open != call);
                 let mut update = finished(&call, *is_error, &plain(result));
                 update["rawOutput"] = result.clone();
                 updates.push(update);
@@ -160,6 +183,17 @@ impl Updates {
             }
             _ => {}
         }
+    }
+
+    /// The updates of tool calls that were in progress when the process of the session died.
+    pub(crate) fn process_lost(&mut self) -> Vec<Value> {
+        let of_agents: Vec<_> =
+            self.calls.drain(..).map(|(_, call)| finished(&call, true, "interrupted")).collect();
+        let printed: Vec<_> = self.printed.drain().collect();
+        let of_nodes = printed.into_iter().map(|(task, printed)| {
+            finished(&self.node_call(&task), true, &format!("{printed}\ninterrupted"))
+        });
+        of_agents.into_iter().chain(of_nodes).collect()
     }
 
     /// The tool call of the node's newest attempt.
@@ -230,9 +264,16 @@ impl Updates {
                     "\n\nNode `{node}` waits for a usage limit of {provider}, until {until}.\n\n"
                 )));
             }
-            Event::TaskFailed { error, will_retry: false, task_id } => {
-                let node = envelope.context.task.as_ref().map_or(task_id.as_str(), NodePath::as_str);
-                updates.push(says(&format!("\n\nNode `{node}` failed: {}\n\n", error.message)));
+            Event::TaskFailed { error, will_retry, task_id } => {
+                let task = envelope.context.task.as_ref();
+                let node = task.map_or(task_id.as_str(), NodePath::as_str);
+                let row = task.and_then(|task| self.view.row(task)).filter(|_| *will_retry);
+                let retry = row.and_then(|row| {
+                    let (due, of) = row.retry?;
+                    Some(format!(". Attempt {} of {of} begins at {}", row.failures + 1, format::moment(due)))
+                });
+                let retry = retry.unwrap_or_default();
+                updates.push(says(&format!("\n\nNode `{node}` failed: {}{retry}\n\n", error.message)));
             }
             Event::HarnessComplete { outcome, outputs, .. } => {
                 let outputs =
@@ -245,7 +286,7 @@ impl Updates {
                         format!("ended as `{}`{}", word(*outcome), why.unwrap_or_default())
                     }
                 };
-                let next = Commands::default().after_failure(&self.session, *outcome);
+                let next = self.commands.after_failure(&self.session, *outcome);
                 let next = next.map(|next| format!(" {next}")).unwrap_or_default();
                 updates.push(says(&format!("\n\nFlow `{}` {ended}.{next}{outputs}\n", self.view.flow)));
             }

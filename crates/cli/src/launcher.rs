@@ -57,7 +57,8 @@ pub(crate) fn reader(invocation: &Invocation) -> Result<Sessions, Failure> {
 }
 
 fn of_store(store: Arc<dyn RunStore>, invocation: &Invocation) -> Result<Sessions, Failure> {
-    Ok(store::sessions(store).with_artifacts(artifacts::all(&store::path(invocation)?)))
+    let artifacts = artifacts::all(&store::path(invocation)?);
+    Ok(store::sessions(store).with_artifacts(artifacts).with_commands(invocation.commands_anywhere()))
 }
 
 /// Starts sessions by calling this program.

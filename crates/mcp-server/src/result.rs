@@ -2,7 +2,7 @@
 
 use inspan_protocol::Prompt;
 use inspan_sessions::{SessionError, SessionOutput, question_text};
-use inspan_view::{Commands, DisplayStatus, entry::without_nulls};
+use inspan_view::{DisplayStatus, entry::without_nulls};
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use serde_json::{Value, json};
 
@@ -83,8 +83,12 @@ pub(crate) fn question(prompt: &Prompt) -> Value {
     }))
 }
 
-/// The state of a session and what can be done, in words.
+/// The state of a session and what can be done, in words. Its commands mean the sessions of this store.
 pub(crate) fn message(output: &SessionOutput, life: SessionLife) -> String {
+    output.commands.complete(&state(output, life))
+}
+
+fn state(output: &SessionOutput, life: SessionLife) -> String {
     let (id, flow) = (&output.session, &output.flow);
     let session = format!("session `{id}` of flow `{flow}`");
     let why = output.error.as_ref().map(|error| format!(": {}", error.message)).unwrap_or_default();
@@ -100,7 +104,7 @@ pub(crate) fn message(output: &SessionOutput, life: SessionLife) -> String {
     match output.status {
         DisplayStatus::Ended(_) if output.is_success() => format!("{session} has ended well"),
         DisplayStatus::Ended(outcome) => {
-            let next = Commands::default().after_failure(id, outcome);
+            let next = output.commands.after_failure(id, outcome);
             let next = next.map(|next| format!(" {next} To call the flow again repeats its work."));
             format!(
                 "{session} ended as `{}`{why}\n`inspan why {id}` explains it.{}",

@@ -389,7 +389,10 @@ impl ServerHandler for FlowServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        Ok(self.call(request, &context).await.unwrap_or_else(|error| refusal(&error).into()))
+        Ok(self
+            .call(request, &context)
+            .await
+            .unwrap_or_else(|error| refusal(&error.naming(self.sessions.commands())).into()))
     }
 
     async fn list_resources(

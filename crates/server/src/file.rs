@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use inspan_flow::{About, FACTS, Select, explain};
 use inspan_protocol::{Environment, NodePath, NodeStatus, SessionId};
 use inspan_sessions::{SessionError, Sessions};
-use inspan_view::{Commands, FramePage, FrameSelect, PageFold, PageSession};
+use inspan_view::{FramePage, FrameSelect, PageFold, PageSession};
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
@@ -48,12 +48,11 @@ pub const SESSION_FILE: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<me
 /// The session cannot be read.
 pub async fn session_file(
     sessions: &Sessions,
-    commands: &Commands,
     id: &SessionId,
     version: &str,
     environment: &Environment,
 ) -> Result<String, SessionError> {
-    let watch = Watch::open(sessions, commands, id, &OnceCell::new()).await?;
+    let watch = Watch::open(sessions, id, &OnceCell::new()).await?;
     let data = watch.redactor(environment).value(data(&watch, sessions, id, version).await?);
     // Text of agents cannot end the element that it is in.
     let data = data.to_string().replace('<', "\\u003c");

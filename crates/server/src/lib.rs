@@ -33,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 pub use file::{SESSION_FILE, session_file};
 pub use guard::{Host, InvalidHost};
-pub use inspan_view::Commands;
 pub use listen::serve;
 pub use mounted::serve_at;
 pub use openapi::document as openapi_document;
@@ -60,8 +59,6 @@ pub struct ServerOptions {
     pub codes: LoginCodes,
     /// The version of the program.
     pub version: &'static str,
-    /// The commands that people are offered.
-    pub commands: Commands,
     /// Its secrets are taken out of reports.
     pub environment: Environment,
 }
@@ -126,7 +123,6 @@ pub(crate) struct AppState {
     pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
     pub(crate) version: &'static str,
-    pub(crate) commands: Commands,
     pub(crate) environment: Environment,
     pub(crate) address: SocketAddr,
     /// The sessions that have viewers.
@@ -149,14 +145,12 @@ impl std::ops::Deref for App {
 
 impl App {
     pub(crate) fn new(options: ServerOptions, end: CancellationToken) -> Self {
-        let ServerOptions { sessions, address, hosts, token, codes, version, commands, environment } =
-            options;
+        let ServerOptions { sessions, address, hosts, token, codes, version, environment } = options;
         Self(Arc::new(AppState {
             sessions,
             guard: Guard::new(address, hosts, token, codes),
             metrics: Metrics::default(),
             version,
-            commands,
             environment,
             address,
             watches: Watches::default(),

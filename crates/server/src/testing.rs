@@ -13,7 +13,6 @@ use inspan_engine::SystemClock;
 use inspan_flow::{MemoryStore, NodeRegistry};
 use inspan_protocol::Environment;
 use inspan_sessions::Sessions;
-use inspan_view::Commands;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -59,7 +58,6 @@ impl TestServer {
             hosts: vec!["inspan.example.org".parse().unwrap()],
             token,
             version: "1.2.3",
-            commands: Commands::default(),
             environment: Environment::default(),
         }
     }

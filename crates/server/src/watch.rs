@@ -21,8 +21,8 @@ use inspan_flow::{Graph, SessionRecord, StoreError};
 use inspan_protocol::{Envelope, Environment, NodePath, Redactor, SessionId};
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions, is_driven};
 use inspan_view::{
-    Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState, SessionResults,
-    Spending, shown,
+    DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState, SessionResults, Spending,
+    shown,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -99,16 +99,9 @@ struct Now {
 
 impl Watches {
     /// A session with its fold. The first that asks waits until its log is read.
-    pub(crate) async fn get(
-        &self,
-        sessions: &Sessions,
-        commands: &Commands,
-        id: &SessionId,
-    ) -> Result<Arc<Watch>, SessionError> {
+    pub(crate) async fn get(&self, sessions: &Sessions, id: &SessionId) -> Result<Arc<Watch>, SessionError> {
         let slot = self.current(id).await?;
-        let open = || async {
-            Ok::<_, SessionError>(Arc::new(Watch::open(sessions, commands, id, &slot.flow).await?))
-        };
+        let open = || async { Ok::<_, SessionError>(Arc::new(Watch::open(sessions, id, &slot.flow).await?)) };
         let found = slot.watch.get_or_try_init(open).await.cloned();
         match &found {
             Ok(watch) => watch.keep_up(&mut watch.lock()),
@@ -192,7 +185,6 @@ impl SessionFlow {
 impl Watch {
     pub(crate) async fn open(
         sessions: &Sessions,
-        commands: &Commands,
         id: &SessionId,
         flow: &OnceCell<Arc<SessionFlow>>,
     ) -> Result<Self, SessionError> {
@@ -202,8 +194,12 @@ impl Watch {
         let open = || SessionFlow::open(sessions, Arc::clone(&record));
         let flow = Arc::clone(flow.get_or_try_init(open).await?);
         let fold = PageFold::new(&record, &flow.graph);
-        let session =
-            PageSession { artifacts: sessions.artifacts(id), record, entry, commands: commands.clone() };
+        let session = PageSession {
+            artifacts: sessions.artifacts(id),
+            record,
+            entry,
+            commands: sessions.commands().clone(),
+        };
         let watch = Self {
             id: id.clone(),
             flow,

@@ -177,7 +177,9 @@ impl Sessions {
     ) -> Result<Receipt, SessionError> {
         let (sessions, session, command) = (self.clone(), session.clone(), command.clone());
         let key = key.map(str::to_owned);
-        finish(async move { sessions.apply_once(&session, &command, key.as_deref()).await }).await
+        let applied =
+            finish(async move { sessions.apply_once(&session, &command, key.as_deref()).await }).await;
+        applied.map_err(|error| error.naming(&self.commands))
     }
 
     async fn apply_once(

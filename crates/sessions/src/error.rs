@@ -3,6 +3,7 @@
 
 use inspan_flow::StoreError;
 use inspan_protocol::SessionId;
+use inspan_view::Commands;
 use serde_json::Value;
 
 macro_rules! codes {
@@ -88,6 +89,13 @@ impl SessionError {
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same error; the commands in its hint mean the sessions of these.
+    #[must_use]
+    pub fn naming(mut self, commands: &Commands) -> Self {
+        self.hint = self.hint.map(|hint| commands.complete(&hint));
         self
     }
 }

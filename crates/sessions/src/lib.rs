@@ -28,7 +28,7 @@ use inspan_flow::{
 };
 use inspan_flow_test::{ComparedSession, Comparison, Trace};
 use inspan_protocol::{Envelope, SessionId};
-use inspan_view::DisplayStatus;
+use inspan_view::{Commands, DisplayStatus};
 use keyed::KeyLocks;
 
 /// Written above `impl Launcher for …`.
@@ -69,6 +69,7 @@ pub struct Sessions {
     clock: Arc<dyn Clock>,
     launcher: Arc<dyn Launcher>,
     artifacts: Option<PathBuf>,
+    commands: Commands,
     keys: Arc<KeyLocks>,
     reads: Arc<ReadLimit>,
 }
@@ -93,6 +94,7 @@ impl Sessions {
             clock,
             launcher: Arc::new(NoLauncher),
             artifacts: None,
+            commands: Commands::default(),
             keys: Arc::default(),
             reads: Arc::default(),
         }
@@ -110,6 +112,18 @@ impl Sessions {
     pub fn with_artifacts(mut self, folder: PathBuf) -> Self {
         self.artifacts = Some(folder);
         self
+    }
+
+    /// With the commands that people are offered, which mean the sessions of this store.
+    #[must_use]
+    pub fn with_commands(mut self, commands: Commands) -> Self {
+        self.commands = commands;
+        self
+    }
+
+    /// The commands that people are offered.
+    pub fn commands(&self) -> &Commands {
+        &self.commands
     }
 
     /// The folder of what the nodes of a session left, if there is something in it.

@@ -23,6 +23,8 @@ const TELLING: &[&str] = &[
 pub struct SessionOutput {
     /// The session.
     pub session: SessionId,
+    /// The commands that people are offered.
+    pub commands: Commands,
     /// The flow.
     pub flow: String,
     /// Its status.
@@ -96,12 +98,13 @@ impl Sessions {
         let open = self.questions(std::slice::from_ref(&entry)).into_iter();
         Ok(SessionOutput {
             session: session.clone(),
+            commands: self.commands.clone(),
             flow: entry.flow.clone(),
             status: DisplayStatus::of(&entry),
             outputs: declared.map_or(Value::Object(nodes), |outputs| (*outputs).clone()),
             error,
             questions: open.filter(|open| !open.is_late).map(|open| open.prompt).collect(),
-            holdup: holdup(&entry, &budgets),
+            holdup: holdup(&entry, &budgets, &self.commands),
             is_driven: is_driven(&entry),
             unapplied: entry.unanswered,
             continued_by: entry.continued_by.clone(),
@@ -111,8 +114,7 @@ impl Sessions {
 }
 
 /// What holds a session up, unless it is a person or a program: a budget that is used up, or a vendor's usage limit.
-fn holdup(entry: &SessionEntry, budgets: &[ExceededBudget]) -> Option<String> {
-    let commands = Commands::default();
+fn holdup(entry: &SessionEntry, budgets: &[ExceededBudget], commands: &Commands) -> Option<String> {
     let digest = &entry.digest;
     match DisplayStatus::of(entry) {
         DisplayStatus::Paused if digest.paused_by == Some(PauseCause::Budget) => {

@@ -14,7 +14,7 @@ const OF_SESSIONS: [&str; 18] = [
 ];
 
 /// Writes commands of the program, quoted for a POSIX shell.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Commands(String);
 
 impl Commands {

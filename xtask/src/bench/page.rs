@@ -15,7 +15,7 @@ use inspan_flow::{
     DescribeNode, FlowRunner, NodeContext, NodeRegistry, NodeType, NodeTypeInfo, RunStore, builtin_nodes,
 };
 use inspan_protocol::{AgentError, Envelope, Event, OutputStream, SessionId};
-use inspan_server::{Commands, ServerOptions, Token, serve};
+use inspan_server::{ServerOptions, Token, serve};
 use inspan_sessions::Sessions;
 use inspan_testkit::Stopwatch;
 use serde_json::{Map, Value, json};
@@ -143,7 +143,6 @@ impl PageServer {
             hosts: Vec::new(),
             token,
             version: "bench",
-            commands: Commands::default(),
             environment: Default::default(),
         };
         tokio::spawn(serve(listener, options, end.clone()));

@@ -8,7 +8,7 @@ use inspan_sessions::{
     RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
     is_driven, question_text,
 };
-use inspan_view::{Commands, DisplayStatus};
+use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::chat::{ActiveTurn, Chat, CurrentSession};
 use crate::input::{command, flow_command, flow_input, text_of};
 use crate::questions::{in_words, typed};
 use crate::turn::show;
-use crate::wire::{self, StopReason, params, says};
+use crate::wire::{self, StopReason, params};
 
 impl Server {
     /// Works on a prompt beside the next message.
@@ -50,7 +50,7 @@ impl Server {
                 Ok(stop) => stop,
                 Err(error) => {
                     let hint = error.hint.as_deref().map(|hint| format!("\n\n{hint}")).unwrap_or_default();
-                    chat.update(&server.client, says(&format!("{}{hint}\n", error.message))).await;
+                    chat.tell(&server.client, &format!("{}{hint}\n", error.message)).await;
                     StopReason::EndTurn
                 }
             };
@@ -171,7 +171,7 @@ impl Server {
         }
         let status = DisplayStatus::of(&entry);
         if let DisplayStatus::Ended(outcome) = status
-            && let Some(next) = Commands::default().after_failure(&run.session, outcome)
+            && let Some(next) = chat.sessions.commands().after_failure(&run.session, outcome)
         {
             // To start the flow once more would repeat its work.
             let message =

@@ -95,10 +95,10 @@ fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Fai
         check_replaces(file, "a session page", |file| begins_with(file, SESSION_FILE))?;
     }
     let (id, text) = store::block_on(async {
-        let sessions = launcher::reader(invocation)?;
+        // The file is passed on: it names the store as it was named here.
+        let sessions = launcher::reader(invocation)?.with_commands(invocation.commands());
         let id = store::find(&**sessions.store(), session).await?.session;
-        let (commands, version) = (invocation.commands(), env!("CARGO_PKG_VERSION"));
-        let text = session_file(&sessions, &commands, &id, version, &invocation.env).await;
+        let text = session_file(&sessions, &id, env!("CARGO_PKG_VERSION"), &invocation.env).await;
         Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
     })?;
     if file == "-" {

@@ -200,10 +200,8 @@ impl Listening {
         let listener = TcpListener::bind(address).await.map_err(|error| refused(address, &error))?;
         let address = listener.local_addr().map_err(|error| refused(address, &error))?;
         let version = env!("CARGO_PKG_VERSION");
-        let commands = invocation.commands();
         let (codes, environment) = (LoginCodes::default(), invocation.env.clone());
-        let options =
-            ServerOptions { sessions, address, hosts, token, codes, version, commands, environment };
+        let options = ServerOptions { sessions, address, hosts, token, codes, version, environment };
         Ok(Self { listener, options, token_file })
     }
 }

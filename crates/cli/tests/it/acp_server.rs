@@ -420,9 +420,7 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
 
     let mut client = greeted(folder, &json!({}));
     let (listed, _) = client.call("session/list", &json!({ "cwd": &**folder }));
-    let ids: Vec<_> =
-        listed["sessions"].as_array().unwrap().iter().map(|known| &known["sessionId"]).collect();
-    assert_eq!(ids, [&json!("shell"), &json!(id)]);
+    assert_eq!(between_turns::ids_of(&listed["sessions"], "sessionId"), [json!("shell"), json!(id)]);
     let (elsewhere, _) = client.call("session/list", &json!({ "cwd": "/nowhere" }));
     assert_eq!(elsewhere, json!({ "sessions": [] }));
     let (beyond, _) = client.call("session/list", &json!({ "cursor": u64::MAX.to_string() }));
@@ -433,7 +431,14 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     let typed = |topic: &str| format!(r#"user_message_chunk: /talk {{"topic":"{topic}"}}"#);
     assert_eq!(shown, [typed("one"), typed("two")]);
     // A session that a shell has started is a conversation too.
-    assert!(load(&mut client, folder, "shell").contains(&"agent_message_chunk: shell".to_owned()));
+    let shell = "agent_message_chunk: shell".to_owned();
+    assert!(load(&mut client, folder, "shell").contains(&shell));
+    // What it starts belongs to it.
+    turn(&mut client, "shell", "/talk three");
+    let (again, _) = client.call("session/list", &json!({ "cwd": &**folder }));
+    assert_eq!(between_turns::ids_of(&again["sessions"], "sessionId"), [json!("shell"), json!(id)]);
+    let loaded = load(&mut client, folder, "shell");
+    assert!(loaded.contains(&shell) && loaded.contains(&typed("three")), "{loaded:?}");
     let (_, before) = client.call("session/resume", &of(&id));
     assert!(
         short(&updates(&before)).iter().all(|line| line.starts_with("available_commands_update")),

@@ -154,5 +154,5 @@ async fn inbox(
         Some(named) => Some(session(&app, named).await?),
     };
     let open = app.sessions.inbox(session.as_ref()).await?;
-    Ok(Json(open.iter().map(|question| question.json(&app.commands)).collect()))
+    Ok(Json(open.iter().map(|question| question.json(app.sessions.commands())).collect()))
 }

@@ -127,7 +127,7 @@ impl FromRequestParts<App> for Watched {
 }
 
 async fn watched(app: &App, id: &SessionId) -> Result<Arc<Watch>, Problem> {
-    Ok(app.watches.get(&app.sessions, &app.commands, id).await?)
+    Ok(app.watches.get(&app.sessions, id).await?)
 }
 
 /// The frames that a text names, separated by commas.

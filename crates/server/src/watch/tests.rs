@@ -119,9 +119,9 @@ async fn a_session_is_followed_anew_once_its_store_can_be_read_and_once_it_goes_
     let lease = store.create(&record, &Owner::of_process(), at(0)).await.unwrap();
     let shared: Arc<dyn RunStore> = Arc::<Lossy>::clone(&store);
     let sessions = Sessions::new(shared, NodeRegistry::default(), Arc::new(SystemClock));
-    let (watches, commands) = (Watches::default(), Commands::default());
+    let watches = Watches::default();
     let viewer = async || {
-        let watch = watches.get(&sessions, &commands, &id).await.unwrap();
+        let watch = watches.get(&sessions, &id).await.unwrap();
         watch.viewer("s1", BTreeSet::new()).0
     };
     let start = json!({ "type": "harness:start", "name": "oxen" });

@@ -57,7 +57,7 @@ async fn follow_state(
     wish: &Wish,
     out: &Out,
 ) -> Result<FeedEnd, SessionError> {
-    let watch = app.watches.get(&app.sessions, &app.commands, id).await?;
+    let watch = app.watches.get(&app.sessions, id).await?;
     let open = wish.open.iter().take(OPEN).map(|frame| frame.as_str().to_owned()).collect();
     let (mut viewer, state) = watch.viewer(named, open);
     drop(watch);

@@ -86,7 +86,7 @@ async fn read(app: App, sender: Arc<watch::Sender<Utf8Bytes>>) {
 async fn lists(app: &App) -> Result<Value, SessionError> {
     let mut entries = app.sessions.list(usize::MAX).await?;
     let inbox = questions(&entries, app.sessions.clock().now());
-    let inbox: Vec<Value> = inbox.iter().map(|question| question.json(&app.commands)).collect();
+    let inbox: Vec<Value> = inbox.iter().map(|question| question.json(app.sessions.commands())).collect();
     let mut place = 0;
     entries.retain(|entry| {
         place += 1;

@@ -1,6 +1,8 @@
 //! What an editor sees and may type while no turn is in progress: sessions that a shell continues, refused messages, texts that
 //! begin with `/`, a budget that is used up.
 
+use std::process::Command;
+
 use super::*;
 
 /// It asks once there is a file `go`.
@@ -28,10 +30,20 @@ const MENDED: &str = r#"
 flow: { name: mended }
 nodes:
   - { id: first, type: echo.agent, input: { prompt: "{{ flow.input.topic }}" } }
-  - { id: check, type: exec, dependsOn: [first], input: { argv: [test, -e, go] } }
+  - { id: check, type: exec, dependsOn: [first], input: { argv: [test, -e, go] }, policy: { retry: { maxAttempts: 2, backoff: 10ms } } }
 "#;
 
 const SHIPPED: &str = "agent_message_chunk: Flow `ship` ended well.";
+
+/// An agent whose tool call waits for a permission, and a program that does not end.
+const CALLS: &str = "
+flow: { name: calls }
+nodes:
+  - { id: gate, type: exec, input: { argv: [sleep, '60'] } }
+  - id: ask
+    type: scripted.agent
+    input: { prompt: x, options: { turns: [[{ tool: { name: Bash, input: { command: ls }, result: out, ask: true } }]] } }
+";
 
 /// What is shown until this is.
 fn shown_until(client: &mut RpcClient, wanted: &str) -> Vec<String> {
@@ -42,7 +54,7 @@ fn shown_until(client: &mut RpcClient, wanted: &str) -> Vec<String> {
     seen
 }
 
-fn ids_of(listed: &Value, key: &str) -> Vec<Value> {
+pub(super) fn ids_of(listed: &Value, key: &str) -> Vec<Value> {
     listed.as_array().unwrap().iter().map(|known| known[key].clone()).collect()
 }
 
@@ -146,10 +158,41 @@ fn a_text_after_a_failure_starts_nothing_and_names_the_command_that_does() {
     for text in ["/mended oxen", "try again"] {
         let (_, said) = turn(&mut client, &id, text);
         assert!(short(&said).last().unwrap().contains(&resume), "{text}: {said:?}");
+        let again = short(&said).iter().filter(|line| line.contains(". Attempt 2 of 2 begins at ")).count();
+        assert_eq!(again, usize::from(text.starts_with('/')));
     }
     fs::write(folder.join("go"), "").unwrap();
     inspan(folder, &["resume", &format!("{id}-1")]).expect(0);
     // After one that ended well a text starts the only flow.
     let (_, said) = turn(&mut client, &id, "yokes");
     assert!(short(&said).contains(&"agent_message_chunk: yokes".to_owned()), "{said:?}");
+}
+
+#[test]
+fn tool_calls_of_a_process_that_died_are_shown_as_interrupted() {
+    let folder = &folder_with(&[("calls.yaml", CALLS)]);
+    inspan(folder, &["run", "calls.yaml", "--detach", "--session-id", "shell"]).expect(0);
+    until("it asks", || inspan(folder, &["inbox"]).stdout.contains("shell"));
+    let process = inspan(folder, &["ps", "--json"]).json()[0]["owner"]["pid"].to_string();
+    assert!(Command::new("kill").args(["-s", "KILL", &process]).status().unwrap().success());
+    let mut client = greeted(folder, &json!({}));
+    let mut seen = load(&mut client, folder, "shell");
+    let has_asked = seen.iter().any(|line| line.starts_with("tool_call: ") && line.contains("ask"));
+    seen.extend(shown_until(&mut client, "node:gate#1 failed"));
+    let ended: Vec<_> = seen.iter().filter(|line| line.ends_with("failed interrupted")).collect();
+    assert!(has_asked && ended.len() == 2, "{seen:?}");
+}
+
+#[test]
+fn commands_that_are_offered_name_the_store() {
+    let folder = &folder_with(&[("mended.yaml", MENDED)]);
+    let mut client = RpcClient::start(folder, &["acp", "--store", "here.db"]);
+    client.call("initialize", &json!({ "protocolVersion": 1, "clientCapabilities": {} }));
+    let (opened, _) = client.call("session/new", &json!({ "cwd": &**folder, "mcpServers": [] }));
+    let id = opened["sessionId"].as_str().unwrap();
+    let resume = format!("`inspan resume {id}-1 --store {}`", folder.join("here.db").display());
+    for text in ["/mended oxen", "try again"] {
+        let (_, said) = turn(&mut client, id, text);
+        assert!(short(&said).last().unwrap().contains(&resume), "{text}: {said:?}");
+    }
 }
