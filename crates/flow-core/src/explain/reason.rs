@@ -82,10 +82,12 @@ impl Walk<'_> {
         let from = &self.body(&graph).node(spec.from).id;
         let source = self.node(self.task(spec.from));
         match (source.status, &spec.when) {
-            (NodeStatus::Skipped, _) if spec.on != EdgeOn::Skipped => {
+            (NodeStatus::Skipped, _) if !matches!(spec.on, EdgeOn::Skipped | EdgeOn::Any) => {
                 Reason::plain(format!("`{from}` was skipped"))
             }
-            (NodeStatus::Failed, _) if source.tainted => Reason::plain(format!("`{from}` failed")),
+            (NodeStatus::Failed, _) if source.tainted && spec.on == EdgeOn::Success => {
+                Reason::plain(format!("`{from}` failed"))
+            }
             (NodeStatus::Complete | NodeStatus::Reused, _) if spec.on == EdgeOn::Failure => {
                 Reason::plain(format!("`{from}` did not fail"))
             }

@@ -551,3 +551,33 @@ fn a_session_of_an_older_version_that_succeeded_has_succeeded() {
     assert_eq!(state.handled_failures(&graph), [NodePath::new("bad")]);
     said(&old, "bad").iter().for_each(|text| assert!(!text.contains("nothing else"), "{text}"));
 }
+#[test]
+fn why_names_the_condition_of_an_edge_for_another_end() {
+    let text = "
+flow: { name: f, policy: { failFast: false } }
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: never, type: control.noop, when: '1 == 2' }
+  - { id: a, type: control.noop }
+  - { id: b, type: control.noop }
+  - { id: c, type: control.noop }
+edges:
+  - { from: bad, to: a, on: failure, when: \"bad.error.code == 'AUTH'\" }
+  - { from: bad, to: b, on: any, when: not bad.failed }
+  - { from: never, to: c, on: any, when: never.value is defined }
+";
+    let sim = Sim::new(&graph(text), &[]).driven(world);
+    let rows = [
+        (
+            "a",
+            "`bad -> a` did not fire: `bad.error.code == 'AUTH'` is false (bad.error.code = \"NODE_FAILED\")",
+        ),
+        ("b", "`bad -> b` did not fire: `not bad.failed` is false (bad.failed = true)"),
+        ("c", "`never -> c` did not fire: `never.value is defined` is false"),
+    ];
+    for (node, why) in rows {
+        let [_, said] = said(&sim, node);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
