@@ -7,6 +7,7 @@ use crate::{
     expr::Resolver,
     graph::{EdgeOn, NodeIx, OnFailure},
     node::NodeKind,
+    spec::Yaml,
 };
 
 /// Reports edges that can never fire.
@@ -76,6 +77,7 @@ pub(super) fn output_after(
     node: NodeIx,
     key: Option<&str>,
     site: &Site<'_>,
+    text: &Yaml,
     body: &Resolved<'_>,
 ) -> Option<Problem> {
     let is_marker = key.is_none_or(|key| matches!(key, "failed" | "error"));
@@ -93,7 +95,7 @@ pub(super) fn output_after(
             let message = format!("`{name}` was skipped when this is evaluated, and has no output");
             Some(wrong_name(Severity::Error, message, None))
         }
-        EdgeOn::Any if !is_marker => Some(wrong_name(
+        EdgeOn::Any if !is_marker && !asks_for_part(name, site, text, body) => Some(wrong_name(
             Severity::Warning,
             format!("`{name}` may have failed or been skipped when this is evaluated"),
             Some(format!("give a default: `{name}.{} | default(…)`", key.unwrap_or_default())),
@@ -124,6 +126,30 @@ fn is_tested(site: &Site<'_>, body: &Resolved<'_>) -> bool {
         let of_edge = |edge: &Link<'_>| edge.spec.is_some_and(|edge| edge.when.is_some());
         body.nodes[node.0 as usize].spec.when.is_some() || body.links.leading_to(node).any(of_edge)
     })
+}
+
+/// Whether a condition that was true before a text is evaluated reads a part of a node: `not x.failed`, `x.text is defined`.
+/// That the node itself has a value says nothing, as a failure is one.
+fn asks_for_part(name: &str, site: &Site<'_>, text: &Yaml, body: &Resolved<'_>) -> bool {
+    let Some(node) = site.node.filter(|_| !matches!(site.owner, Owner::Edge(..))) else { return false };
+    let of_edges = body.links.leading_to(node).filter_map(|edge| edge.spec?.when);
+    let own = body.nodes[node.0 as usize]
+        .spec
+        .when
+        .filter(|when| !any_part(when, &|part| std::ptr::eq(part, text)));
+    let part = format!("{name}.");
+    let reads = |when: &Yaml| {
+        let mut words =
+            when.text().unwrap_or_default().split(|c: char| !c.is_alphanumeric() && !"._".contains(c));
+        words.any(|word| word.starts_with(&part))
+    };
+    own.into_iter().chain(of_edges).any(|when| any_part(when, &reads))
+}
+
+/// Whether something holds for a value or for one in it.
+fn any_part(yaml: &Yaml, holds: &dyn Fn(&Yaml) -> bool) -> bool {
+    let entries = yaml.entries().iter().map(|entry| &entry.value);
+    holds(yaml) || yaml.items().iter().chain(entries).any(|part| any_part(part, holds))
 }
 
 /// How a node has ended where a template or condition is evaluated; unknown if more than one edge leads there.

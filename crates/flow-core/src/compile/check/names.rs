@@ -167,14 +167,20 @@ impl Checker<'_> {
     pub(super) fn names(&mut self, uses: &[NameUse], text: &Yaml, site: &Site<'_>, key: &Key<'_>) {
         let mut reported: Vec<&str> = Vec::new();
         for used in uses {
-            let Some(found) = self.name_problem(used, site, &reported) else { continue };
+            let Some(found) = self.name_problem(used, text, site, &reported) else { continue };
             reported.push(used.root());
             let problem = found.at(text.range(used.offset, used.path.len()));
             self.sink.push(site.locate(problem, key));
         }
     }
 
-    fn name_problem(&mut self, used: &NameUse, site: &Site<'_>, reported: &[&str]) -> Option<Problem> {
+    fn name_problem(
+        &mut self,
+        used: &NameUse,
+        text: &Yaml,
+        site: &Site<'_>,
+        reported: &[&str],
+    ) -> Option<Problem> {
         let body = self.body;
         let mut parts = used.path.split('.');
         let root = parts.next().unwrap_or_default();
@@ -200,7 +206,7 @@ impl Checker<'_> {
                 let found = match frame {
                     Some(frame) => outer_order(root, node, frame, owner),
                     None => order(root, node, used.bare, site, owner).or_else(|| {
-                        let found = ends::output_after(root, node, key, site, owner);
+                        let found = ends::output_after(root, node, key, site, text, owner);
                         found.filter(|_| used.bare)
                     }),
                 };

@@ -205,6 +205,34 @@ nodes:
     assert_eq!(clean("[deploy]", read), "");
 }
 
+#[test]
+fn what_an_error_cannot_have_is_reported_and_what_a_test_of_the_end_makes_safe_is_not() {
+    let flow = |of_a: &str, of_b: &str, text: &str| {
+        let text = Value::from(text);
+        found(&format!(
+            "name: f\nnodes:\n  - {{ id: a, type: exec, {of_a} input: {{ argv: [ls] }} }}\n  - {{ id: b, type: echo, {of_b}, input: {{ text: {text} }} }}"
+        ))
+        .join("|")
+    };
+    let failed = |text: &str| flow("", "dependsOn: [{ node: a, on: failure }]", text);
+    let wrong = "error[unknown-binding]: `a.error` has no `mesage` (help: did you mean `message`?)";
+    assert_eq!(failed("{{ a.error.mesage }}"), wrong);
+    assert_eq!(flow("policy: { continueOnError: true },", "dependsOn: [a]", "{{ a.error.mesage }}"), wrong);
+    assert_eq!(failed("{{ a.error.message }} {{ a.error.code }} {{ a.error.detail.stdout }}"), "");
+    let after = |when: &str, text: &str| {
+        flow("", &format!("dependsOn: [{{ node: a, on: any }}], when: {}", Value::from(when)), text)
+    };
+    let lacks = "warning[unknown-binding]: `a` may have failed or been skipped when this is evaluated (help: give a default: `a.stdout | default(…)`)";
+    for safe in ["a.stdout is defined", "not a.failed", "a is defined and not a.failed"] {
+        assert_eq!(after(safe, "{{ a.stdout }}"), "", "{safe}");
+    }
+    // A node that failed is defined, and a condition makes nothing safe in itself.
+    for unsafe_ in ["a is defined", "flow.name == 'x'"] {
+        assert_eq!(after(unsafe_, "{{ a.stdout }}"), lacks, "{unsafe_}");
+    }
+    assert_eq!(after("a.stdout == 'x'", "x"), lacks);
+}
+
 /// In an expression true is 1.
 #[test]
 fn true_and_false_are_compared_as_numbers() {

@@ -1,8 +1,12 @@
 //! The shapes of what can be read: the output of each node and the input of the flow.
 
-use std::{collections::BTreeMap, collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, LazyLock},
+};
 
-use serde_json::Value;
+use inspan_protocol::ErrorCode;
+use serde_json::{Value, json};
 
 use super::{
     facts::Facts,
@@ -98,7 +102,7 @@ impl<'t> Outputs<'t> {
                 "outputs" => field.shape = gives.clone(),
                 "values" => field.shape = Shape::list(gives.clone()),
                 "results" => {
-                    let error = Field { presence: Presence::Optional, ..always(Shape::any()) };
+                    let error = Field { presence: Presence::Optional, ..always(error_shape()) };
                     let parts = [
                         ("index".to_owned(), always(Shape::of(Kinds::INTEGER))),
                         ("item".to_owned(), always(Shape::any())),
@@ -292,8 +296,26 @@ fn or_failed(node: &ResolvedNode<'_>, shape: Shape) -> Shape {
         }
     }
     fields.known.entry("failed".to_owned()).or_insert_with(|| always(failed));
-    fields.known.entry("error".to_owned()).or_insert_with(|| always(Shape::any()));
+    fields.known.entry("error".to_owned()).or_insert_with(|| always(error_shape()));
     Shape { fields: Some(Arc::new(fields)), ..shape }
+}
+
+/// The error of a node that failed. What its `detail` has depends on the failure.
+fn error_shape() -> Shape {
+    static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
+        let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        let schema = json!({
+            "type": "object",
+            "required": ["_tag", "code", "message", "retryable", "detail"],
+            "properties": {
+                "_tag": { "type": "string" }, "code": { "enum": codes }, "message": { "type": "string" },
+                "retryable": { "type": "boolean" }, "retryAfterMs": { "type": "integer" },
+                "resetsAt": { "type": "string" }, "provider": { "type": "string" }, "detail": {},
+            },
+        });
+        Shape::of_schema(&schema, Rest::Closed)
+    });
+    SHAPE.clone()
 }
 
 fn always(shape: Shape) -> Field {
