@@ -71,7 +71,7 @@ pub(crate) struct AgentOptionArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', help_heading = "Agent")]
     pub(crate) disabled_tools: Vec<String>,
     /// A provider-specific option, see `inspan schema provider TYPE`: JSON if it parses, else text
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Agent")]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::agent_option, help_heading = "Agent")]
     pub(crate) option: Vec<InputValue>,
     /// Time limit for an answer, for example `90s` or `15m`
     #[arg(long, value_name = "TIME", value_parser = values::time, help_heading = "Running")]

@@ -128,12 +128,12 @@ impl FromStr for InputValue {
                 let text = text_of(Path::new(file)).map_err(|why| {
                     format!("file {file} {why}; a text that begins with `@` is written `{key}=@@...`")
                 })?;
-                let value = json_or_text(&key, &text).map_err(|why| format!("file {file}: {why}"))?;
+                let value = input_value(&key, &text).map_err(|why| format!("file {file}: {why}"))?;
                 Ok(Self { key, value, text, is_of_file: true })
             }
             literal => {
                 let text = literal.unwrap_or(text).to_owned();
-                Ok(Self { value: json_or_text(&key, &text)?, key, text, is_of_file: false })
+                Ok(Self { value: input_value(&key, &text)?, key, text, is_of_file: false })
             }
         }
     }
@@ -269,6 +269,17 @@ pub(crate) fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
+/// As `json_or_text`, but a number with too many digits is taken: only the flow says whether it is meant as a text.
+fn input_value(key: &str, text: &str) -> Result<Value, String> {
+    json_or_text(key, text).or_else(|why| serde_json::from_str(text).map(Value::Number).map_err(|_| why))
+}
+
+/// An option of an agent, which no schema says more of.
+pub(super) fn agent_option(text: &str) -> Result<InputValue, String> {
+    let given: InputValue = text.parse()?;
+    Ok(InputValue { value: json_or_text(&given.key, &given.text)?, ..given })
+}
+
 /// The text as JSON; one that is not JSON is itself the value.
 fn json_or_text(key: &str, text: &str) -> Result<Value, String> {
     let Ok(value) = serde_json::from_str(text) else { return Ok(Value::from(text)) };
@@ -326,8 +337,11 @@ mod tests {
         assert_eq!(values, expected.map(Ok));
         let deep = format!("a={}1{}", "[".repeat(DEEPEST + 1), "]".repeat(DEEPEST + 1));
         assert_eq!(deep.parse::<InputValue>(), Err("it is nested more than 100 levels deep".to_owned()));
-        let long = ["a=18446744073709551616", "a=[1, 18446744073709551616]", r#"a="18446744073709551616""#]
-            .map(|row| row.parse::<InputValue>().map(|input| input.value));
+        let long = ["a=18446744073709551616", "a=[1, 18446744073709551616]", r#"a="18446744073709551616""#];
+        let taken = long.map(|row| row.parse::<InputValue>().map(|input| input.value));
+        assert_eq!(taken[0], Ok(json!(18446744073709551616.0)));
+        let long = long.map(|row| agent_option(row).map(|input| input.value));
+        assert_eq!(taken[1..], long[1..]);
         let why = "the number `18446744073709551616` does not fit into 64 bits, and would lose digits: write";
         let expected = [
             Err(format!(r#"{why} `'a="18446744073709551616"'`"#)),

@@ -246,12 +246,15 @@ fn meant(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> Optio
 }
 
 /// Whether a number is written otherwise than it is given to a flow that would take the text just as well: it may be a version or
-/// the hash of a commit.
+/// the hash of a commit. One that would lose digits is not given at all.
 fn is_altered(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> bool {
     let is_other = input.get(&given.key).is_some_and(|value| {
         let printed = value.to_string();
         value.is_number() && *value == given.value && printed != given.text.trim()
     });
+    if is_other && oversized_number(&given.text).is_some() {
+        return true;
+    }
     if !is_other || graph.input.get(&given.key).is_some_and(Value::is_number) {
         return false;
     }

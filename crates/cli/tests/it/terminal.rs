@@ -158,17 +158,26 @@ fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open(
 }
 
 #[test]
-fn a_number_that_would_lose_digits_is_refused_with_what_to_write() {
+fn a_number_that_would_lose_digits_is_a_text_where_one_is_meant_and_else_refused() {
     let here = &flow_folder(
-        "flow: { name: f, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
+        "flow: { name: f, input: { n: 1, any: null }, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
     );
     let refused = |arguments: &[&str]| {
         let ran = inspan(here, &[&["run", "."], arguments].concat()).expect(2);
         ran.stderr
     };
     let why = "the number `18446744073709551616` does not fit into 64 bits, and would lose digits";
-    let argument = refused(&["-i", "id=18446744073709551616"]);
-    assert!(argument.contains(&format!("{why}: write `'id=\"18446744073709551616\"'`")), "{argument}");
+    let text = inspan(here, &["run", ".", "-i", "id=18446744073709551616"]).expect(0);
+    assert_eq!(text.stdout, "18446744073709551616\n");
+    for key in ["n", "any"] {
+        let said = refused(&["-i", "id=x", "-i", &format!("{key}=18446744073709551616")]);
+        assert!(
+            said.contains("`18446744073709551616` would be given as the number 1.8446744073709552e+19"),
+            "{said}"
+        );
+    }
+    let within = refused(&["-i", "id=x", "-i", "any=[18446744073709551616]"]);
+    assert!(within.contains(&format!("{why}: write it in double quotes")), "{within}");
     fs::write(here.join("in.json"), "{\n  \"id\": 18446744073709551616\n}").unwrap();
     let file = refused(&["--input-file", "in.json"]);
     assert!(file.contains(&format!("in.json cannot be taken: line 2: {why}")), "{file}");
