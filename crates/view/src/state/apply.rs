@@ -218,6 +218,8 @@ impl SessionView {
                 self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
+            // What is still used up is reported again.
+            Event::FlowResumed { .. } => self.budgets.clear(),
             Event::BudgetExceeded { .. } => {
                 if let Some(budget) = ExceededBudget::of(envelope) {
                     budget.report_in(&mut self.budgets);
