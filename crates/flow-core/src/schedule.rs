@@ -502,7 +502,9 @@ impl Run {
         }
         self.end_overdue_frames(now, actions);
         let at_work = |node: &NodeState| node.status == NodeStatus::Running && node.frames.is_none();
-        let expired = self.agenda.due(now).filter(|task| at_work(self.facts.node(*task)));
+        // An answer ends its node, however late the node begins again with it.
+        let is_late = |node: &NodeState, task: TaskRef| at_work(node) && !self.is_answered(task, node);
+        let expired = self.agenda.due(now).filter(|task| is_late(self.facts.node(*task), *task));
         for task in expired.collect::<Vec<_>>() {
             self.cancel(task, CancelCause::TimedOut, actions);
         }

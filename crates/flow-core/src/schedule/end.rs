@@ -167,7 +167,7 @@ impl Run {
     }
 
     /// Whether a node that asks a person has its answer, and ends at once with it.
-    fn is_answered(&self, task: TaskRef, node: &NodeState) -> bool {
+    pub(super) fn is_answered(&self, task: TaskRef, node: &NodeState) -> bool {
         node.more.as_ref().is_some_and(|more| more.reply.is_some())
             && self.facts.spec(&self.graph, task).occupies == Occupies::Nothing
     }

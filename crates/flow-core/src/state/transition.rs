@@ -44,6 +44,7 @@ impl Facts {
                 if let Some(since) = since {
                     self.node_mut(task).since = Some(*since);
                 }
+                self.begin_time(graph, task, at);
             }
             Event::TaskComplete { result, duration_ms, .. } => {
                 self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));
@@ -116,7 +117,6 @@ impl Facts {
         node.retry_at = None;
         node.error = None;
         node.duration_ms = None;
-        node.deadline = spec.policy.timeout.map(|timeout| at + timeout);
         node.needs_confirmation = false;
         node.never_began = false;
         node.cleans_up = cleans_up;
@@ -158,6 +158,16 @@ impl Facts {
             owners.into_iter().for_each(|owner| self.node_mut(owner).worked = true);
         }
         self.settle_failures_before(graph, task);
+    }
+
+    /// The time of an attempt begins. Where people are asked or a time is waited for, it does not begin anew because the process
+    /// ended that waited.
+    fn begin_time(&mut self, graph: &Graph, task: TaskRef, at: Timestamp) {
+        let spec = self.spec(graph, task);
+        let (limit, waits) = (spec.policy.timeout, spec.occupies == Occupies::Nothing);
+        let node = self.node_mut(task);
+        let began = node.since.filter(|_| waits).unwrap_or(at);
+        node.deadline = limit.map(|limit| began + limit);
     }
 
     /// Counts an attempt that begins or ends in its frame and in all around it.

@@ -41,6 +41,44 @@ fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
 }
 
 #[test]
+fn the_time_of_a_question_passes_whether_a_process_waits_or_not() {
+    let graph = graph(&ASK.replace("input:", "policy: { timeout: 1h }, input:"));
+    let asks = |_: &StartNode, _: &Run| {
+        let late = Timestamp::from_millis(36_000_000);
+        vec![
+            AttemptStep::Ask(None),
+            AttemptStep::Until(late),
+            AttemptStep::End(AttemptEnd::Output(json!({}))),
+        ]
+    };
+    let asked = Sim::new(&graph, &[]).driven_to("flow:waiting", asks);
+    let later = |log: &[_], minutes: u64| {
+        let mut sim = Sim::new(&graph, log);
+        sim.now = asked.now + Duration::from_secs(minutes * 60);
+        sim
+    };
+    let resumed = |mut sim: Sim| {
+        sim.resume(None, &Default::default());
+        sim.driven_to("session:prompt", asks)
+    };
+    let sim = resumed(later(&asked.log, 40));
+    let mut sim = resumed(later(&sim.log, 50));
+    sim.drive(asks);
+    sim.check();
+    let (ended, outcome) = (sim.now.since(asked.now), sim.run.state().outcome());
+    assert_eq!((ended.as_secs() / 60, outcome), (60, Some(Outcome::Failed)), "{}", story(&sim.log));
+    // An answer that came in time counts, however late its node begins again.
+    let mut sim = later(&asked.log, 30);
+    let prompt_id = sim.run.state().session.prompts[0].prompt_id.clone();
+    let reply = Event::SessionReply { prompt_id, content: "yes".to_owned(), choice: None, is_default: false };
+    sim.emit(Some(NodePath::new("human")), reply);
+    let mut sim = later(&sim.log, 90);
+    sim.resume(None, &Default::default());
+    sim.drive(world);
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success), "{}", story(&sim.log));
+}
+
+#[test]
 fn an_answer_ends_its_node_before_the_session_rests_or_ends() {
     let text = format!(
         "{ASK}  - {{ id: human2, type: human.input, dependsOn: [human], input: {{ prompt: on }} }}\n"
