@@ -356,20 +356,7 @@ impl Run {
         if self.facts.pausing.is_some() {
             return self.pause_when_idle(actions);
         }
-        self.wind_down_frames(actions);
-        if !actions.is_empty() {
-            return;
-        }
-        while let Some(node) = self.next_ended() {
-            actions.append(&mut self.settle(node));
-            if !actions.is_empty() {
-                return;
-            }
-        }
-        self.step_frames(now, actions);
-        if actions.is_empty() {
-            self.go_back(actions);
-        }
+        self.follow_up(now, actions);
         while actions.is_empty()
             && let Some(task) = self.candidate(now)
         {
@@ -386,6 +373,20 @@ impl Run {
         }
         if actions.is_empty() {
             self.rest(now, actions);
+        }
+    }
+
+    /// Decides what follows from the ends of nodes and frames.
+    fn follow_up(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+        self.wind_down_frames(actions);
+        if actions.is_empty() {
+            self.settle_ended(actions);
+        }
+        if actions.is_empty() {
+            self.step_frames(now, actions);
+        }
+        if actions.is_empty() {
+            self.go_back(actions);
         }
     }
 

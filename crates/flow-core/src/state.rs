@@ -368,7 +368,7 @@ impl Facts {
                 });
                 // What cleans up in a session that fails may wait for a person: a stop ends that too.
                 let asks = |node: &NodeState| node.more.as_ref().is_some_and(|more| more.asked.is_some());
-                if self.tasks().any(|(_, node)| node.cleans_up && !node.has_ended() && asks(node)) {
+                if self.tasks().any(|(task, node)| asks(node) && !node.has_ended() && !self.must_end(task)) {
                     self.ending = None;
                 }
                 self.end_early(Ending { outcome: Outcome::Stopped, error });

@@ -373,7 +373,7 @@ impl Walk<'_> {
             _ => return,
         };
         let message = messages.get(&path).unwrap_or(message);
-        let ends = self.state().is_ending(task.frame) && !node.cleans_up;
+        let ends = self.state().must_end(task);
         let then = if ends {
             ", and the node was not started again: the flow was ending".to_owned()
         } else if message == CONTINUE && node.run().is_some_and(|run| run.between_turns) {

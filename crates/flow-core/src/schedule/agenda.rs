@@ -60,9 +60,11 @@ impl Entry {
         let (spec, node) = (body.node(task.node), &frame.nodes[task.node]);
         let is_open = matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting);
         let is_ending = facts.is_ending(task.frame);
+        // The end of the flow waits for no usage limit.
+        let is_limited = node.status == NodeStatus::Waiting && facts.ending.is_some();
         let can_start = match is_ending {
             true => facts.may_clean_up(graph, task),
-            false => node.has_its_edges(spec.join),
+            false => node.has_its_edges(spec.join) && !is_limited,
         };
         let ready = (is_open && can_start && node.retry_at.is_none()).then_some(spec.occupies);
         let entry = Self {
@@ -70,7 +72,7 @@ impl Entry {
             handles: ready.is_some() && frame.handles(body, task.node),
             timer: match node.status {
                 NodeStatus::Running => node.time_is_up_at(),
-                _ => node.retry_at.filter(|_| is_open && (!is_ending || can_start)),
+                _ => node.retry_at.filter(|_| is_open && !is_limited && (!is_ending || can_start)),
             },
             settles: (!is_ending && frame.settles(body, task.node)).then_some(node.settles),
             step: facts.frames_step(graph, task),

@@ -19,8 +19,9 @@ impl Run {
     /// Cancels what runs, runs what cleans up, and ends the session once nothing runs.
     pub(super) fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         self.cancel_all(CancelCause::Ending, actions);
-        let cleans_up =
-            |(_, node): &(TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Running;
+        let cleans_up = |(task, node): &(TaskRef, &NodeState)| {
+            node.status == NodeStatus::Running && node.frames.is_none() && !self.facts.must_end(*task)
+        };
         let cleaning = self.facts.tasks().filter(cleans_up).count() as u32;
         let Some(ending) = self.facts.ending.clone() else { return };
         if !actions.is_empty() || self.facts.running() > cleaning {
@@ -29,8 +30,9 @@ impl Run {
         // A question need not end by itself. All else that cleans up is waited for.
         let asking: Vec<TaskRef> = self.asking().collect();
         let only_asks = self.facts.running() <= asking.len() as u32;
-        let was_cut =
-            |(_, node): (TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Cancelled;
+        let was_cut = |(task, node): (TaskRef, &NodeState)| {
+            node.status == NodeStatus::Cancelled && !self.facts.must_end(task)
+        };
         let is_stopped = ending.outcome == Outcome::Stopped;
         if only_asks && is_stopped && !asking.is_empty() {
             return asking.iter().for_each(|task| self.cancel(*task, CancelCause::Ending, actions));
@@ -44,8 +46,9 @@ impl Run {
             return self.pause_when_idle(actions);
         }
         self.take_answers(actions);
+        // What cleans up may run frames, in which nodes follow each other as elsewhere.
         if actions.is_empty() {
-            self.step_frames(now, actions);
+            self.follow_up(now, actions);
         }
         if actions.is_empty() {
             self.clean_up(FrameIx::FLOW, false, actions);
@@ -54,6 +57,9 @@ impl Run {
             && let Some(task) = self.candidate(now)
         {
             self.consider(task, super::Deferral::Over, actions);
+        }
+        if actions.is_empty() {
+            self.open_next_frame(now, actions);
         }
         if !actions.is_empty() || !only_asks {
             return;
@@ -68,7 +74,7 @@ impl Run {
         // A person says what becomes of a node that cleans up and was cut short, unless all is to stop.
         let doubts = self
             .open_questions()
-            .filter(|(task, _)| self.facts.node(*task).cleans_up && self.needs_confirmation(*task))
+            .filter(|(task, _)| !self.facts.must_end(*task) && self.needs_confirmation(*task))
             .map(|(_, prompt)| prompt.deadline);
         if let Some(until) = doubts.reduce(|one, other| one.into_iter().chain(other).min())
             && !is_stopped
@@ -174,8 +180,8 @@ impl Run {
 
     fn cancel_all(&mut self, reason: CancelCause, actions: &mut Vec<Action>) {
         let ends = |(task, node): &(TaskRef, &NodeState)| {
-            let is_spared =
-                (reason == CancelCause::Ending && node.cleans_up) || self.is_answered(*task, node);
+            let is_spared = (reason == CancelCause::Ending && !self.facts.must_end(*task))
+                || self.is_answered(*task, node);
             node.status == NodeStatus::Running && node.frames.is_none() && !is_spared
         };
         let running = self.facts.tasks().filter(ends);

@@ -104,7 +104,7 @@ impl Run {
         for frame in self.facts.ending_frames.clone() {
             let ends = |task: &TaskRef| {
                 let node = self.facts.node(*task);
-                node.status == NodeStatus::Running && node.frames.is_none() && !node.cleans_up
+                node.status == NodeStatus::Running && node.frames.is_none() && self.facts.must_end(*task)
             };
             let within = self.facts.tasks_within(frame);
             let running: Vec<TaskRef> = within.into_iter().filter(ends).collect();
@@ -125,7 +125,7 @@ impl Run {
                 return;
             }
         }
-        let around = state.owner.is_some_and(|owner| self.facts.is_ending(owner.frame));
+        let around = state.owner.is_some_and(|owner| self.facts.must_end(owner));
         let ending = state.ending.as_ref().map(|ending| (ending.outcome, ending.error.clone()));
         let end = match ending {
             _ if around => None,
@@ -239,7 +239,7 @@ impl Run {
         let Some(frames) = self.facts.spec(&graph, task).frames.as_deref() else { return };
         let node = self.facts.node(task);
         let Some(set) = node.frames.as_deref() else { return };
-        if self.facts.is_ending(task.frame) {
+        if self.facts.must_end(task) {
             let (reason, cause) = self.facts.why_cancelled(task.frame);
             let task_id = self.facts.spec(&self.graph, task).id.clone();
             let (reason, never_began) = (Some(reason), false);

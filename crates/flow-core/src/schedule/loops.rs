@@ -14,6 +14,7 @@ use crate::{
 impl Run {
     /// Fires the innermost of the loop edges that are to fire, if all else of its loop has come to its end.
     pub(super) fn go_back(&mut self, actions: &mut Vec<Action>) {
+        self.going_back.retain(|(frame, _)| !self.facts.is_ending(*frame));
         if self.going_back.is_empty() || self.going_back_at == self.facts.session.last_seq {
             return;
         }

@@ -17,6 +17,15 @@ enum Loops {
 type Resolved<T> = Result<T, Box<Action>>;
 
 impl Run {
+    /// Resolves edges of nodes that have ended, until there is something to do.
+    pub(super) fn settle_ended(&mut self, actions: &mut Vec<Action>) {
+        while actions.is_empty()
+            && let Some(task) = self.next_ended()
+        {
+            actions.append(&mut self.settle(task));
+        }
+    }
+
     /// Resolves the edges of a node that has ended, as far as they can be resolved by now.
     pub(super) fn settle(&mut self, task: TaskRef) -> Vec<Action> {
         let fires = match self.facts.node(task).status {

@@ -150,11 +150,20 @@ impl Facts {
     pub(super) fn clean_up_again(&mut self, graph: &Graph, task: TaskRef) {
         let node = self.node(task);
         let asks = node.more.as_ref().is_some_and(|more| more.asks);
-        let is_cut = node.cleans_up && node.status == NodeStatus::Cancelled && !asks;
+        let is_cut = node.status == NodeStatus::Cancelled && !self.must_end(task);
         let is_stopped = self.ending.as_ref().is_some_and(|ending| ending.outcome == Outcome::Stopped);
-        if is_cut && is_stopped && self.pausing.is_some() {
+        if is_cut && is_stopped && asks && !self.is_ending(task.frame) {
+            // What asked in frames of a node that cleans up is not asked again: the node ends with it.
+            self.end_cleanup_around(task.frame);
+        } else if is_cut && is_stopped && !asks && self.pausing.is_some() {
             self.interrupt(graph, task, None);
         }
+    }
+
+    fn end_cleanup_around(&mut self, frame: FrameIx) {
+        let owners: Vec<TaskRef> = self.around(frame).filter_map(|frame| frame.owner).collect();
+        owners.into_iter().for_each(|owner| self.node_mut(owner).cleans_up = false);
+        self.touch_frame(FrameIx::FLOW);
     }
 
     /// Counts nodes that begin or end to wait for a usage limit in their frame and in all around it.
@@ -233,7 +242,7 @@ impl Facts {
 
     fn interrupt(&mut self, graph: &Graph, task: TaskRef, message: Option<&str>) {
         let spec = self.spec(graph, task);
-        let ends = self.ending.is_some() && !self.node(task).cleans_up;
+        let ends = self.ending.is_some() && self.must_end(task);
         if self.node(task).status == NodeStatus::Running {
             self.count_running(task.frame, spec.occupies, -1);
         }
@@ -279,7 +288,7 @@ impl Facts {
             let waits = matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && node.interrupted;
             let starts_over = self.spec(graph, task).kind == NodeKind::Agent && (is_cut || waits);
             // What is ending does not continue.
-            let goes_on = node.cleans_up || !self.is_ending(task.frame);
+            let goes_on = !self.must_end(task);
             (goes_on && (continues || starts_over)).then(|| (self.path(graph, task), continues))
         };
         self.tasks().filter_map(interrupted)

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{EdgeState, Facts, NodeState, budget::UsedUp};
+use super::{EdgeState, Facts, NodeState, budget::UsedUp, frame::FrameState};
 use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, TaskRef};
 
 impl Facts {
@@ -173,7 +173,8 @@ impl Facts {
 
     /// Why running attempts are being cancelled, and the event that is the cause, if it is an event.
     pub(crate) fn why_cancelled(&self, frame: FrameIx) -> (CancelReason, Option<u64>) {
-        if self.ending.is_none()
+        let in_cleanup = |frame: &FrameState| frame.owner.is_some_and(|owner| self.node(owner).cleans_up);
+        if (self.ending.is_none() || self.around(frame).any(in_cleanup))
             && let Some((ending, cause)) =
                 self.around(frame).find_map(|frame| Some((frame.ending.as_ref()?, frame.ended_by)))
         {

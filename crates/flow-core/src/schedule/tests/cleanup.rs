@@ -349,6 +349,91 @@ nodes:
     }
 }
 
+/// What cleans up in frames, once `bad` has failed.
+const IN_FRAMES: &str = "
+flow: { name: f }
+nodes:
+  - { id: bad, type: control.noop }
+  - { id: wait_work, type: control.noop }
+  - id: each
+    type: control.foreach
+    dependsOn: [{ node: bad, on: any }]
+    input: { items: [1, 2, 3], maxConcurrency: 2, onItemError: continue }
+    body:
+      nodes:
+        - { id: wait_one, type: control.noop }
+        - { id: bad_two, type: control.noop, when: item == 2, dependsOn: [wait_one] }
+        - { id: wait_any, type: control.noop, dependsOn: [{ node: bad_two, on: any }] }
+  - id: lp
+    type: control.loop
+    dependsOn: [{ node: each, on: any }]
+    input: { maxIterations: 2, onExhausted: continue }
+    body:
+      nodes:
+        - { id: a, type: control.noop }
+        - { id: wait_b, type: control.noop }
+      edges:
+        - { from: a, to: wait_b }
+        - { from: wait_b, to: a, when: frame.pass < 2, maxIterations: 2 }
+";
+
+/// How often the nodes of the frames have completed.
+fn completed(sim: &Sim) -> Vec<(&'static str, usize)> {
+    let times = |node: &str| {
+        let ends =
+            |event: &Event| matches!(event, Event::TaskComplete { task_id, .. } if task_id.as_str() == node);
+        sim.log.iter().filter(|envelope| ends(&envelope.event)).count()
+    };
+    ["wait_one", "wait_any", "each", "a", "wait_b", "lp"].map(|node| (node, times(node))).to_vec()
+}
+
+#[test]
+fn what_cleans_up_in_frames_ends_as_it_would_elsewhere() {
+    let graph = graph(IN_FRAMES);
+    let all = vec![("wait_one", 3), ("wait_any", 3), ("each", 1), ("a", 4), ("wait_b", 4), ("lp", 1)];
+    for seed in 0..20 {
+        let sim = Sim::new(&graph, &[]).shuffled(seed).driven(world);
+        sim.check();
+        assert_eq!(completed(&sim), all, "{}", story(&sim.log));
+        let ends = (status(&sim, "wait_work"), sim.run.state().outcome());
+        assert_eq!(ends, (NodeStatus::Cancelled, Some(Outcome::Failed)));
+    }
+    // Also where the process dies at any time.
+    let whole = Sim::new(&graph, &[]).driven(world);
+    for cut in 1..whole.log.len() - 2 {
+        let sim = Sim::resumed(&graph, &whole.log[..cut], None).driven(world);
+        sim.check();
+        assert_eq!(completed(&sim), all, "{cut}: {}", story(&sim.log));
+    }
+}
+
+#[test]
+fn a_stop_ends_what_asks_a_person_in_frames_as_the_flow_fails() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: bad, type: control.noop }
+  - id: each
+    type: control.foreach
+    dependsOn: [{ node: bad, on: any }]
+    input: { items: [1] }
+    body:
+      nodes:
+        - { id: human, type: control.noop }
+        - { id: after, type: control.noop, dependsOn: [human] }
+";
+    let graph = graph(text);
+    let mut sim = Sim::new(&graph, &[]).driven_to("flow:waiting", thinks);
+    let answered = Sim::resumed(&graph, &sim.log, None).driven(world);
+    answered.check();
+    assert_eq!((starts_of(&answered, "after"), answered.run.state().outcome()), (1, Some(Outcome::Failed)));
+    sim.emit(None, Event::SessionAbort { reason: None });
+    sim.drive(thinks);
+    sim.check();
+    let ends = (status(&sim, "each"), sim.run.state().outcome());
+    assert_eq!(ends, (NodeStatus::Cancelled, Some(Outcome::Stopped)), "{}", story(&sim.log));
+}
+
 /// How a flow ends in which `bad` fails, with these nodes beside it.
 fn outcome_with(nodes: &str, policy: &str) -> Option<Outcome> {
     let text = format!("flow: {{ name: f{policy} }}\nnodes:\n  - {{ id: bad, type: control.noop }}\n{nodes}");
@@ -551,6 +636,7 @@ fn a_session_of_an_older_version_that_succeeded_has_succeeded() {
     assert_eq!(state.handled_failures(&graph), [NodePath::new("bad")]);
     said(&old, "bad").iter().for_each(|text| assert!(!text.contains("nothing else"), "{text}"));
 }
+
 #[test]
 fn why_names_the_condition_of_an_edge_for_another_end() {
     let text = "
@@ -580,4 +666,3 @@ edges:
         assert!(said.contains(why), "{said}");
     }
 }
-

@@ -226,7 +226,7 @@ impl Facts {
         let node = self.node(task);
         let set = node.frames.as_deref().filter(|_| node.status == NodeStatus::Running)?;
         let all_closed = set.open.is_empty();
-        if self.is_ending(task.frame) {
+        if self.must_end(task) {
             return all_closed.then_some(FramesStep::Decide);
         }
         let frames = self.spec(graph, task).frames.as_deref()?;
@@ -296,8 +296,16 @@ impl Facts {
         incoming.filter(fires).map(|(_, edge)| edge.from)
     }
 
-    /// Whether a frame, or one around it, is to end before its time.
+    /// Whether a frame, or one around it, is to end before its time. What runs in frames of a node that cleans up is left to
+    /// end, as the node is.
     pub(crate) fn is_ending(&self, frame: FrameIx) -> bool {
-        self.ending.is_some() || self.around(frame).any(|frame| frame.ending.is_some())
+        let frame = &self.frames[frame];
+        let around = || frame.owner.map_or(self.ending.is_some(), |owner| self.must_end(owner));
+        frame.ending.is_some() || around()
+    }
+
+    /// Whether a task is to end before its time: its frame is, and it does not clean up.
+    pub(crate) fn must_end(&self, task: TaskRef) -> bool {
+        !self.node(task).cleans_up && self.is_ending(task.frame)
     }
 }
