@@ -256,11 +256,14 @@ impl Run {
     }
 
     fn left_for(&self, task: TaskRef) -> BudgetDecision {
+        // A run that ends does not pause for a larger budget.
+        let pauses = self.facts.ending.is_none();
         if self.knows_node_budgets()
             && let Some(used_up) = self.facts.used_up_around(&self.graph, task)
         {
             return match (used_up.budget.on_exceeded, self.frame_without_budget(task, &used_up)) {
-                (OnExceeded::Pause, _) => BudgetDecision::Later,
+                (OnExceeded::Pause, _) if pauses => BudgetDecision::Later,
+                (OnExceeded::Pause, _) => BudgetDecision::Never(self.over_budget(Some(&used_up))),
                 (OnExceeded::Fail, Some(frame)) if !self.facts.is_ending(frame) => {
                     BudgetDecision::NotInFrame(frame, self.over_budget(Some(&used_up)))
                 }
@@ -269,8 +272,9 @@ impl Run {
         }
         if let Some(used_up) = self.facts.flow_used_up(&self.graph) {
             return match used_up.budget.on_exceeded {
-                OnExceeded::Pause => BudgetDecision::Later,
-                OnExceeded::Fail => BudgetDecision::No,
+                OnExceeded::Pause if pauses => BudgetDecision::Later,
+                OnExceeded::Fail if pauses => BudgetDecision::No,
+                _ => BudgetDecision::Never(self.over_budget(Some(&used_up))),
             };
         }
         match self.facts.waits_for_reserved(&self.graph, task) {

@@ -434,6 +434,45 @@ nodes:
     assert_eq!(ends, (NodeStatus::Cancelled, Some(Outcome::Stopped)), "{}", story(&sim.log));
 }
 
+#[test]
+fn an_agent_without_a_budget_fails_as_the_flow_ends() {
+    for policy in ["onExceeded: fail", "onExceeded: pause"] {
+        for budget in [[policy, ""], ["", policy]] {
+            let [flow, node] = budget.map(|more| match more {
+                "" => String::new(),
+                more => format!("policy: {{ budget: {{ tokens: 10, {more} }} }}"),
+            });
+            let text = format!(
+                "flow: {{ name: f, {flow} }}
+nodes:
+  - {{ id: talk, type: talk.agent, input: {{ prompt: go }} }}
+  - {{ id: bad, type: control.noop, dependsOn: [talk] }}
+  - id: each
+    type: control.foreach
+    {node}
+    dependsOn: [{{ node: bad, on: any }}]
+    input: {{ items: [1, 2], maxConcurrency: 1, onItemError: continue }}
+    body: {{ nodes: [{{ id: talk_in, type: talk.agent, input: {{ prompt: go }} }}, {{ id: free, type: control.noop }}] }}
+"
+            );
+            let talks = |start: &StartNode, run: &Run| match start.path.node() {
+                "talk" | "talk_in" => super::budgets::turns(1, Some(0.1))(start, run),
+                _ => world(start, run),
+            };
+            let sim = Sim::new(&graph(&text), &[]).driven(talks);
+            sim.check();
+            // Of the budget of the node the first item may spend.
+            let talked = if node.is_empty() { 0 } else { 1 };
+            // A frame in which an agent would spend more of it ends.
+            let free = if node.contains("fail") { 1 } else { 2 };
+            let starts = (starts_of(&sim, "free"), sim.run.state().outcome());
+            assert_eq!(starts, (free, Some(Outcome::Failed)), "{text}{}", story(&sim.log));
+            let worked = sim.log.iter().filter(|envelope| envelope.event.name() == "agent:start");
+            assert_eq!(worked.count(), 1 + talked, "{}", story(&sim.log));
+        }
+    }
+}
+
 /// How a flow ends in which `bad` fails, with these nodes beside it.
 fn outcome_with(nodes: &str, policy: &str) -> Option<Outcome> {
     let text = format!("flow: {{ name: f{policy} }}\nnodes:\n  - {{ id: bad, type: control.noop }}\n{nodes}");
