@@ -332,7 +332,7 @@ pub(crate) mod tests {
                 conversations::a_cancelled_turn_stores_its_text_and_the_conversation_continues,
                 conversations::a_turn_whose_process_died_leaves_its_message,
                 conversations::a_damaged_conversation_is_refused_without_a_request,
-                conversations::a_full_store_loses_no_output,
+                conversations::no_turn_succeeds_whose_answer_is_not_stored,
                 faults::streams_that_break,
                 faults::the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown,
                 faults::servers_that_do_not_speak_http,

@@ -120,6 +120,11 @@ pub(crate) fn not_stored(what: &str, error: &AgentError) -> StreamEvent {
     StreamEvent::warning("sessionNotKept", message)
 }
 
+/// Whether a conversation was not stored because the disk is full, which may pass.
+pub(crate) fn is_full(error: &AgentError) -> bool {
+    error.code == ErrorCode::Process && error.is(ErrorKind::SessionNotStored)
+}
+
 /// A store of conversations between turns. Its calls may block.
 ///
 /// A store never returns a conversation that it could only read in part, and gives one to one turn at a time: two
@@ -161,7 +166,8 @@ pub trait ConversationClaim: Send {
     /// Replaces it, wholly or not at all.
     ///
     /// # Errors
-    /// It is too large (`CONTEXT_LENGTH`), or cannot be written (`CONFIG_INVALID`, kind `sessionNotKept`).
+    /// It is too large (`CONTEXT_LENGTH`), or cannot be written (kind `sessionNotKept`; `PROCESS` if the disk is full, else
+    /// `CONFIG_INVALID`).
     fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError>;
 }
 

@@ -201,7 +201,12 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
             "if the flow changed since it was recorded, record it again, in another folder: `inspan run FILE --record DIR`"
         }
-        ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
+        ErrorCode::Process if error.is(ErrorKind::SessionNotStored) => {
+            "make space on the disk of that folder, then resume the session"
+        }
+        ErrorCode::ConfigInvalid
+            if error.is(ErrorKind::ArtifactsFolder) || error.is(ErrorKind::SessionNotStored) =>
+        {
             "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"
         }
         ErrorCode::ConfigInvalid if error.is(ErrorKind::WorkingFolder) => {

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_stream::try_stream;
 use futures::StreamExt;
@@ -20,12 +21,12 @@ use inspan_protocol::{
     Redactor, StopReason, StreamEvent, TurnId,
 };
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::account::Account;
 use super::stream::{ResponseEnd, ResponseStream, StreamStep};
 use super::{Api, History, HistoryOwner, Prepared, Verdict};
-use crate::conversation::{Conversation, ConversationStore, EarlierSettings, Held, not_stored};
+use crate::conversation::{Conversation, ConversationStore, EarlierSettings, Held, is_full, not_stored};
 use crate::error::TurnCount;
 use crate::input::stall;
 use crate::output::{TurnOutput, context_use, with_denials};
@@ -36,6 +37,10 @@ use reqwest::Method;
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;
+/// How long a full disk is waited for before what was paid is given up, as long as the end of a node is.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is tried meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the turn of an input. Its errors name the provider and hold no secret.
 pub(super) fn execute<A: Api>(
@@ -277,14 +282,19 @@ impl<A: Api> ApiTurn<A> {
 
     async fn call_tools(&mut self, response: A::Response) -> Phase<A> {
         let calls = self.history.add_response(response);
-        if self.requests >= self.limit {
+        let stop = match self.requests >= self.limit {
+            true => Some(StopReason::MaxTurns),
+            // After a crash no call may run a second time.
+            false => match self.store_paid().await {
+                Ok(()) => None,
+                Err(_) if self.context.cancel.is_cancelled() => Some(StopReason::Aborted),
+                Err(error) => return Phase::End(Err(error)),
+            },
+        };
+        if let Some(reason) = stop {
             let results: Vec<_> = calls.iter().map(|call| ToolResult::not_begun(call.id.as_str())).collect();
             self.history.set_results(results.iter());
-            return Phase::End(Ok(self.history.stop(StopReason::MaxTurns)));
-        }
-        // After a crash no call may run a second time.
-        if let Err(error) = self.store().await {
-            return Phase::End(Err(error));
+            return Phase::End(Ok(self.history.stop(reason)));
         }
         let ids = calls.iter().map(|call| call.id.clone()).collect();
         let updates = self.toolbox.run(calls, self.stop.clone());
@@ -315,7 +325,7 @@ impl<A: Api> ApiTurn<A> {
         Phase::Tools(running)
     }
 
-    async fn end(&mut self, end: Result<TurnOutput, AgentError>) -> Phase<A> {
+    async fn end(&mut self, mut end: Result<TurnOutput, AgentError>) -> Phase<A> {
         let stop_reason = end.as_ref().ok().map(|output| output.stop_reason);
         if matches!(stop_reason, None | Some(StopReason::Aborted | StopReason::MaxTurns)) {
             self.events.extend(self.history.unanswered_calls());
@@ -328,9 +338,22 @@ impl<A: Api> ApiTurn<A> {
             }
             state.roll_back(error.leaves_conversation());
         }
-        if let Err(error) = self.store().await {
-            // The output exists and was charged; only the next turn will miss it.
-            self.events.push_back(not_stored("the answer", &error));
+        let stored = match stop_reason {
+            None | Some(StopReason::Aborted) => self.store().await,
+            Some(_) => self.store_paid().await,
+        };
+        if let Err(error) = stored {
+            let is_cancelled = self.context.cancel.is_cancelled();
+            match &mut end {
+                // The next turn would succeed without the answer: this one is to be asked again.
+                Ok(output) if output.stop_reason != StopReason::Aborted && !is_cancelled => {
+                    end = Err(with_denials(error, &output.permission_denials));
+                }
+                _ => {
+                    self.events.push_back(not_stored("the answer", &error));
+                    end = end.map(|output| TurnOutput { stop_reason: StopReason::Aborted, ..output });
+                }
+            }
         }
         let how = match stop_reason {
             None | Some(StopReason::Aborted) => Close::AtOnce,
@@ -359,6 +382,27 @@ impl<A: Api> ApiTurn<A> {
 
     async fn store(&mut self) -> Result<(), AgentError> {
         self.stored.write(&self.history.state().messages).await
+    }
+
+    /// Stores what was paid. A full disk is waited for, unless the turn is cancelled or its time is up.
+    async fn store_paid(&mut self) -> Result<(), AgentError> {
+        let until = Instant::now() + PATIENCE;
+        let until = self.stop.deadline.map_or(until, |deadline| deadline.min(until));
+        let mut is_reported = false;
+        loop {
+            let error = match self.store().await {
+                Err(error) if is_full(&error) => error,
+                stored => return stored,
+            };
+            if Instant::now() >= until || self.context.cancel.is_cancelled() {
+                return Err(error);
+            }
+            if !std::mem::replace(&mut is_reported, true) {
+                let why = &error.message;
+                tracing::warn!(%why, "an answer that was paid waits up to {PATIENCE:?} for space on the disk");
+            }
+            let _cancelled = timeout(PAUSE, self.context.cancel.cancelled()).await;
+        }
     }
 }
 

@@ -131,10 +131,14 @@ impl Claimed {
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
         // Only the holder of the lock writes, so one name is enough; what a crash left there is written over.
         let draft = self.folder.join(format!("{}.draft", self.id));
-        let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&draft, self.path())
+        let write = || {
+            let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&draft, self.path())
+        };
+        // A half of one takes the space that a full disk lacks.
+        write().inspect_err(|_| drop(fs::remove_file(&draft)))
     }
 }
 
@@ -174,7 +178,12 @@ impl ConversationClaim for Claimed {
 
 fn not_kept(session: &ProviderSessionId, folder: &Path, error: &io::Error) -> AgentError {
     let message = format!("cannot store the conversation {session} in {}: {error}", folder.display());
-    AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::SessionNotStored)
+    // A full disk passes once somebody makes space.
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::Process,
+        _ => ErrorCode::ConfigInvalid,
+    };
+    AgentError::new(code, message).with_kind(ErrorKind::SessionNotStored)
 }
 
 #[cfg(test)]

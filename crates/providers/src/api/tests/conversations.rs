@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_model_server::{ExchangeState, Turn};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, Provider, ProviderItem, ProviderOutput, ProviderSessionId,
+    AgentError, Environment, ErrorCode, ErrorKind, Provider, ProviderItem, ProviderOutput, ProviderSessionId,
     StopReason, StreamEvent,
 };
 use serde_json::json;
@@ -213,9 +213,9 @@ pub(crate) async fn a_damaged_conversation_is_refused_without_a_request<R: Vendo
     assert_eq!(server.requests().len(), 1);
 }
 
-/// A store that takes a conversation so many times, and then no more.
+/// A store that takes a conversation so many times, and then no more; or only for a while, if the disk is full.
 #[derive(Clone)]
-struct Filling(Arc<Mutex<(usize, Option<Conversation>)>>);
+struct Filling(Arc<Mutex<(usize, Option<Conversation>)>>, ErrorCode);
 
 impl ConversationStore for Filling {
     fn claim(
@@ -234,31 +234,42 @@ impl ConversationClaim for Filling {
 
     fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
         let mut stored = self.0.lock().unwrap();
-        stored.0 =
-            stored.0.checked_sub(1).ok_or_else(|| AgentError::new(ErrorCode::ConfigInvalid, "full"))?;
-        stored.1 = Some(conversation.clone());
+        let Some(places) = stored.0.checked_sub(1) else {
+            if self.1 == ErrorCode::Process {
+                stored.0 = 1;
+            }
+            return Err(AgentError::new(self.1, "full").with_kind(ErrorKind::SessionNotStored));
+        };
+        *stored = (places, Some(conversation.clone()));
         Ok(())
     }
 }
 
-pub(crate) async fn a_full_store_loses_no_output<R: Vendor>() {
-    let server = scripted([Turn::text("One.")]);
+pub(crate) async fn no_turn_succeeds_whose_answer_is_not_stored<R: Vendor>() {
+    let server = scripted([Turn::text("One."), Turn::text("Two.")]);
     let mut harness = Harness::<R>::new(&server.base_url());
-    let filling = |places| {
-        let store = Filling(Arc::new(Mutex::new((places, None))));
+    let filling = |places, code| {
+        let store = Filling(Arc::new(Mutex::new((places, None))), code);
         (R::with_store(Arc::new(store.clone())), store)
     };
     // Before anything has cost money it is an error.
-    harness.provider = filling(0).0;
+    harness.provider = filling(0, ErrorCode::Process).0;
     let refused = harness.turn(json!({ "prompt": "first" })).await;
-    assert_eq!((reported(&refused).0, server.requests().len()), (ErrorCode::ConfigInvalid, 0));
-    // Afterwards the answer is given, and the user is warned.
-    let (provider, store) = filling(1);
+    assert_eq!((reported(&refused).0, server.requests().len()), (ErrorCode::Process, 0));
+    // Afterwards too: the next turn would not know the answer. What it cost is counted.
+    let (provider, store) = filling(1, ErrorCode::ConfigInvalid);
     harness.provider = provider;
-    let (events, output) = harness.turn(json!({ "prompt": "first" })).await;
-    let warning = StreamEvent::warning("sessionNotKept", "the answer is not in the conversation: full");
-    assert_eq!((events.last(), R::returned(&output.unwrap()).0), (Some(&warning), "One."));
-    let stored = store.0.lock().unwrap().1.clone().unwrap();
-    assert_eq!(stored.messages, [R::user("first")]);
+    let failed = harness.turn(json!({ "prompt": "first" })).await;
+    let seen = (ErrorCode::ConfigInvalid, "sessionNotKept".to_owned(), "One.".to_owned());
+    assert_eq!(reported(&failed), seen);
+    assert!(failed.0.iter().any(|event| matches!(event, StreamEvent::Usage { .. })));
+    let stored = || store.0.lock().unwrap().1.clone().unwrap().messages;
+    assert_eq!(stored(), [R::user("first")]);
+    // A disk that was full for a moment costs nothing.
+    let (provider, store) = filling(1, ErrorCode::Process);
+    harness.provider = provider;
+    let (_, output) = harness.turn(json!({ "prompt": "first" })).await;
+    assert_eq!(R::returned(&output.unwrap()).0, "Two.");
+    assert_eq!(store.0.lock().unwrap().1.clone().unwrap().messages.len(), 2);
     assert_eq!(harness.stored(), "");
 }

@@ -139,3 +139,10 @@ fn the_folder_is_the_one_the_environment_names() {
         [Some(expected[0].into()), Some(expected[1].into()), Some(expected[2].into()), None, None]
     );
 }
+
+#[test]
+fn a_full_disk_is_a_fault_that_may_pass() {
+    let code = |error: io::ErrorKind| not_kept(&ID.into(), Path::new("/conversations"), &error.into()).code;
+    let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::ReadOnlyFilesystem];
+    assert_eq!(kinds.map(code), [ErrorCode::Process, ErrorCode::Process, ErrorCode::ConfigInvalid]);
+}
