@@ -41,6 +41,8 @@ const PATIENCE_AT_END: Duration = Duration::from_secs(600);
 const LONGEST_LOCK: Duration = Duration::from_secs(30 * 60);
 /// How often it looks whether that worker has ended.
 const LOCK_LOOK: Duration = Duration::from_millis(500);
+/// How often the log is read for requests that no worker was told of: who stored them may be gone.
+const REQUESTS: Duration = Duration::from_secs(10);
 /// A session hears at once of an attempt with a timeout that began so much later than it was given to the workers.
 const LATE: Duration = Duration::from_secs(1);
 /// The facts after which a session has nothing to decide.
@@ -193,6 +195,7 @@ impl AttemptRunner {
         let forwarded = begun.header.forwarded.iter().filter(|(to, _)| *to == attempt.key);
         let mut link = AttemptFollower {
             log: &self.log,
+            store: &self.store,
             seen: &self.seen,
             notify: &*self.notify,
             machine: &self.machine,
@@ -301,6 +304,7 @@ fn ended(spec: &AttemptSpec, end: AttemptEnd) -> AttemptDone {
 /// Between the hub of an attempt and the log of its session.
 struct AttemptFollower<'a> {
     log: &'a SharedLog,
+    store: &'a SharedStore,
     seen: &'a SeenLog,
     notify: &'a (dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync),
     machine: &'a str,
@@ -335,7 +339,7 @@ impl AttemptFollower<'_> {
     async fn follow(&mut self) -> AttemptError {
         let mut tick = interval(self.log.look(LOOK));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut worked_at = Instant::now();
+        let (mut worked_at, mut asked_at) = (Instant::now(), Instant::now());
         loop {
             tokio::select! {
                 event = self.events.next() => {
@@ -357,6 +361,13 @@ impl AttemptFollower<'_> {
                     tokio::time::sleep(LOOK).await;
                 }
                 Err(error) => return error,
+            }
+            if asked_at.elapsed() >= REQUESTS {
+                asked_at = Instant::now();
+                // Who stored a request may have died before it told the workers of that.
+                if self.store.unanswered(self.session).await.is_ok_and(|requests| !requests.is_empty()) {
+                    (self.notify)(self.session.clone()).await;
+                }
             }
         }
     }

@@ -178,6 +178,15 @@ impl TestCluster {
         AttemptRunner::new(log, "a", host, Arc::new(SystemClock), notify, locks)
     }
 
+    /// A worker that says by this that a session may have to decide something.
+    pub(super) fn runner_that_notifies(
+        &self,
+        notify: Arc<dyn Fn(SessionId) -> futures::future::BoxFuture<'static, ()> + Send + Sync>,
+    ) -> AttemptRunner {
+        let locks = self.locks.path();
+        AttemptRunner::new(self.log.clone(), "a", Arc::new(Machine), Arc::new(SystemClock), notify, locks)
+    }
+
     /// Appends an event of an attempt, as its worker does.
     pub(super) async fn append(&self, session: &SessionId, attempt: &RunningAttempt, event: Arc<Envelope>) {
         let segments = self.log.segments(session, 0).await.expect("the log reads");

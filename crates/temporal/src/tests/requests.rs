@@ -11,6 +11,7 @@ use object_store::{
     memory::InMemory,
     throttle::{ThrottleConfig, ThrottledStore},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{cluster::TestCluster, sessions::Server};
 use crate::{
@@ -374,4 +375,22 @@ async fn a_session_that_is_resumed_while_another_one_claims_it_is_not_continued_
     let again = cluster.store.resume(&old, Resume::default(), Timestamp::default()).await;
     assert_eq!(again, Err(StoreError::Claimed { session: old.clone(), by: "new".into() }));
     slow.add(&record).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_no_worker_was_told_of_wakes_the_session_while_an_attempt_runs() {
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", LONG).await;
+    let attempt = cluster.decider().decide(&session, &[], None).await.unwrap().running.remove(0);
+    let leave = CancellationToken::new();
+    let woken = leave.clone();
+    let notify = Arc::new(move |_| {
+        woken.cancel();
+        Box::pin(async {}) as futures::future::BoxFuture<'static, ()>
+    });
+    let runner = cluster.runner_that_notifies(notify);
+    let stop = Command::Abort { reason: None };
+    cluster.store.post(&session, &stop, Timestamp::default()).await.unwrap();
+    let ran = tokio::time::timeout(Duration::from_secs(30), runner.run(&session, &attempt, leave)).await;
+    assert!(matches!(ran, Ok(Err(crate::AttemptError::WorkerStops))), "{ran:?}");
 }
