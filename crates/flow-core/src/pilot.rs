@@ -121,7 +121,7 @@ pub enum Received<'a> {
 pub enum AttemptLoss {
     /// Its process is gone, perhaps by what the attempt did.
     Died,
-    /// Its process was stopped on purpose, and has ended it.
+    /// Its process was stopped on purpose, or cut off from the others, and has ended it.
     Stopped,
     /// No machine had begun it.
     NeverBegan,

@@ -141,7 +141,7 @@ events! {
         /// Whether no machine had begun it, so that it can have had no effect.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         never_began: bool,
-        /// Whether its process was stopped on purpose and says so: the attempt did not bring it down.
+        /// Whether its process was stopped on purpose, or cut off from the others, and says so: the attempt did not bring it down.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stopped: bool,
     }

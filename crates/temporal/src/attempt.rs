@@ -215,6 +215,7 @@ impl AttemptRunner {
             replies: BTreeMap::new(),
             replied: BTreeSet::new(),
             mail: forwarded.map(|(_, command)| command.clone()).collect(),
+            is_to_say_left: false,
         };
         // Between the decision that it begins and a worker that takes it may be days.
         tokio::select! {
@@ -289,6 +290,7 @@ impl AttemptRunner {
                 cancel.cancel();
                 let _cut_short = work.await;
                 if matches!(failed, AttemptError::WorkerStops | AttemptError::Log(_)) {
+                    link.is_to_say_left = true;
                     link.flush_what_is_left().await;
                 }
                 Err(failed)
@@ -332,6 +334,8 @@ struct AttemptFollower<'a> {
     replied: BTreeSet<PromptId>,
     /// Messages that have no receiver yet.
     mail: VecDeque<Command>,
+    /// Whether the log is to have that the worker leaves the attempt, and does not.
+    is_to_say_left: bool,
 }
 
 impl AttemptFollower<'_> {
@@ -420,7 +424,10 @@ impl AttemptFollower<'_> {
             self.take(event);
         }
         while !self.is_done
-            && (!self.waiting.is_empty() || done.is_some() || self.unreported_start().is_some())
+            && (!self.waiting.is_empty()
+                || done.is_some()
+                || self.unreported_start().is_some()
+                || self.is_to_say_left)
         {
             let segment = self.next_segment(done.as_ref());
             if !self.log.append(self.session, &segment).await? {
@@ -454,6 +461,7 @@ impl AttemptFollower<'_> {
         segment.events = self.waiting.iter().take(BATCH).cloned().collect();
         let is_last = segment.events.len() == self.waiting.len();
         segment.header.done = done.filter(|_| is_last).cloned();
+        segment.header.left = is_last && self.is_to_say_left;
         segment.renumber(self.session, self.position);
         segment
     }
@@ -465,6 +473,7 @@ impl AttemptFollower<'_> {
         if seen.runner.as_ref() == Some(&self.runner) {
             self.waiting.drain(..seen.events);
             self.is_to_say_when &= !seen.says_when;
+            self.is_to_say_left &= !seen.says_left;
         }
         self.is_done |= seen.is_done && seen.by == Writer::Attempt(self.key.clone());
         if seen.by != Writer::Decider {

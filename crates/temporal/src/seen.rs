@@ -23,6 +23,8 @@ pub(crate) struct Seen {
     pub(crate) events: usize,
     /// Whether it says when the attempt of the writer began, and whether it has its end.
     pub(crate) says_when: bool,
+    /// Whether it says that the worker has left the attempt.
+    pub(crate) says_left: bool,
     pub(crate) is_done: bool,
     /// Attempts that are to end.
     pub(crate) cancel: Vec<AttemptKey>,
@@ -43,6 +45,7 @@ impl Seen {
             runner: header.runner.clone(),
             events: segment.events.len(),
             says_when: header.began.is_some(),
+            says_left: header.left,
             is_done: header.done.is_some(),
             cancel: header.cancel.clone(),
             over: Vec::new(),

@@ -191,8 +191,8 @@ impl Attempts {
             let kind = match error {
                 AttemptError::Unfit { .. } => UNFIT,
                 AttemptError::NeverBegan => NEVER_BEGAN,
-                // A server that does not answer is another matter.
-                AttemptError::WorkerStops if self.stopping.is_cancelled() => STOPPED,
+                // The attempt has not brought its worker down: that stops, or has lost the server or the log for too long.
+                AttemptError::WorkerStops | AttemptError::Log(_) => STOPPED,
                 error => return failure(&error.to_string()),
             };
             let failed = ApplicationFailure::builder(anyhow::anyhow!(error)).type_name(kind.to_owned());

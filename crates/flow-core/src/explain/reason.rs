@@ -315,7 +315,7 @@ pub(super) fn in_short(error: &AgentError) -> String {
 pub(super) fn how_lost(never_began: bool, stopped: bool) -> &'static str {
     match (never_began, stopped) {
         (true, _) => "did not begin: the machine that took it could not run it",
-        (false, true) => "was ended because the process that ran it was stopped",
+        (false, true) => "was ended by the process that ran it, which was stopped or cut off",
         (false, false) => "was lost with the process that ran it",
     }
 }

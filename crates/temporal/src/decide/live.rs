@@ -56,6 +56,8 @@ pub(super) struct Live {
     pub(super) untaken: UnclaimedAttempts,
     /// Those of them that the log says are to end.
     ending: BTreeSet<AttemptKey>,
+    /// Those of them that their workers have left.
+    left: BTreeSet<AttemptKey>,
     /// Attempts that only wait.
     waits: BTreeMap<AttemptKey, AttemptWait>,
     /// Messages that no agent has got yet.
@@ -109,6 +111,7 @@ impl Live {
             unbegun: UnstartedAttempts::default(),
             untaken: UnclaimedAttempts::default(),
             ending: BTreeSet::new(),
+            left: BTreeSet::new(),
             waits: BTreeMap::new(),
             outbox: Outbox::default(),
             silent: BTreeSet::new(),
@@ -155,6 +158,9 @@ impl Live {
         }
         if let Writer::Attempt(key) = &segment.header.by {
             self.untaken.begun(key);
+            if segment.header.left {
+                self.left.insert(key.clone());
+            }
             // A worker of an older version does not say when it began.
             let first = || segment.events.first().map(|event| event.timestamp);
             if let Some(at) = segment.header.began.or_else(first)
@@ -370,14 +376,16 @@ impl Live {
                 continue;
             }
             let mut work = Vec::new();
-            match given_up {
+            // The server may have noticed it first; however often that happens, the attempt is not to blame.
+            let has_left = self.left.contains(key);
+            match given_up.as_ref().filter(|_| !has_left) {
                 None => {
                     if let Some(refused) = refused {
                         let (level, message) = (LogLevel::Warn, refused.why.clone());
                         let event = Event::Log { level, message, fields: Default::default() };
                         self.publish(step, now, Some(key.path.clone()), None, event);
                     }
-                    let how = match (is_unfit, is_stopped) {
+                    let how = match (is_unfit, *is_stopped || has_left) {
                         (true, _) => AttemptLoss::NeverBegan,
                         (false, true) => AttemptLoss::Stopped,
                         (false, false) => AttemptLoss::Died,
@@ -576,6 +584,7 @@ impl Live {
         ended.iter().for_each(|key| drop(self.attempts.remove(key)));
         self.waits.retain(|key, _| self.attempts.contains_key(key));
         self.ending.retain(|key| self.attempts.contains_key(key));
+        self.left.retain(|key| self.attempts.contains_key(key));
         self.unbegun.retain(|key| self.attempts.contains_key(key));
         self.untaken.retain(|key| self.attempts.contains_key(key) && !self.ending.contains(key));
         let waits = self.waits.values().filter_map(|wait| wait.wake_at(now));

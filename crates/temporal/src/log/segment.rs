@@ -85,6 +85,10 @@ pub(crate) struct Header {
     /// How the attempt of the writer ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) done: Option<AttemptDone>,
+    /// Whether its worker has ended it without an end, since the worker stops or does not reach the server: it has not brought
+    /// its worker down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) left: bool,
 }
 
 /// Who appended a segment.
@@ -195,6 +199,7 @@ impl Segment {
             forwarded: Vec::new(),
             answers: Vec::new(),
             done: None,
+            left: false,
         };
         Self { position, header, events: Vec::new() }
     }

@@ -69,7 +69,7 @@ fn providers() -> ProviderRegistry {
 /// A log and the machines that share it.
 pub(super) struct TestCluster {
     pub(super) log: SharedLog,
-    locks: tempfile::TempDir,
+    pub(super) locks: tempfile::TempDir,
     pub(super) store: Arc<SharedStore>,
     graphs: std::sync::Mutex<BTreeMap<SessionId, Arc<Graph>>>,
 }

@@ -254,6 +254,40 @@ async fn workers_that_stop_one_after_the_other_do_not_fail_what_they_run() {
     }
 }
 
+/// The server counts the worker as dead, and the log says that it was alive.
+#[tokio::test]
+async fn an_attempt_that_its_worker_has_left_counts_as_stopped_however_it_is_lost() {
+    let flow = "
+flow: { name: cut-off }
+nodes: [{ id: work, type: exec, input: { argv: [sleep, '60'] } }]
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    let mut lost = Vec::new();
+    for _ in 0..=10 {
+        let attempt = cluster.decider().decide(&session, &lost, None).await.unwrap().running.remove(0);
+        let (leave, runner) = (CancellationToken::new(), cluster.runner());
+        let begins = async {
+            let waits = Duration::from_millis(20);
+            while std::fs::read_dir(cluster.locks.path()).unwrap().count() == 0 {
+                tokio::time::sleep(waits).await;
+            }
+            tokio::time::sleep(waits * 5).await;
+            leave.cancel();
+        };
+        let (ran, ()) = tokio::join!(runner.run(&session, &attempt, leave.clone()), begins);
+        assert!(matches!(ran, Err(crate::AttemptError::WorkerStops)), "{ran:?}");
+        let given_up = Some("it was lost 21 times".to_owned());
+        lost = vec![LostAttempt { given_up, ..attempt.into() }];
+    }
+    let decision = cluster.decider().decide(&session, &lost, None).await.unwrap();
+    assert_eq!(decision.running.iter().map(|attempt| attempt.name()).collect::<Vec<_>>(), ["work.12"]);
+    let events = cluster.events(&session).await;
+    let stopped =
+        events.iter().filter(|event| matches!(event.event, Event::TaskInterrupted { stopped: true, .. }));
+    assert_eq!(stopped.count(), 11);
+}
+
 #[tokio::test]
 async fn a_worker_that_reads_the_log_takes_no_end_of_an_earlier_pass_for_that_of_this_one() {
     let flow = "
