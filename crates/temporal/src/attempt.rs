@@ -43,6 +43,8 @@ const LONGEST_LOCK: Duration = Duration::from_secs(30 * 60);
 const LOCK_LOOK: Duration = Duration::from_millis(500);
 /// How often the log is read for requests that no worker was told of: who stored them may be gone.
 const REQUESTS: Duration = Duration::from_secs(10);
+/// How often it is said that the log does not answer.
+const REPORT: Duration = Duration::from_secs(30);
 /// A session hears at once of an attempt with a timeout that began so much later than it was given to the workers.
 const LATE: Duration = Duration::from_secs(1);
 /// The facts after which a session has nothing to decide.
@@ -216,6 +218,7 @@ impl AttemptRunner {
             replied: BTreeSet::new(),
             mail: forwarded.map(|(_, command)| command.clone()).collect(),
             is_to_say_left: false,
+            silence: LogSilence::default(),
         };
         // Between the decision that it begins and a worker that takes it may be days.
         tokio::select! {
@@ -303,6 +306,26 @@ fn ended(spec: &AttemptSpec, end: AttemptEnd) -> AttemptDone {
     AttemptDone { node: spec.node, attempt: spec.attempt, end }
 }
 
+/// Since when the log has not answered, and when that was reported last.
+#[derive(Default)]
+struct LogSilence(Option<(Instant, Instant)>);
+
+impl LogSilence {
+    /// The log does not answer. For how long, if that is to be reported: at once, and then now and then.
+    fn note(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let (since, reported) = self.0.unwrap_or((now, now));
+        let is_due = self.0.is_none() || now.duration_since(reported) >= REPORT;
+        self.0 = Some((since, if is_due { now } else { reported }));
+        is_due.then(|| now.duration_since(since))
+    }
+
+    /// It answers. For how long it did not, if it did not.
+    fn end(&mut self) -> Option<Duration> {
+        self.0.take().map(|(since, _)| since.elapsed())
+    }
+}
+
 /// Between the hub of an attempt and the log of its session.
 struct AttemptFollower<'a> {
     log: &'a SharedLog,
@@ -336,6 +359,7 @@ struct AttemptFollower<'a> {
     mail: VecDeque<Command>,
     /// Whether the log is to have that the worker leaves the attempt, and does not.
     is_to_say_left: bool,
+    silence: LogSilence,
 }
 
 impl AttemptFollower<'_> {
@@ -359,10 +383,12 @@ impl AttemptFollower<'_> {
             match self.exchange(None).await {
                 // Another worker has ended it.
                 Ok(()) if self.is_done => return AttemptError::GivenUp,
-                Ok(()) => worked_at = Instant::now(),
+                Ok(()) => {
+                    worked_at = Instant::now();
+                    self.log_answers();
+                }
                 Err(AttemptError::Log(error)) if worked_at.elapsed() < PATIENCE => {
-                    tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
-                    tokio::time::sleep(LOOK).await;
+                    self.log_is_silent(&error).await;
                 }
                 Err(error) => return error,
             }
@@ -383,11 +409,28 @@ impl AttemptFollower<'_> {
         loop {
             match self.exchange(done.clone()).await {
                 Err(AttemptError::Log(error)) if since.elapsed() < patience => {
-                    tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
-                    tokio::time::sleep(LOOK).await;
+                    self.log_is_silent(&error).await;
                 }
-                stored => return stored,
+                stored => {
+                    if stored.is_ok() {
+                        self.log_answers();
+                    }
+                    return stored;
+                }
             }
+        }
+    }
+
+    async fn log_is_silent(&mut self, error: &LogError) {
+        if let Some(time) = self.silence.note() {
+            tracing::warn!(attempt = %self.key, %error, seconds = time.as_secs(), "the shared log does not answer");
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+
+    fn log_answers(&mut self) {
+        if let Some(time) = self.silence.end() {
+            tracing::warn!(attempt = %self.key, seconds = time.as_secs(), "the shared log answers again");
         }
     }
 
@@ -528,5 +571,22 @@ impl AttemptFollower<'_> {
             }
             !is_taken
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_does_not_answer_is_reported_at_once_every_half_minute_and_when_it_is_back() {
+        let (mut silence, mut reported) = (LogSilence::default(), Vec::new());
+        for _ in 0..=325 {
+            reported.extend(silence.note());
+            tokio::time::advance(LOOK).await;
+        }
+        reported.extend(silence.end());
+        assert_eq!(reported.iter().map(Duration::as_secs).collect::<Vec<_>>(), [0, 30, 60, 65]);
+        assert_eq!(silence.end(), None);
     }
 }
