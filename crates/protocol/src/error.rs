@@ -215,6 +215,8 @@ kinds! {
     ArtifactsFolder "artifactsFolder";
     /// The folder to work in does not exist.
     WorkingFolder "workingFolder";
+    /// The disk of a machine is full.
+    DiskFull "diskFull";
 }
 
 impl fmt::Display for ErrorKind {

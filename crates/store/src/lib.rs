@@ -21,7 +21,7 @@ pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
 pub use sqlite::{
     Deleted, Exported, Finding, Gc, GcReport, Import, SqliteOptions, SqliteStore, StoreProblem,
-    TransferError, VerifyReport,
+    TransferError, VerifyReport, room_at,
 };
 
 /// How long a lease is valid without being renewed.

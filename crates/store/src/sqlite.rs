@@ -33,6 +33,7 @@ use super::{
     StoreError, Verdict,
 };
 use changes::Changes;
+pub use fault::room_at;
 use fault::{Fault, of_file};
 use file::Paths;
 use format::STEPS;
@@ -338,7 +339,7 @@ impl RunStore for SqliteStore {
     }
 
     fn room(&self) -> Result<(), StoreError> {
-        fault::room(&self.paths.store)
+        room_at(&self.paths.store)
     }
 
     async fn unanswered(&self, session: &SessionId) -> Result<Vec<PostedCommand>, StoreError> {

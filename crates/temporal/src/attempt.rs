@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -12,7 +13,10 @@ use futures::future::BoxFuture;
 use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
 use inspan_flow::{LocalBackend, Progress, RunStore, run_attempt};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, FACTS};
-use inspan_protocol::{AgentError, Command, Envelope, ErrorCode, Event, PromptId, SessionId, Timestamp};
+use inspan_protocol::{
+    AgentError, Command, Envelope, ErrorCode, ErrorKind, Event, PromptId, SessionId, Timestamp,
+};
+use inspan_store::room_at;
 use tokio::{
     task,
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -123,6 +127,14 @@ impl AttemptRunner {
         cancel: &CancellationToken,
     ) -> Result<Result<AttemptLock, AttemptEnd>, AttemptError> {
         let failed = |why: String| AgentError::new(ErrorCode::Process, why);
+        let full = |why: &dyn std::fmt::Display| {
+            let folder = self.locks.display();
+            let why = format!("it cannot write {folder}: {why}; it runs nothing until there is space");
+            self.unfit(failed(why).with_kind(ErrorKind::DiskFull))
+        };
+        if room_at(&self.locks).is_err() {
+            return Err(full(&"the disk is full"));
+        }
         let (since, mut is_reported) = (Instant::now(), false);
         loop {
             if cancel.is_cancelled() {
@@ -131,6 +143,11 @@ impl AttemptRunner {
             let holder = match AttemptLock::take(&self.locks, &spec.session, &spec.path) {
                 Ok(Locked::Taken(lock)) => return Ok(Ok(lock)),
                 Ok(Locked::Held(holder)) => holder,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+                {
+                    return Err(full(&error));
+                }
                 Err(error) => {
                     let folder = self.locks.display();
                     return Err(

@@ -118,6 +118,9 @@ pub struct Refused {
     pub by: BTreeSet<String>,
     /// How often they have refused it.
     pub times: u32,
+    /// Whether the newest of them has a full disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_full: bool,
 }
 
 impl From<RunningAttempt> for LostAttempt {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use inspan_engine::Clock;
-use inspan_protocol::{ErrorCode, SessionId};
+use inspan_protocol::{ErrorCode, ErrorKind, SessionId};
 use temporalio_client::{Client, tonic::IntoRequest};
 use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
 use temporalio_macros::activities;
@@ -179,13 +179,19 @@ impl Attempts {
             }
         };
         ended.map_err(|error| {
-            if !matches!(error, AttemptError::WorkerStops | AttemptError::NeverBegan) {
-                tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt has no end");
+            match &error {
+                AttemptError::WorkerStops | AttemptError::NeverBegan => {}
+                AttemptError::Unfit { .. } => {
+                    tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt is given back");
+                }
+                error => tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt has no end"),
             }
             let refusal = match &error {
-                AttemptError::Unfit { machine, why } => {
-                    Some(MachineRefusal { machine: machine.clone(), code: why.code })
-                }
+                AttemptError::Unfit { machine, why } => Some(MachineRefusal {
+                    machine: machine.clone(),
+                    code: why.code,
+                    is_full: why.is(ErrorKind::DiskFull),
+                }),
                 _ => None,
             };
             let kind = match error {
@@ -241,7 +247,7 @@ fn wait_if_busy(lost: &mut LostAttempt, workers: &[String]) {
 /// An attempt that machines have refused waits for another one, if a worker there takes it, by these names; it fails at once
 /// if there is none, and all of them lack something.
 fn offer_to_others(lost: &mut LostAttempt, workers: &[String]) {
-    let Some(Refused { why, code, by, times }) = &lost.refused else { return };
+    let Some(Refused { why, code, by, times, is_full }) = &lost.refused else { return };
     let may_take = |worker: &&String| match AttemptQueue::of(&lost.attempt) {
         AttemptQueue::Machine(machine) => is_on(worker, machine),
         AttemptQueue::Pool(pool) => is_of_pool(worker, pool),
@@ -252,6 +258,8 @@ fn offer_to_others(lost: &mut LostAttempt, workers: &[String]) {
     let are_asked = (1..=*times as usize).contains(&takers.len());
     match are_others {
         true if *times < MOST_REFUSALS => lost.given_up = None,
+        // Somebody makes space.
+        false if *is_full && *times < MOST_REFUSALS => lost.given_up = None,
         false if *code == ErrorCode::ConfigMissing && are_asked => lost.given_up = Some(why.clone()),
         _ => {}
     }
@@ -474,6 +482,7 @@ mod tests {
                 code,
                 by: by.iter().map(|machine| (*machine).to_owned()).collect(),
                 times,
+                is_full: false,
             }),
             ..RunningAttempt {
                 key: AttemptKey { path: NodePath::new("x"), attempt: 1 },
@@ -503,6 +512,13 @@ mod tests {
         for (number, (mut lost, is_given_up)) in rows.into_iter().enumerate() {
             offer_to_others(&mut lost, &workers);
             assert_eq!(lost.given_up.is_some(), is_given_up, "{number}");
+        }
+        // The only machine has a full disk, and somebody may make space.
+        for (times, is_given_up) in [(9, false), (MOST_REFUSALS, true)] {
+            let mut lost = lost(&["m1", "m2"], None, None, Process, times);
+            lost.refused.as_mut().unwrap().is_full = true;
+            offer_to_others(&mut lost, &workers);
+            assert_eq!(lost.given_up.is_some(), is_given_up, "{times}");
         }
     }
 

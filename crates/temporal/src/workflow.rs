@@ -87,6 +87,9 @@ pub(crate) struct MachineRefusal {
     pub(crate) machine: String,
     /// The code of why.
     pub(crate) code: ErrorCode,
+    /// Whether its disk is full.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_full: bool,
 }
 
 /// What a workflow is started with.
@@ -321,11 +324,12 @@ impl SessionWorkflow {
                 let is_unfit = unfit.is_some() || failed_as(NEVER_BEGAN, &error).is_some();
                 let (unfit_times, machines) = unfits.entry(path.clone()).or_default();
                 *unfit_times += u32::from(unfit.is_some());
-                let refused =
-                    unfit.clone().zip(refusal(&error)).map(|(why, MachineRefusal { machine, code })| {
+                let refused = unfit.clone().zip(refusal(&error)).map(
+                    |(why, MachineRefusal { machine, code, is_full })| {
                         machines.insert(machine);
-                        Refused { why, code, by: machines.clone(), times: *unfit_times }
-                    });
+                        Refused { why, code, by: machines.clone(), times: *unfit_times, is_full }
+                    },
+                );
                 let times = losses.entry(path).or_default();
                 *times += 1;
                 let given_up = unfit

@@ -141,7 +141,10 @@ fn is_full(path: &Path) -> bool {
 }
 
 /// Whether there is room for the end of one more attempt.
-pub(super) fn room(path: &Path) -> Result<(), StoreError> {
+///
+/// # Errors
+/// There is not: [`StoreError::Full`].
+pub fn room_at(path: &Path) -> Result<(), StoreError> {
     if has_less(path, ROOM_FOR_AN_END) { Err(StoreError::Full { path: path.to_owned() }) } else { Ok(()) }
 }
 

@@ -152,6 +152,7 @@ async fn the_log_says_which_machine_has_refused_an_attempt_and_its_failure_why()
             code: ErrorCode::ConfigMissing,
             by: ["b".to_owned()].into(),
             times: 1,
+            is_full: false,
         };
         lost = vec![LostAttempt { given_up, is_unfit: true, refused: Some(refused), ..begun.into() }];
     }
