@@ -283,6 +283,10 @@ pub struct SessionEntry {
     pub waiting_for_worker: Vec<NodePath>,
     /// The machine of each of them that one machine alone can run.
     pub waiting_for_machine: BTreeMap<NodePath, String>,
+    /// On a cluster, since when no worker has taken what is to be decided next.
+    pub undecided_since: Option<Timestamp>,
+    /// On a cluster, whether its server does not answer, so that nobody knows whether the session runs.
+    pub is_unknown: bool,
     /// Why the session cannot be read; the other fields then hold only what is known.
     pub damage: Option<String>,
 }
@@ -330,6 +334,8 @@ impl SessionEntry {
             is_replay: false,
             waiting_for_worker: Vec::new(),
             waiting_for_machine: BTreeMap::new(),
+            undecided_since: None,
+            is_unknown: false,
             damage: Some(damage),
         }
     }

@@ -157,6 +157,8 @@ impl StoredSession {
             is_replay: self.record.is_replay(),
             waiting_for_worker: Vec::new(),
             waiting_for_machine: BTreeMap::new(),
+            undecided_since: None,
+            is_unknown: false,
             damage: None,
         }
     }

@@ -274,6 +274,8 @@ async fn an_entry_says_where_a_session_stands() {
             is_replay: false,
             waiting_for_worker: Vec::new(),
             waiting_for_machine: BTreeMap::new(),
+            undecided_since: None,
+            is_unknown: false,
             damage: None,
         };
         assert_eq!(store.entry(&lease.session).await, Ok(entry.clone()));

@@ -19,7 +19,7 @@ use temporalio_client::{
 };
 use temporalio_common::protos::temporal::api::{
     common::v1::WorkflowExecution,
-    enums::v1::{PendingActivityState, TaskQueueType, WorkflowExecutionStatus},
+    enums::v1::{PendingActivityState, PendingWorkflowTaskState, TaskQueueType, WorkflowExecutionStatus},
     taskqueue::v1::{PollerInfo, TaskQueue},
     workflowservice::v1::{
         DescribeNamespaceRequest, DescribeTaskQueueRequest, DescribeWorkflowExecutionRequest,
@@ -47,6 +47,10 @@ const PONG: Duration = Duration::from_secs(5);
 const STARTING: Duration = Duration::from_millis(200);
 /// After how long a worker that has not asked for work counts as gone; one that is alive asks about once a minute.
 const POLL: Duration = Duration::from_secs(90);
+/// How far the clock of the server may be from that of this machine, so that no worker that is alive counts as gone.
+const SKEW: Duration = Duration::from_secs(120);
+/// A decision that no worker has taken for so long waits for one: a worker that is free takes it at once.
+const TAKEN: Duration = Duration::from_millis(500);
 /// After how long another worker is asked for a decision that one does not give; one that works on it says so meanwhile.
 const TURN: Duration = Duration::from_secs(2);
 /// After how long without a sign a worker counts as lost.
@@ -404,9 +408,9 @@ impl Cluster {
         };
         let mut service = client.connection().workflow_service();
         let answer = self.answer(service.describe_task_queue(asked.into_request())).await?;
-        // The server forgets a worker only after minutes.
-        let alive = now.as_millis() / 1_000 - POLL.as_secs() as i64;
         let seconds = |poller: &PollerInfo| poller.last_access_time.map_or(0, |at| at.seconds);
+        let seen: Vec<_> = answer.pollers.iter().map(seconds).collect();
+        let alive = alive_since(&seen, now);
         let pollers = answer.pollers.iter().filter(|poller| seconds(poller) >= alive);
         let mut names: Vec<_> = pollers.map(|poller| poller.identity.clone()).collect();
         names.sort_unstable();
@@ -440,8 +444,18 @@ impl Cluster {
         }
     }
 
-    /// Whether and how a session's workflow runs.
+    /// Whether and how a session's workflow runs. Whether a decision waits for a worker is asked twice: the server may be
+    /// giving it to one right now.
     async fn status(&self, client: &Client, session: &SessionId) -> Result<WorkflowStatus, EngineError> {
+        let first = self.status_now(client, session).await?;
+        if first.undecided_since.is_none() {
+            return Ok(first);
+        }
+        tokio::time::sleep(TAKEN).await;
+        self.status_now(client, session).await
+    }
+
+    async fn status_now(&self, client: &Client, session: &SessionId) -> Result<WorkflowStatus, EngineError> {
         let asked = DescribeWorkflowExecutionRequest {
             namespace: self.namespace.clone(),
             execution: Some(WorkflowExecution { workflow_id: session.to_string(), run_id: String::new() }),
@@ -460,6 +474,9 @@ impl Cluster {
                     Some((NodePath::new(path), machine.map(str::to_owned)))
                 });
                 let waiting: Vec<_> = waiting.collect();
+                let decision = answer.pending_workflow_task;
+                let untaken = decision.filter(|task| task.state() == PendingWorkflowTaskState::Scheduled);
+                let since = untaken.and_then(|task| task.original_scheduled_time.or(task.scheduled_time));
                 let runs = info.status() == WorkflowExecutionStatus::Running;
                 let is_own = info.task_queue == self.queue;
                 Ok(WorkflowStatus {
@@ -470,6 +487,9 @@ impl Cluster {
                         .into_iter()
                         .filter_map(|(path, machine)| Some((path, machine?)))
                         .collect(),
+                    undecided_since: since
+                        .filter(|_| runs && is_own)
+                        .map(|at| Timestamp::from_millis(at.seconds * 1_000)),
                 })
             }
             // It is the workflow that is not there, unless the namespace is not.
@@ -508,6 +528,14 @@ impl Cluster {
         let waker = ClusterWaker { cluster: self.clone(), client: OnceCell::new() };
         SharedStore::new(log, self.name()).with_waker(waker)
     }
+}
+
+/// From when on a worker that has asked for work counts as alive, by when all of them did last, in seconds of the server's clock:
+/// it forgets one only after minutes. What this machine's clock says counts where none of them may be alive.
+fn alive_since(seen: &[i64], now: Timestamp) -> i64 {
+    let poll = POLL.as_secs() as i64;
+    let surely_gone = now.as_millis() / 1_000 - poll - SKEW.as_secs() as i64;
+    seen.iter().max().map_or(surely_gone, |newest| surely_gone.max(newest - poll))
 }
 
 /// Wakes the sessions of a cluster, over one connection.

@@ -33,6 +33,8 @@ const READS: usize = 16;
 const SAID: Duration = Duration::from_secs(3);
 /// How long the server may take to say it.
 const SERVER: Duration = Duration::from_secs(3);
+/// After how long it is asked again about a session that has not begun: its starter may be telling it right now.
+const TOLD: Duration = Duration::from_secs(1);
 /// After how long a session that has ended is not read again: its last events may come late.
 const SETTLED: Duration = Duration::from_secs(60);
 /// How many sessions' summaries are remembered.
@@ -72,6 +74,8 @@ pub struct WorkflowStatus {
     pub waiting_for_worker: Vec<NodePath>,
     /// The machine of each of them that one machine alone can run.
     pub waiting_for_machine: BTreeMap<NodePath, String>,
+    /// Since when no worker has taken what is to be decided.
+    pub undecided_since: Option<Timestamp>,
 }
 
 /// What tells the workers of a session that something is stored for them.
@@ -344,10 +348,17 @@ impl SharedStore {
         let requests = self.log.requests(&session).await.map_err(refused)?;
         // A command that comes now is taken after the request to continue.
         let is_resumed = self.is_resumed(&session, &summary, &requests).await?;
-        let said = match is_resumed || (summary.is_open() && may_be_gone(summary.facts.status)) {
+        let is_asked = is_resumed || summary.is_open();
+        let mut said = match is_asked {
             true => self.workflow_status(&session).await,
             false => None,
         };
+        if summary.facts.status == SessionStatus::Idle && said.as_ref().is_some_and(|said| !said.runs) {
+            tokio::time::sleep(TOLD).await;
+            self.known.lock().runs.remove(&session);
+            said = self.workflow_status(&session).await;
+        }
+        let is_unknown = is_asked && self.waker.is_some() && said.is_none();
         let is_gone = said.as_ref().is_some_and(|said| !said.runs);
         if is_gone {
             // It may have ended since its log was read.
@@ -372,6 +383,8 @@ impl SharedStore {
             is_replay: record.is_replay,
             waiting_for_worker: said.waiting_for_worker,
             waiting_for_machine: said.waiting_for_machine,
+            undecided_since: said.undecided_since,
+            is_unknown,
             damage: None,
             digest: facts,
             session,

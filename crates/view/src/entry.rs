@@ -168,8 +168,14 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
     })
 }
 
-/// The nodes that wait for a worker of the cluster, in a few words.
+/// The worker of the cluster that a session or its nodes wait for, in a few words.
 pub fn worker(entry: &SessionEntry) -> Option<String> {
+    if entry.is_unknown {
+        return Some("its server, which does not answer: it may run or not".to_owned());
+    }
+    if let Some(since) = entry.undecided_since {
+        return Some(format!("a worker, since {}: none has taken it", format::moment(since)));
+    }
     let (first, more) = entry.waiting_for_worker.split_first()?;
     let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
     let node = clean(first.as_str());
@@ -244,6 +250,8 @@ pub fn json(entry: &SessionEntry) -> Value {
         "waitsFor": waits_for(entry),
         "waitingForWorker": Some(&entry.waiting_for_worker).filter(|nodes| !nodes.is_empty()),
         "waitingForMachine": Some(&entry.waiting_for_machine).filter(|nodes| !nodes.is_empty()),
+        "undecidedSince": entry.undecided_since,
+        "isUnknown": entry.is_unknown.then_some(true),
         "owner": owner.map(|owner| json!({ "pid": owner.pid, "host": owner.host, "is": lives })),
     }))
 }
@@ -282,6 +290,19 @@ mod tests {
         let timeline = timeline.timeline("", 10);
         assert_eq!([json(&entry)["durationMs"].as_u64(), timeline.duration_ms], [took, took]);
         assert!(timeline.to < Some(late.timestamp));
+    }
+
+    #[test]
+    fn a_session_of_a_cluster_says_what_is_known_of_it() {
+        let mut entry = Recorded::flow("chain").session.entry;
+        entry.digest.status = SessionStatus::Running;
+        assert_eq!(worker(&entry), None);
+        entry.undecided_since = Some(Timestamp::default());
+        let since = format!("a worker, since {}: none has taken it", format::moment(Timestamp::default()));
+        assert_eq!(worker(&entry), Some(since));
+        entry.is_unknown = true;
+        assert_eq!(worker(&entry).unwrap(), "its server, which does not answer: it may run or not");
+        assert_eq!(json(&entry)["isUnknown"], true);
     }
 
     #[test]

@@ -71,6 +71,8 @@ impl Recorded {
             is_replay: record.is_replay(),
             waiting_for_worker: Vec::new(),
             waiting_for_machine: BTreeMap::new(),
+            undecided_since: None,
+            is_unknown: false,
             damage: None,
         };
         let commands = Commands::default();

@@ -449,6 +449,8 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
             is_replay: false,
             waiting_for_worker: Vec::new(),
             waiting_for_machine: BTreeMap::new(),
+            undecided_since: None,
+            is_unknown: false,
             session: id.as_str().into(),
             damage: damage.map(|fault| fault.to_string()),
         })

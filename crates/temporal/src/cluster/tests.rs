@@ -1,12 +1,12 @@
 //! Addresses, and buckets of which one cannot be used.
 
-use inspan_protocol::Environment;
+use inspan_protocol::{Environment, Timestamp};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
 
-use super::{Cluster, EngineError};
+use super::{Cluster, EngineError, alive_since};
 use crate::log::{Segment, Writer};
 
 fn refused(address: &str) -> String {
@@ -18,6 +18,19 @@ fn refused(address: &str) -> String {
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn clocks_that_differ_hide_no_worker() {
+    // One asked just now by the server's clock, one half a minute ago, and one has been gone for two minutes.
+    let seen = [1_000_000, 999_970, 999_880];
+    for ahead in [-3_600, -90, 0, 90, 119] {
+        let alive = alive_since(&seen, Timestamp::from_millis((1_000_000 + ahead) * 1_000));
+        assert_eq!(seen.map(|at| at >= alive), [true, true, false], "{ahead}");
+    }
+    // All are gone.
+    let alive = alive_since(&seen, Timestamp::from_millis((1_000_000 + 211) * 1_000));
+    assert_eq!(seen.map(|at| at >= alive), [false; 3]);
 }
 
 #[test]

@@ -637,12 +637,14 @@ impl Server {
 #[async_trait]
 impl SessionWaker for Server {
     async fn status(&self, _: &SessionId) -> Result<WorkflowStatus, String> {
+        let undecided_since = Some(Timestamp::from_millis(7_000));
         let waiting_for_worker = vec![NodePath::new("a")];
         let waiting_for_machine = [(NodePath::new("a"), "m1".to_owned())].into_iter().collect();
         let status = WorkflowStatus {
             runs: self.wakes,
             waiting_for_worker,
             waiting_for_machine,
+            undecided_since,
             ..WorkflowStatus::default()
         };
         Self::answer(self.answers).map(|()| status)
@@ -706,8 +708,8 @@ nodes:
     let unknown = cluster.store_with(Server { answers: false, wakes: false });
     let session = cluster.add("flow-1", flow).await;
     let is_lost = async |store: &SharedStore| store.entry(&session).await.unwrap().is_lost();
-    // What has not begun may be about to.
-    assert!(!is_lost(&lost).await);
+    // Who was to tell the server of it is gone.
+    assert_eq!([is_lost(&works).await, is_lost(&lost).await, is_lost(&unknown).await], [false, true, false]);
     cluster.decider().decide(&session, &[], None).await.unwrap();
     let waits = async |store: &SharedStore| {
         let entry = store.entry(&session).await.unwrap();
@@ -718,6 +720,12 @@ nodes:
     assert!(waits(&lost).await.is_empty() && waits(&unknown).await.is_empty());
     let seen = [is_lost(&works).await, is_lost(&lost).await, is_lost(&unknown).await];
     assert_eq!(seen, [false, true, false]);
+    let known = async |store: &SharedStore| {
+        let entry = store.entry(&session).await.unwrap();
+        (entry.undecided_since.map(Timestamp::as_millis), entry.is_unknown)
+    };
+    let known = [known(&works).await, known(&lost).await, known(&unknown).await];
+    assert_eq!(known, [(Some(7_000), false), (None, false), (None, true)]);
     let (graph, mut seen) = (cluster.graph(&session), 0);
     let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
     let ended = lost.follow(&session, &graph, &hub, &mut seen, WhenWaiting::Stay).await;
