@@ -1,6 +1,11 @@
 //! Where sessions run: on this machine, or on a cluster if the program was built with one.
 
+use std::{fmt::Display, time::Duration};
+
 use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::terminal;
 
 #[cfg(feature = "temporal")]
 mod temporal;
@@ -9,6 +14,41 @@ mod temporal;
 pub(crate) use absent::Engine;
 #[cfg(feature = "temporal")]
 pub(crate) use temporal::Engine;
+
+/// For how long a command tries to reach the folder or bucket of a session that it follows.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// What worked for so long had reached it meanwhile: a request to a bucket is repeated for 75 seconds.
+const WORKED: Duration = Duration::from_secs(120);
+/// How long it waits before it tries again.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The trouble of a command that follows a session which others run, on its own way to the session's folder or bucket.
+#[derive(Default)]
+pub(crate) struct Outage {
+    since: Option<Instant>,
+}
+
+impl Outage {
+    /// Whether to try again, after a pause, what has failed and was begun at this time.
+    pub(crate) async fn survives(&mut self, began: Instant, why: &(dyn Display + Sync)) -> bool {
+        let since = match self.since {
+            Some(since) if began.elapsed() < WORKED => since,
+            _ => {
+                terminal::progress(&format!(
+                    "warning: {why}; the session continues without this command, which tries to reach it for up to \
+                     {PATIENCE:?}\n"
+                ));
+                Instant::now()
+            }
+        };
+        self.since = Some(since);
+        let is_patient = since.elapsed() < PATIENCE;
+        if is_patient {
+            sleep(PAUSE).await;
+        }
+        is_patient
+    }
+}
 
 /// What was found of the place where sessions run.
 #[derive(Debug, Default, Serialize)]
@@ -22,6 +62,26 @@ pub(crate) struct EngineReport {
     /// Why no session can run there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_tries_for_ten_minutes_to_reach_the_session_that_it_follows() {
+        let (mut outage, first) = (Outage::default(), Instant::now());
+        // Each try fails after a while.
+        let mut fails = async |after: u64| {
+            let began = Instant::now();
+            tokio::time::advance(Duration::from_secs(after)).await;
+            outage.survives(began, &"away").await
+        };
+        while fails(75).await {}
+        assert!((600..=760).contains(&first.elapsed().as_secs()), "{:?}", first.elapsed());
+        // It has worked for a long time.
+        assert!(fails(3_600).await);
+    }
 }
 
 /// The replacement for the cluster in a program that was built without one: every use of it is refused.

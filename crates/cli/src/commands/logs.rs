@@ -6,9 +6,11 @@ use std::sync::{Arc, LazyLock};
 use inspan_engine::Filter;
 use inspan_flow::{Select, SessionEntry};
 use inspan_protocol::{Envelope, Event};
-use inspan_sessions::{Followed, SessionError, event_filter};
+use inspan_sessions::{Followed, SessionError, SessionErrorCode, event_filter};
+use tokio::time::Instant;
 
 use crate::args::LogsArgs;
+use crate::engine::Outage;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -55,17 +57,28 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
             }
         }
         let mut log = store::sessions(store).follow(&entry.session, next);
+        let mut outage = Outage::default();
         loop {
+            let began = Instant::now();
             let events = match args.follow {
                 false => log.ready().await?,
-                true => match log.next().await? {
-                    Followed::Events(events) => Some(events),
-                    Followed::Idle(entry) | Followed::Ended(entry) => {
+                true => match log.next().await {
+                    Ok(Followed::Events(events)) => Some(events),
+                    Ok(Followed::Idle(entry) | Followed::Ended(entry)) => {
                         if entry.digest.outcome.is_none() {
                             report_idle(&entry, invocation);
                         }
                         None
                     }
+                    Err(away) if is_cut_off(&away, invocation) => {
+                        if outage.survives(began, &away.message).await {
+                            continue;
+                        }
+                        let (id, from) = (&entry.session, log.position());
+                        let again = format!("`inspan logs {id} -f --from {from}` follows it again");
+                        return Err(Failure::from(away).with_hint(again));
+                    }
+                    Err(error) => return Err(error.into()),
                 },
             };
             let is_read = |envelope: &Arc<Envelope>| out.print(envelope) == TerminalReader::There;
@@ -74,6 +87,11 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
             }
         }
     })
+}
+
+/// Whether this command does not reach the folder or bucket of a session that others run.
+fn is_cut_off(error: &SessionError, invocation: &Invocation) -> bool {
+    invocation.engine.is_some() && error.code == SessionErrorCode::Configuration
 }
 
 /// Where events go.

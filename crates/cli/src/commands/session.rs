@@ -361,7 +361,16 @@ impl Session {
         }
         let written = writing.map_or(Ok(()), events::Writing::finish);
         let result = match result {
-            Ok(result) => result.map_err(|error| refused(&error))?,
+            Ok(result) => result.map_err(|error| match &error {
+                // The session is where it was, and this command is cut off from it.
+                RunError::Store(StoreError::Shared(_)) => {
+                    let id = hub.session_id();
+                    refused(&error)
+                        .with_hint(format!("`inspan logs {id} -f` follows it again"))
+                        .of_session(id)
+                }
+                _ => refused(&error),
+            })?,
             Err(panic) => {
                 let message = format!("internal error: the session panicked: {panic}");
                 return Err(Failure::new(Exit::Failed, message));

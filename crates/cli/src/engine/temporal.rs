@@ -22,9 +22,10 @@ use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
 };
 use tempfile::NamedTempFile;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::EngineReport;
+use super::{EngineReport, Outage};
 use crate::{
     args::WorkerArgs,
     commands::session::SessionsHere,
@@ -128,8 +129,20 @@ impl Engine {
             }
             std::future::pending::<Infallible>().await
         };
+        let following = async {
+            let mut outage = Outage::default();
+            loop {
+                let began = Instant::now();
+                match self.store.follow(session, graph, hub, seen, when_waiting).await {
+                    // The folder of a mount that is away is an empty one.
+                    Err(RunError::Store(away @ (StoreError::Shared(_) | StoreError::UnknownSession(_))))
+                        if outage.survives(began, &away).await => {}
+                    ended => return ended,
+                }
+            }
+        };
         tokio::select! {
-            ended = self.store.follow(session, graph, hub, seen, when_waiting) => ended,
+            ended = following => ended,
             never = warning => match never {},
         }
     }
