@@ -95,6 +95,8 @@ pub struct Run {
     reusable: Option<Arc<Reusable>>,
     /// Whether that session ran the same flow with the same input.
     same_flow: bool,
+    /// Whether everything that is reused there gives what it gave then.
+    same_values: bool,
     /// The nodes of each body that end its frame, if there is such work.
     ends: Vec<Vec<NodeIx>>,
     /// `flow` as it is the same in each session that does this work: any id, and any folder.
@@ -239,6 +241,7 @@ impl Run {
             has_node_budgets,
             reusable: None,
             same_flow: false,
+            same_values: false,
             ends: Vec::new(),
             any_flow: OnceLock::new(),
             items_before: BTreeMap::new(),

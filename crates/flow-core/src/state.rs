@@ -58,6 +58,7 @@ pub use node::{Conversation, EdgeState, NodeState};
 pub use session::{SessionFacts, Waits};
 pub use snapshot::SnapshotError;
 pub use view::FramesProgress;
+pub(crate) use view::failed_items;
 
 use crate::graph::{Body, BodyIx, FrameIx, Graph, Node, TaskRef};
 pub(crate) use transition::find_edge;

@@ -348,6 +348,7 @@ impl Run {
             .reusable
             .as_ref()
             .is_some_and(|reusable| reusable.hash == self.graph.hash && reusable.input == self.flow["input"]);
+        self.same_values = self.same_flow && !self.reusable.as_ref().is_some_and(|left| left.enters_again());
         self.find_ends();
         self.find_all_items();
         self
@@ -356,7 +357,7 @@ impl Run {
     /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
     /// run again. Else its output is computed from the outputs of its frames.
     fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        let is_same = || self.same_flow || self.times_out_again(at, reusable, before);
+        let is_same = || self.same_values || self.times_out_again(at, reusable, before);
         is_same() && !reusable.runs_again_within(before) && self.selected(at) != Selected::Around
     }
 
@@ -518,7 +519,7 @@ impl Run {
         given: Option<&Value>,
     ) -> Option<ReuseReason> {
         // Of the same values everything comes out the same, whatever it says of the session and its folder.
-        if self.same_flow {
+        if self.same_values {
             return self.follows_work(at).then_some(ReuseReason::Follows);
         }
         let node = self.facts.spec(&self.graph, at);

@@ -10,6 +10,7 @@ use crate::{
     graph::{Body, BodyIx, FrameIx, FramesKind, Graph, Node, NodeIx, TaskRef},
     node::NodeKind,
     overrides::{OverrideError, unknown_node},
+    state::failed_items,
 };
 
 /// What a task has to do with the nodes that were asked for.
@@ -225,6 +226,11 @@ impl Graph {
         ends.map(|end| NodePath::new(&text[..end])).find(|around| self.bodies_of(around).is_empty())
     }
 
+    fn is_foreach(&self, place: &NodePath) -> bool {
+        let frames = self.find_place(place).ok().and_then(|node| node.frames.as_deref());
+        frames.is_some_and(|frames| matches!(frames.kind, FramesKind::Foreach { .. }))
+    }
+
     /// What the node at a place runs in its frames.
     pub fn find_body(&self, place: &NodePath) -> Result<&Body, OverrideError> {
         let frames = self.find_place(place)?.frames.as_ref();
@@ -384,18 +390,32 @@ impl Reusable {
         let known = || self.tasks.iter().filter(|(path, _)| is_newest(path));
         let failed = known().filter(|(path, task)| task.final_error().is_some() && self.went_on_after(path));
         let mut again: BTreeSet<NodePath> = failed.map(|(path, _)| path.clone()).collect();
+        let nodes = self
+            .handled_failures
+            .iter()
+            .filter(|end| !end.as_str().ends_with(']'))
+            .map(|end| (end.clone(), None));
+        let items = known().flat_map(|(path, task)| {
+            let output = task.output.as_ref().filter(|_| graph.is_foreach(&path.place()));
+            let items: Vec<NodePath> = output.map(|output| failed_items(path, output)).unwrap_or_default();
+            items.into_iter().map(move |item| (item, Some(path.clone())))
+        });
+        let ends: Vec<(NodePath, Option<NodePath>)> = nodes.chain(items).collect();
+        let cut: Vec<NodePath> =
+            known().filter(|(_, task)| task.was_cut()).map(|(path, _)| path.clone()).collect();
         let mut whole = Vec::new();
-        for end in &self.handled_failures {
-            if again.iter().any(|path| path.is_within(end)) {
+        for (end, foreach) in ends {
+            if again.iter().any(|path| path.is_within(&end)) {
                 continue;
             }
             // An item whose time or budget was over has cut what was at work in it.
-            let cut = known().filter(|(path, task)| path.is_within(end) && task.was_cut());
-            let cut: Vec<NodePath> = cut.map(|(path, _)| path.clone()).collect();
-            if cut.is_empty() {
-                whole.push(end.clone());
+            let mut cut = cut.iter().filter(|path| path.is_within(&end)).cloned().peekable();
+            match (cut.peek(), foreach) {
+                (Some(_), _) => again.extend(cut),
+                // It failed itself, by its budget or what it gives. It is entered again, for what did not run in it.
+                (None, Some(foreach)) => drop(again.insert(foreach)),
+                (None, None) => whole.push(end),
             }
-            again.extend(cut);
         }
         self.tried_again.extend(again.iter().map(NodePath::place));
         for path in &again {
@@ -403,6 +423,11 @@ impl Reusable {
             task.into_iter().for_each(|task| task.is_tried_again = true);
         }
         whole.into_iter().for_each(|place| self.run_again(place));
+    }
+
+    /// Whether a foreach is entered again whose items have failed themselves: of the same values it may give something else.
+    pub(super) fn enters_again(&self) -> bool {
+        self.tasks.values().any(|task| task.is_tried_again && task.output.is_some())
     }
 
     /// Whether anything runs again that had ended.

@@ -142,12 +142,10 @@ impl Facts {
             {
                 found.push(path);
             } else if matches!(node.status, NodeStatus::Complete | NodeStatus::Reused) {
-                let results = self.output(task).and_then(|output| output["results"].as_array());
                 let frames = self.spec(graph, task).frames.as_deref();
                 let foreach = frames.filter(|frames| matches!(frames.kind, FramesKind::Foreach { .. }));
-                let failed = results.filter(|_| foreach.is_some()).into_iter().flatten();
-                let failed = failed.filter(|result| result.get("error").is_some());
-                found.extend(failed.map(|result| NodePath::new(&format!("{path}[{}]", result["index"]))));
+                let output = self.output(task).filter(|_| foreach.is_some());
+                found.extend(output.map(|output| failed_items(&path, output)).unwrap_or_default());
             }
         }
         found
@@ -216,6 +214,13 @@ impl Facts {
     pub fn known_usd(&self) -> Option<f64> {
         self.session.known_part()
     }
+}
+
+/// The items of a foreach that failed, by its path and its output.
+pub(crate) fn failed_items(foreach: &NodePath, output: &Value) -> Vec<NodePath> {
+    let results = output["results"].as_array().into_iter().flatten();
+    let failed = results.filter(|result| result.get("error").is_some());
+    failed.map(|result| NodePath::new(&format!("{foreach}[{}]", result["index"]))).collect()
 }
 
 /// How far a node is with its frames.

@@ -5,10 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, Outcome};
+use inspan_protocol::{AgentError, BudgetLimits, BudgetRaise, Envelope, ErrorCode, Event, NodePath, Outcome};
 
 use super::{
     budgets::{drive, foreach, names, outcome, turns},
+    reuse::{planned, ran, reusable},
     sim::{AttemptStep, Sim, story},
 };
 use crate::{
@@ -209,4 +210,63 @@ fn a_frame_fails_whose_budget_is_used_up_though_what_it_runs_goes_on() {
             }
         }
     }
+}
+
+/// What is tried again, with this limit of the budget of each item: what the plan says of all.
+fn tried_again(before: &str, now: &str, place: &str, tokens: u64) -> Vec<String> {
+    let first = ran(before);
+    let mut left = reusable(&first, usize::MAX);
+    left.try_failures_again(first.run.graph());
+    assert!(left.has_anything_again(), "{}", story(&first.log));
+    let limits = BudgetLimits { tokens: Some(tokens), ..BudgetLimits::default() };
+    let bodies = [(NodePath::new(place), limits)].into_iter().collect();
+    left.raise(&BudgetRaise { bodies, ..BudgetRaise::default() });
+    planned(&graph(now), &left)
+}
+
+#[test]
+fn an_item_that_failed_itself_is_entered_again_for_what_did_not_run_in_it() {
+    let flow = |budget: u64, outputs: &str, around: &str| {
+        let ask = |id: &str, after: &str| {
+            format!("{{ id: {id}, type: talk.agent, dependsOn: [{after}], input: {{ prompt: x }} }}")
+        };
+        let each = format!(
+            "id: each, type: control.foreach, input: {{ items: [x], onItemError: continue }}, body: {{ policy: {{ budget: {{ tokens: {budget}, onExceeded: fail }} }}, outputs: {{ y: '{outputs}' }}, nodes: [{}, {}, {}] }}",
+            ask("a", ""),
+            ask("b", "a"),
+            ask("c", "b")
+        );
+        let last =
+            "{ id: last, type: talk.agent, dependsOn: [FIRST], input: { prompt: '{{ FIRST.failed }}' } }";
+        match around {
+            "" => format!("flow: {{ name: f }}\nnodes: [{{ {each} }}, {}]", last.replace("FIRST", "each")),
+            id => format!(
+                "flow: {{ name: f }}\nnodes: [{{ id: {id}, type: control.foreach, input: {{ items: [z] }}, body: {{ nodes: [{{ {each} }}] }} }}, {}]",
+                last.replace("FIRST", id)
+            ),
+        }
+    };
+    let reused = |node: &str| format!("{node} Reused");
+    // The budget ended before `c` had begun.
+    let short = flow(15, "{{ item }}", "");
+    let expected = vec![
+        "each Runs(Unfinished)".to_owned(),
+        reused("each[0]/a"),
+        reused("each[0]/b"),
+        "each[0]/c Runs(New)".to_owned(),
+        "last Undecided".to_owned(),
+    ];
+    assert_eq!(tried_again(&short, &short, "each", 500), expected);
+    let within = flow(15, "{{ item }}", "outer");
+    let plan = tried_again(&within, &within, "outer/each", 500);
+    assert!(plan.contains(&reused("outer[0]/each[0]/b")), "{plan:?}");
+    assert!(plan.contains(&"outer[0]/each[0]/c Runs(New)".to_owned()), "{plan:?}");
+    // All was done, and what comes after the items sees that none has failed now.
+    let all = ["each[0]/a", "each[0]/b", "each[0]/c"].map(reused);
+    let ended = flow(25, "{{ item }}", "");
+    let plan = tried_again(&ended, &ended, "each", 500);
+    assert_eq!((&plan[1..4], &plan[4..]), (&all[..], &["last Runs(Input)".to_owned()][..]), "{plan:?}");
+    let wrong = flow(500, "{{ item.nothing.more }}", "");
+    let plan = tried_again(&wrong, &flow(500, "{{ item }}", ""), "each", 501);
+    assert_eq!((&plan[1..4], &plan[4..]), (&all[..], &["last Runs(Input)".to_owned()][..]), "{plan:?}");
 }
