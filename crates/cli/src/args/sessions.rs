@@ -90,11 +90,11 @@ pub(crate) struct ResumeArgs {
     /// Use the flow as it was when the session started, and ignore changes to its file
     #[arg(long)]
     pub(crate) as_started: bool,
-    /// Change one input value of the edited flow
-    #[arg(long, short, value_name = "KEY=VALUE", requires = "edited")]
+    /// Change one input value; needs `--edited`
+    #[arg(long, short, value_name = "KEY=VALUE", requires = "edited", conflicts_with = "as_started")]
     pub(crate) input: Vec<InputValue>,
     /// Change the input values given as a JSON object; `-` reads stdin; `-i` overrides it
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "edited")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "edited", conflicts_with = "as_started")]
     pub(crate) input_file: Option<PathBuf>,
     /// Do not start a new session
     #[arg(long, hide = true)]

@@ -62,14 +62,21 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         let message = format!("session `{session}` has not ended; `--failed` needs one that has");
         return Err(Failure::usage(message).with_hint(format!("`inspan resume {session}` continues it")));
     }
-    match edited {
-        Some(loaded) => anew(kept, loaded, FlowVersion::Edited, args, invocation),
-        None if kept.status.has_ended() => {
-            let loaded = kept.loaded()?;
-            anew(kept, loaded, FlowVersion::AsStarted, args, invocation)
+    let mut given = None;
+    if edited.is_none() && !kept.status.has_ended() {
+        let values = flow::given_input(&kept.graph, args.input_file.as_deref(), &args.input)?;
+        let input = &kept.record.input;
+        // Another input is an edit too.
+        if values.iter().all(|(key, value)| input.get(key) == Some(value)) {
+            return in_place(kept, args, invocation);
         }
-        None => in_place(kept, args, invocation),
+        given = Some(values);
     }
+    let edited = match edited {
+        Some(loaded) => (loaded, FlowVersion::Edited),
+        None => (kept.loaded()?, FlowVersion::AsStarted),
+    };
+    anew(kept, edited, given, args, invocation)
 }
 
 /// Resumes the session itself.
@@ -113,11 +120,11 @@ enum FlowVersion {
     AsStarted,
 }
 
-/// Continues in a new session, which reuses finished work.
+/// Continues in a new session, which reuses finished work; `given` is the input of the arguments, if that was read already.
 fn anew(
     mut kept: StoredSession,
-    loaded: Loaded,
-    which: FlowVersion,
+    (loaded, which): (Loaded, FlowVersion),
+    given: Option<Map<String, Value>>,
     args: &ResumeArgs,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
@@ -150,7 +157,8 @@ fn anew(
     reusable.check_raise(&graph, &parent.budget)?;
     reusable.raise(&parent.budget);
     let id = args.session_id.as_deref().map(SessionId::from);
-    let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
+    let given =
+        given.map_or_else(|| flow::given_input(&graph, args.input_file.as_deref(), &args.input), Ok)?;
     let input = kept.input_again(&graph, given, &args.input)?;
     let again = Continuation { graph, input, reusable, id, parent };
     let plan = again.plan(&kept)?;

@@ -231,6 +231,34 @@ nodes:
 }
 
 #[test]
+fn another_input_is_an_edit_of_a_session_that_is_open() {
+    const FLOW: &str = "
+flow: { name: f, input: { word: x } }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did'] } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo $0 >> did', '{{ flow.input.word }}'] } }
+  - { id: ask, type: human.input, dependsOn: [b], input: { prompt: Go on? } }
+";
+    let folder = &flow_folder(FLOW);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input", "-i", "word=old"]).expect(3);
+    fs::write(folder.join("in.json"), r#"{ "word": "file" }"#).unwrap();
+    let resume = |more: &[&str]| inspan(folder, &[&["resume", "s", "--no-input"][..], more].concat());
+    // The same input is no edit.
+    resume(&["--edited", "-i", "word=old", "--session-id", "no"]).expect(3).says("inspan reply s ask");
+    resume(&["--edited", "-i", "nothing=3", "--session-id", "no"]).expect(2).says("unknown input `nothing`");
+    resume(&["--as-started", "-i", "word=new"]).expect(2).says("cannot be used with");
+    resume(&["--edited", "-i", "word=new", "--message", "hi"]).expect(2).says("would reach no agent");
+    resume(&["--edited", "-i", "word=new", "--plan"]).expect(0).prints("its input has changed");
+    assert_eq!(did(folder), ["a", "old"]);
+    resume(&["--edited", "-i", "word=new", "--session-id", "t"]).expect(3);
+    assert_eq!(did(folder), ["a", "old", "new"]);
+    let resumed =
+        inspan(folder, &["resume", "s", "--no-input", "--edited", "--input-file", "in.json"]).expect(3);
+    resumed.says("session `s` was already resumed as `t`");
+    assert_eq!(did(folder), ["a", "old", "new", "file"]);
+}
+
+#[test]
 fn a_part_of_an_edited_flow_takes_its_new_defaults_and_leaves_out_what_it_takes_no_more() {
     const FLOW: &str = "
 flow: { name: tones, input: { tone: dry, style: old, word: x } }
