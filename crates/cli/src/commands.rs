@@ -36,6 +36,7 @@ mod ps;
 mod resume;
 mod run;
 mod schema;
+pub(crate) mod secrets;
 mod serve;
 pub(crate) mod session;
 mod show;

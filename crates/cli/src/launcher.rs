@@ -23,6 +23,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::artifacts;
+use crate::commands::secrets;
 use crate::exit::Exit;
 use crate::failure::{Failure, RefusedOption};
 use crate::invocation::Invocation;
@@ -220,6 +221,21 @@ impl Launcher for ProgramLauncher {
             .file("--message-file", message.as_ref())
             .budget(&options.budget);
         self.call(arguments, None).await
+    }
+
+    async fn check_resume(&self, session: &SessionId) -> Result<(), SessionError> {
+        let (session, invocation) = (session.clone(), self.invocation.clone());
+        let checked = tokio::task::spawn_blocking(move || {
+            store::read(&invocation, async |store| {
+                secrets::check_stored(&*store, &session, &invocation).await
+            })
+        });
+        let checked =
+            checked.await.map_err(|error| failed(format!("failed to read the session: {error}")))?;
+        checked.map_err(|failure| {
+            let error = SessionError::new(failure.code, failure.message);
+            failure.hint.into_iter().fold(error, SessionError::with_hint)
+        })
     }
 
     async fn fork(

@@ -222,6 +222,9 @@ impl Sessions {
                 }
                 let content = content.clone().unwrap_or_default();
                 let answer = PersonAnswer { content, choice: choice.clone() };
+                if !target.is_driven() {
+                    self.launcher.check_resume(session).await?;
+                }
                 let result = target.answer(&open, &answer).await?;
                 self.receipt(&target, command, result).await
             }

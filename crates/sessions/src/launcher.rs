@@ -34,6 +34,11 @@ pub trait Launcher: Send + Sync {
         refused()
     }
 
+    /// Fails if a session that no process runs cannot be resumed here: an answer to it is not stored then.
+    async fn check_resume(&self, _session: &SessionId) -> Result<(), SessionError> {
+        Ok(())
+    }
+
     /// Starts a new session from a point of another one, with these values of its input changed.
     async fn fork(
         &self,

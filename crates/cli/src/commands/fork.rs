@@ -17,6 +17,9 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     detach::check(&args.mode, invocation)?;
     let mut kept = StoredSession::open(&args.session, invocation)?;
     let (at, until) = read_all(&kept, &args.at)?;
+    if !args.plan {
+        kept.check_secrets(&kept.graph, invocation)?;
+    }
     // What was answered later does not count for a fork of an earlier point.
     if !args.plan && until.is_none() {
         kept = kept.with_answers(invocation)?;

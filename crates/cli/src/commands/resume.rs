@@ -138,6 +138,7 @@ fn anew(
     }
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
     if !args.plan {
+        kept.check_secrets(&graph, invocation)?;
         kept = kept.with_answers(invocation)?;
     }
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
@@ -253,7 +254,7 @@ pub(super) struct StoredSession {
     /// The session that continues it.
     pub(super) continued_by: Option<SessionId>,
     /// The process that runs it.
-    owner: Option<Owner>,
+    pub(super) owner: Option<Owner>,
 }
 
 /// A new session that reuses the work of another one.
@@ -398,6 +399,7 @@ impl StoredSession {
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
+        self.check_own_secrets(invocation)?;
         if mode.detach && invocation.engine.is_none() {
             return detach::resume(&session, invocation);
         }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::{
     all_providers, flow,
     notify::marked,
+    secrets,
     session::{self, Ask, Begin, RunMode, Session, SessionSettings, detach},
 };
 use crate::{
@@ -137,15 +138,7 @@ fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSett
 
 /// Refuses a flow whose agents cannot be started.
 fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocation) -> Result<(), Failure> {
-    if let Some(name) = graph.secrets.iter().find(|name| invocation.env.get(name).is_none()) {
-        let message = format!(
-            "the environment variable {name}, which the `secrets` of {} name, is not set",
-            names_secret(graph, name)
-        );
-        return Err(
-            Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
-        );
-    }
+    secrets::check(graph, invocation)?;
     let is_asked_for = |place: &NodePath| {
         let asked = |only: &NodePath| place.is_within(only) || only.is_within(place);
         graph.only.is_empty() || graph.only.iter().any(asked)
@@ -173,22 +166,6 @@ fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocat
         }
     }
     Ok(())
-}
-
-/// Whose `secrets` name a variable: those of the flow, of a flow that it runs, or of a pack.
-fn names_secret(graph: &Graph, name: &str) -> String {
-    let names = |secrets: &[String]| secrets.iter().any(|secret| secret == name);
-    let runs = |node: &Node| Some(graph.body(node.frames.as_ref()?.body));
-    let owners = graph.bodies.iter().flat_map(|body| &body.nodes).filter_map(|node| {
-        let body = runs(node)?;
-        let subflow = body.subflow.as_ref().filter(|_| names(&body.secrets))?;
-        Some(match node.node_type.split_once('.') {
-            Some((pack, _)) if &*node.node_type != "control.subflow" => format!("the pack `{pack}`"),
-            _ => format!("the flow `{}`", subflow.name),
-        })
-    });
-    let of_flow = names(&graph.flow().secrets).then(|| "the flow".to_owned());
-    of_flow.into_iter().chain(owners).next().unwrap_or("the flow".to_owned())
 }
 
 fn check_node(

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::flow;
 use super::resume::StoredSession;
+use super::secrets;
 use super::session::{self, Ask, detach};
 use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
@@ -188,6 +189,9 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
             fields => target.fill_in(&open, fields)?,
         };
         let answer = PersonAnswer { content, choice: args.choice.clone() };
+        if !args.no_resume && !target.session.is_driven() {
+            secrets::check_stored(&*target.store, target.session.id(), invocation).await?;
+        }
         let Some(number) = target.answer(&open, &answer).await? else { return Ok(None) };
         let id = target.session.entry.session.clone();
         if args.no_resume {

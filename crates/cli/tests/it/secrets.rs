@@ -319,6 +319,48 @@ fn a_secret_that_is_not_set_is_reported_with_whose_it_is() {
 }
 
 #[test]
+fn a_session_goes_on_only_where_the_secrets_of_its_flow_are_set() {
+    let flow = "\
+flow: { name: f, secrets: [DEPLOY_TOKEN] }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: Go on? } }
+  - { id: tell, type: exec, dependsOn: [ask], input: { argv: [sh, -c, 'echo $DEPLOY_TOKEN'] } }
+";
+    let folder = &flow_folder(flow);
+    let with = |arguments: &[&str]| {
+        let mut command = program(folder, arguments);
+        ran(folder, command.env("DEPLOY_TOKEN", "tl-bou-lfz-0123"))
+    };
+    for session in ["s", "t"] {
+        assert_eq!(with(&["run", "flow.yaml", "--session-id", session, "--no-input"]).code, Some(3));
+    }
+    let said = "the environment variable DEPLOY_TOKEN, which the `secrets` of the flow name, is not set";
+    for arguments in [
+        &["resume", "s", "--no-input"][..],
+        &["resume", "s", "--detach"],
+        &["reply", "s", "no"],
+        &["reply", "s", "no", "--detach"],
+        &["fork", "s", "--session-id", "u"],
+    ] {
+        inspan(folder, arguments).expect(4).says(said);
+    }
+    inspan(folder, &["resume", "s", "--plan"]).expect(0);
+    let server = Server::start(folder);
+    let client = server.client();
+    for command in [json!({ "type": "reply", "content": "no" }), json!({ "type": "resume" })] {
+        let refused = client.post("/api/v1/sessions/s/commands", &json!({ "command": command }));
+        assert_eq!((refused.status, refused.text.contains(said)), (500, true), "{}", refused.text);
+    }
+    // What was refused is not stored: the next answer is the first.
+    let answered = with(&["reply", "s", "yes"]);
+    assert_eq!(answered.code, Some(0), "{}", answered.stderr);
+    inspan(folder, &["logs", "s", "--json", "--type", "session:reply"]).prints(r#""content":"yes""#);
+    // A program that only stores an answer or stops a session starts nothing.
+    inspan(folder, &["reply", "t", "yes", "--no-resume"]).expect(0);
+    inspan(folder, &["stop", "t"]).expect(0);
+}
+
+#[test]
 fn a_page_or_a_report_that_is_passed_on_shows_no_key_that_an_input_or_the_flow_holds() {
     let key = "sk-ant-api03-planted-in-the-input-0123456789";
     let flow = format!(

@@ -1,0 +1,82 @@
+//! Before anything starts: whether the secrets that a flow names are set. One that is not would not be found in what agents
+//! say of it, and be stored.
+
+use inspan_engine::NodeCalls;
+use inspan_flow::{Graph, Node, RunStore, builtin_nodes};
+use inspan_protocol::{Command, SessionId};
+
+use super::{
+    resume::{StoredSession, graph_of},
+    session::{self, SessionSettings},
+};
+use crate::{exit::Exit, failure::Failure, invocation::Invocation};
+
+/// Refuses a flow that names secrets which are not set here.
+pub(super) fn check(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
+    let Some(name) = graph.secrets.iter().find(|name| invocation.env.get(name).is_none()) else {
+        return Ok(());
+    };
+    let message = format!(
+        "the environment variable {name}, which the `secrets` of {} name, is not set",
+        names_secret(graph, name)
+    );
+    Err(Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`")))
+}
+
+/// The same for a stored session that no process runs: an answer that only its resume would take is not stored then.
+pub(crate) async fn check_stored(
+    store: &dyn RunStore,
+    session: &SessionId,
+    invocation: &Invocation,
+) -> Result<(), Failure> {
+    let record = store.record(session).await?;
+    if !are_needed(&SessionSettings::of_map(&record.settings)?, invocation) {
+        return Ok(());
+    }
+    let nodes = builtin_nodes(&session::providers(&NodeCalls::Make));
+    check(&*graph_of(&record, &nodes)?, invocation)
+}
+
+impl StoredSession {
+    /// The same before its work goes on with this flow.
+    pub(super) fn check_secrets(&self, graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
+        match are_needed(&self.settings, invocation) {
+            true => check(graph, invocation),
+            false => Ok(()),
+        }
+    }
+
+    /// The same before it goes on itself. Another process may run it, and one that is to be stopped ends before any node
+    /// starts.
+    pub(super) fn check_own_secrets(&self, invocation: &Invocation) -> Result<(), Failure> {
+        if self.graph.secrets.is_empty() || self.owner.is_some() {
+            return Ok(());
+        }
+        let waiting = session::runtime()?.block_on(self.store.unanswered(&self.record.session))?;
+        match waiting.iter().any(|posted| matches!(posted.command, Command::Abort { .. })) {
+            true => Ok(()),
+            false => self.check_secrets(&self.graph, invocation),
+        }
+    }
+}
+
+/// Whether the programs of a session run, and on this machine.
+fn are_needed(settings: &SessionSettings, invocation: &Invocation) -> bool {
+    settings.replay.is_none() && invocation.engine.is_none()
+}
+
+/// Whose `secrets` name a variable: those of the flow, of a flow that it runs, or of a pack.
+fn names_secret(graph: &Graph, name: &str) -> String {
+    let names = |secrets: &[String]| secrets.iter().any(|secret| secret == name);
+    let runs = |node: &Node| Some(graph.body(node.frames.as_ref()?.body));
+    let owners = graph.bodies.iter().flat_map(|body| &body.nodes).filter_map(|node| {
+        let body = runs(node)?;
+        let subflow = body.subflow.as_ref().filter(|_| names(&body.secrets))?;
+        Some(match node.node_type.split_once('.') {
+            Some((pack, _)) if &*node.node_type != "control.subflow" => format!("the pack `{pack}`"),
+            _ => format!("the flow `{}`", subflow.name),
+        })
+    });
+    let of_flow = names(&graph.flow().secrets).then(|| "the flow".to_owned());
+    of_flow.into_iter().chain(owners).next().unwrap_or("the flow".to_owned())
+}
