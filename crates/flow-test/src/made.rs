@@ -87,8 +87,9 @@ impl MadeCase {
         let (events, reused) = with_reused(graph, events);
         let trace = Trace::of(&events);
         let mut answers = Map::new();
+        let said = said_by_agents(graph);
         for (place, passes) in places(&trace) {
-            answers.extend(answers_of(&passes, nodes).map(|answer| (place.to_owned(), answer)));
+            answers.extend(answers_of(&passes, nodes, &said).map(|answer| (place.to_owned(), answer)));
         }
         let mut parts = vec![("name", json!(name))];
         let mut put = |key: &'static str, value: Value| {
@@ -190,18 +191,26 @@ fn places(trace: &Trace) -> Vec<(&str, Vec<&NodeTrace>)> {
     all
 }
 
+/// The fields of an agent's output that are its answer. The tokens of its turns are one if they may end something.
+fn said_by_agents(graph: &Graph) -> Vec<&'static str> {
+    let nodes = graph.bodies.iter().flat_map(|body| &body.nodes).map(|node| node.policy.budget);
+    let mut budgets = graph.bodies.iter().map(|body| body.policy.budget).chain(nodes).flatten();
+    let usage = budgets.any(|budget| budget.tokens.is_some()).then_some("usage");
+    ["text", "structuredOutput", "costUsd", "model"].into_iter().chain(usage).collect()
+}
+
 /// What sort of answer nodes of a type take.
 fn answer_kind(nodes: &NodeRegistry, node_type: &str) -> Option<AnswerKind> {
     cases::answer_kind(nodes, node_type, nodes.described(node_type)?.info.kind)
 }
 
 /// The answers of a node, one for each attempt that ended; a single one is not in a list.
-fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
+fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry, said: &[&str]) -> Option<Value> {
     let kind = answer_kind(nodes, &passes.first()?.node_type)?;
     let mut all = Vec::new();
     for pass in passes {
         all.extend(pass.ends.iter().map(|end| match end {
-            AttemptEnd::Output(output, turns) => answered(output, turns, kind),
+            AttemptEnd::Output(output, turns) => answered(output, turns, kind, said),
             AttemptEnd::Failure(error) => failed(error, kind),
             AttemptEnd::Limit(until) => json!({ "error": "limit", "resetsAt": until }),
             // Something else ends it, as it did in the session.
@@ -218,7 +227,7 @@ fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
     }
 }
 
-fn answered(output: &Value, turns: &[String], kind: AnswerKind) -> Value {
+fn answered(output: &Value, turns: &[String], kind: AnswerKind, said: &[&str]) -> Value {
     let text = |key: &str| output[key].as_str().unwrap_or_default().to_owned();
     match kind {
         AnswerKind::Output => output.clone(),
@@ -239,11 +248,15 @@ fn answered(output: &Value, turns: &[String], kind: AnswerKind) -> Value {
         }
         AnswerKind::Agent => {
             let mut answer = Map::new();
-            for key in ["text", "structuredOutput", "costUsd", "model"] {
-                let value = output[key].clone();
-                let says_nothing = value.is_null() || value == json!("") || value == json!(0.0);
+            for key in said {
+                let mut value = output[*key].clone();
+                let mut says_nothing = value.is_null() || value == json!("") || value == json!(0.0);
+                if let Some(tokens) = value.as_object_mut().filter(|_| *key == "usage") {
+                    tokens.retain(|_, count| *count != json!(0));
+                    says_nothing = tokens.is_empty();
+                }
                 if !says_nothing {
-                    answer.insert(key.to_owned(), value);
+                    answer.insert((*key).to_owned(), value);
                 }
             }
             if output["stopReason"] != json!("complete") && !output["stopReason"].is_null() {

@@ -251,3 +251,24 @@ fn two_sessions_stand_side_by_side() {
         "--- one\n+++ two\n@@ -3,3 +3,7 @@\n broken\n ok\n+write#2\n+list#2\n+broken#2\n+ok#2\n end\n";
     assert_eq!(comparison.path_difference, expected);
 }
+
+#[test]
+fn a_case_of_a_session_in_which_a_budget_ended_an_item_has_the_tokens_of_its_agents() {
+    let turn =
+        "options: { turns: [[{ text: x }, { usage: { tokens: { inputTokens: 7, outputTokens: 5 } } }]] }";
+    let text = format!(
+        "name: spends\nnodes:\n  - id: each\n    type: control.foreach\n    input: {{ items: [x], onItemError: continue }}\n    body:\n      policy: {{ budget: {{ tokens: 10, onExceeded: fail }} }}\n      nodes:\n        - {{ id: a, type: scripted.agent, input: {{ prompt: go, {turn} }} }}\n        - {{ id: b, type: scripted.agent, dependsOn: [a], input: {{ prompt: go, {turn} }} }}\n"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("spends.yaml");
+    fs::write(&flow, text).unwrap();
+    let (record, events, graph, nodes) = run(&flow, "s", json!({}), &[]);
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "c", &Redactor::default());
+    let file = folder.path().join("spends.test.yaml");
+    add_case(&file, &case).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("usage: { inputTokens: 7, outputTokens: 5 }"), "{text}");
+    let suite = Suite::new(&providers(), builtin_nodes);
+    let report = suite.run(std::slice::from_ref(&file), &Options::default());
+    assert!(report.passed(), "{text}\n{}", report.tap());
+}
