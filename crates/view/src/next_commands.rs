@@ -104,7 +104,9 @@ impl Commands {
             }
             // No limit ended it, or a log of an older version does not say which.
             None => {
-                (self.command("resume", session, "--edited"), "change the budget in the flow, then continue")
+                let what =
+                    "change the budget in the flow, or take `onUnknown: stop` out of it, then continue";
+                (self.command("resume", session, "--edited"), what)
             }
         }
     }
