@@ -34,7 +34,7 @@ pub(crate) async fn check_stored(
         return Ok(());
     }
     let nodes = builtin_nodes(&session::providers(&NodeCalls::Make));
-    check(&*graph_of(&record, &nodes)?, invocation)
+    check(&graph_of(&record, &nodes)?, invocation)
 }
 
 impl StoredSession {

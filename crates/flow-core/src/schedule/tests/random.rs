@@ -115,9 +115,11 @@ proptest! {
             }
             resumed.check();
             prop_assert_eq!(resumed.end(), sim.end(), "{}", story(&resumed.log));
-            // What cleans up aside.
-            let starts = resumed.log[wish..].iter().filter(|envelope| matches!(envelope.event, Event::TaskStart { cleans_up: false, .. }));
-            prop_assert_eq!(starts.count(), 0);
+            // What cleans up aside, and what runs in its frames.
+            let cleaning: BTreeSet<_> = resumed.log.iter().filter(|at| matches!(at.event, Event::TaskStart { cleans_up: true, .. })).filter_map(|at| at.context.task.clone()).collect();
+            let cleans_up = |path: &NodePath| std::iter::successors(Some(path.clone()), NodePath::owner).any(|path| cleaning.contains(&path));
+            let starts = resumed.log[wish..].iter().filter(|at| matches!(at.event, Event::TaskStart { .. })).filter_map(|at| at.context.task.as_ref());
+            prop_assert_eq!(starts.filter(|path| !cleans_up(path)).collect::<Vec<_>>(), Vec::<&NodePath>::new(), "{}", story(&resumed.log));
         }
     }
 
