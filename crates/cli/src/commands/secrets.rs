@@ -34,7 +34,8 @@ pub(crate) async fn check_stored(
         return Ok(());
     }
     let nodes = builtin_nodes(&session::providers(&NodeCalls::Make));
-    check(&graph_of(&record, &nodes)?, invocation)
+    let graph = graph_of(&record, &nodes)?;
+    check(&graph, invocation)
 }
 
 impl StoredSession {
