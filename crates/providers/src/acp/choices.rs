@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use super::agent::AcpAgent;
 use super::decode::chosen_model;
 use super::launch::Choices;
-use super::wire::{ConfigOption, Configured, Opened};
+use super::wire::{ConfigOption, Configured, Modes, Opened};
+
+/// Modes of agents in which they ask for nothing.
+const ASK_NOTHING: [&str; 3] = ["auto", "bypassPermissions", "yolo"];
 
 impl AcpAgent {
     /// Chooses what the launch says among what the session offers. What is not offered fails the call before it
@@ -36,23 +39,48 @@ impl AcpAgent {
         if let Some(level) = thinking {
             self.think(&mut options, level).await?;
         }
-        if let Some(mode) = mode {
-            let option = find(&options, "mode");
-            let values = match (option, &opened.modes) {
-                (Some(option), _) => option.values(),
-                (None, Some(modes)) => modes.available_modes.iter().map(|mode| mode.id.clone()).collect(),
-                (None, None) => return Err(not_offered("mode")),
-            };
-            offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
-            self.warn_of_plan(&mode, &values);
-            if option.is_some() {
-                self.set(&mut options, "mode", &mode).await?;
-            } else if opened.modes.and_then(|modes| modes.current_mode_id).as_ref() != Some(&mode) {
-                let params = json!({ "sessionId": self.session, "modeId": mode });
-                self.call::<Option<Value>>("session/set_mode", params).await?;
-            }
-        }
+        self.choose_mode(mode, &mut options, opened.modes).await?;
         self.decoder.set_model(chosen_model(&options).or(current));
+        Ok(())
+    }
+
+    /// Without a mode of the call the session has the agent's mode `default`, which asks. Some agents begin in one in which a model
+    /// answers for the person.
+    async fn choose_mode(
+        &mut self,
+        mode: Option<String>,
+        options: &mut Vec<ConfigOption>,
+        modes: Option<Modes>,
+    ) -> Result<(), AgentError> {
+        let option = find(options, "mode");
+        let (values, now) = match (option, modes) {
+            (Some(option), _) => (option.values(), option.current_value.as_str().map(str::to_owned)),
+            (None, Some(modes)) => {
+                let values: Vec<String> = modes.available_modes.into_iter().map(|mode| mode.id).collect();
+                (values, modes.current_mode_id)
+            }
+            (None, None) if mode.is_none() => return Ok(()),
+            (None, None) => return Err(not_offered("mode")),
+        };
+        let is_offered = |mode: &str| values.iter().any(|value| value == mode);
+        let Some(mode) = mode.or_else(|| is_offered("default").then(|| "default".to_owned())) else {
+            let asks_nothing = now.filter(|now| ASK_NOTHING.contains(&now.as_str()));
+            self.warnings.extend(asks_nothing.map(|mode| {
+                let message = format!(
+                    "this agent is in its mode `{mode}`, in which it may ask for no permission; name another one by `mode`"
+                );
+                StreamEvent::warning("modeAsksNothing", message)
+            }));
+            return Ok(());
+        };
+        offered(&values, &mode, "mode", ErrorCode::ConfigInvalid)?;
+        self.warn_of_plan(&mode, &values);
+        if option.is_some() {
+            self.set(options, "mode", &mode).await?;
+        } else if now.as_ref() != Some(&mode) {
+            let params = json!({ "sessionId": self.session, "modeId": mode });
+            self.call::<Option<Value>>("session/set_mode", params).await?;
+        }
         Ok(())
     }
 

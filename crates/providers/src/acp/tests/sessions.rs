@@ -230,6 +230,29 @@ async fn a_mode_in_which_the_claude_agent_asks_nothing_is_warned_of() {
 }
 
 #[tokio::test]
+async fn without_a_mode_the_agent_is_put_into_the_one_that_asks() {
+    let (offers, asks) = (OFFERS.replace('\n', ""), r#"{"value":"default"},{"value":"plan"}"#);
+    let offers = offers.replace(r#""currentValue":"build""#, r#""currentValue":"auto""#);
+    let older = OLDER.replace(r#""currentModeId":"build""#, r#""currentModeId":"auto""#);
+    let older_asks = older.replace(r#"{"id":"plan"}"#, r#"{"id":"plan"},{"id":"default"}"#);
+    let rows = [
+        (offers.replace(r#"{"value":"plan"}"#, asks), vec!["session/set_config_option"], vec![]),
+        (older_asks.clone(), vec!["session/set_mode"], vec![]),
+        (older_asks.replace(r#""currentModeId":"auto""#, r#""currentModeId":"default""#), vec![], vec![]),
+        (offers, vec![], vec!["modeAsksNothing"]),
+        (older, vec![], vec!["modeAsksNothing"]),
+        (OLDER.to_owned(), vec![], vec![]),
+    ];
+    for (opened, chosen, warned) in rows {
+        let fake = agent(&choosing(&opened));
+        let (events, result) = once(options(), fake.context()).await;
+        result.unwrap();
+        let methods = methods(&fake);
+        assert_eq!((&methods[2..methods.len() - 1], warnings(&events)), (&chosen[..], warned), "{opened}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_offered_fails_before_it_costs_anything() {
     let model = |name: &str| AcpOptions { model: Some(name.to_owned()), ..options() };
     let mode = |name: &str| AcpOptions { mode: Some(name.to_owned()), ..options() };
