@@ -35,6 +35,16 @@ pub(crate) fn reset_in_words(words: &str) -> Option<Timestamp> {
     reset_after(words, now(), |name| name.map_or_else(TimeZone::try_system, TimeZone::get).ok())
 }
 
+/// Whether these are Anthropic's words for a limit that the account has set, and when it is lifted. Their status is that of a
+/// bad request.
+pub(crate) fn regained(words: &str) -> Option<Option<Timestamp>> {
+    let (_, rest) = words.split_once("You will regain access on ")?;
+    let moment = rest
+        .split_once(" at ")
+        .and_then(|(day, time)| format!("{day}T{}:00Z", time.split(' ').next()?).parse().ok());
+    Some(moment)
+}
+
 /// `zone` gives the time zone with a name, and that of this machine.
 fn reset_after(
     words: &str,

@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use super::api::BASE_URL;
 use super::wire;
 use crate::api::stream::{page, redirected, sentence, status_error};
-use crate::moment::lifted_at;
+use crate::moment::{lifted_at, regained};
 use inspan_transport::{http_date, retry_after};
 
 /// The buckets whose fill the vendor reports.
@@ -60,12 +60,10 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
 /// A limit that the account or its plan has set is reported as a bad request: only its message shows the limit and its
 /// end.
 fn limit(mut error: AgentError, words: &str) -> AgentError {
-    let Some((_, rest)) = words.split_once("You will regain access on ") else { return error };
+    let Some(moment) = regained(words) else { return error };
     error.code = ErrorCode::RateLimited;
     error.message = sentence(error.code, words);
-    error.resets_at = rest
-        .split_once(" at ")
-        .and_then(|(day, time)| format!("{day}T{}:00Z", time.split(' ').next()?).parse().ok());
+    error.resets_at = moment;
     error
 }
 

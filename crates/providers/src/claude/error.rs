@@ -7,7 +7,7 @@ use inspan_protocol::{
 
 use super::decode::ClaudeTurnEnd;
 use crate::error::{in_use, not_found, sentence};
-use crate::moment::lifted_at;
+use crate::moment::{lifted_at, regained};
 use crate::output::{PermissionDenial, TurnOutput};
 use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
@@ -134,16 +134,23 @@ fn is_unknown_session(text: &str) -> bool {
     words.iter().any(|words| text.starts_with(words)) || text.contains("requires a valid session ID")
 }
 
-/// The words for the limit of a subscription, which comes without an error word in some versions.
+/// The words for the limit of a subscription, which comes without an error word in some versions, or for that of an API account.
 fn is_usage_limit(text: &str) -> bool {
+    if regained(text).is_some() {
+        return true;
+    }
     let text = text.to_lowercase();
     ["hit your limit", "usage limit reached", "hit your session limit", "hit your weekly limit"]
         .iter()
         .any(|words| text.contains(words))
 }
 
-/// The moment in `…limit reached|1767780000`. A wall-clock time such as `resets 3pm` names no zone and is no moment.
+/// The moment in `…limit reached|1767780000`, or `You will regain access on 2026-12-01 at 00:00 UTC.`. A wall-clock time such as
+/// `resets 3pm` names no zone and is no moment.
 fn reset_in(text: &str) -> Option<Timestamp> {
+    if let Some(moment) = regained(text) {
+        return moment;
+    }
     let (_, rest) = text.split_once('|')?;
     let digits = rest.trim().split(|c: char| !c.is_ascii_digit()).next()?;
     let seconds: i64 = digits.parse().ok()?;
@@ -195,6 +202,16 @@ mod tests {
                 ClaudeTurnEnd {
                     resets_at: Some(moment),
                     ..text("You've hit your weekly limit · resets Oct 9")
+                },
+                Some(moment),
+            ),
+            (
+                ClaudeTurnEnd {
+                    error: Some("invalid_request".to_owned()),
+                    status: Some(400),
+                    ..text(
+                        "API Error: 400 You have reached your specified API usage limits. You will regain access on 2026-01-07 at 10:00 UTC.",
+                    )
                 },
                 Some(moment),
             ),
