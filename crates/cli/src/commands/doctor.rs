@@ -68,7 +68,7 @@ struct Findings {
 /// An agent CLI.
 struct Program {
     status: ProgramStatus,
-    /// Versions that the adapter was tested with, as `2.1.x`.
+    /// Versions like the one that the adapter was tested with, as `2.1.x`.
     supported: String,
     is_supported: bool,
     /// The command that installs the tested version, if this one is another.
@@ -78,12 +78,26 @@ struct Program {
 impl Program {
     fn new(status: ProgramStatus, install: &str) -> Self {
         let series = series(&status.tested_version);
-        let fits = |version: &str| series.is_empty() || self::series(version) == series;
+        let tested = patch(&status.tested_version);
+        let is_near = |version: &str| {
+            let patches = patch(version).zip(tested).map(|(patch, tested)| patch.abs_diff(tested));
+            self::series(version) == series && patches.is_none_or(|patches| patches <= NEAR)
+        };
+        let fits = |version: &str| series.is_empty() || is_near(version);
         let is_supported = status.version.as_deref().is_none_or(fits);
         let hint = (!is_supported).then(|| format!("{install}@{}", status.tested_version));
         let supported = if series.is_empty() { String::new() } else { format!("{series}.x") };
         Self { supported, is_supported, hint, status }
     }
+}
+
+/// How many releases of a series are taken for like the tested one. Claude Code changed what it asks about and how it counts
+/// within one series.
+const NEAR: u64 = 50;
+
+/// The third number of a version.
+fn patch(version: &str) -> Option<u64> {
+    version.split('.').nth(2)?.parse().ok()
 }
 
 /// The first two numbers of a version.
@@ -268,7 +282,8 @@ impl Findings {
             page.good(&format!("{} login", status.provider), login);
         }
         if !program.is_supported {
-            let about = format!("made for {}; this version may behave in other ways", program.supported);
+            let tested = &program.status.tested_version;
+            let about = format!("made for {tested}; this version may behave in other ways");
             page.row(Tone::Warning, "!", &format!("{} version", status.provider), &about);
         }
         if let Some(hint) = &program.hint {
