@@ -25,11 +25,14 @@ use crate::json_rpc::write;
 use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
 use crate::program::turn::{GRACE, Handled, Interruption, ProgramTurn, Received};
-use crate::program::{Agent, Call, Cancelled, ProcessConversation, conclude};
+use crate::program::{Agent, Call, Cancelled, Ending, ProcessConversation, conclude};
 use inspan_process::{Exit, Process, Start, Stdin};
 
 /// How a piece of a text that streams begins.
 const PIECE: &[u8] = br#"{"type":"stream_event""#;
+
+/// The argument for no thinking.
+const NO_THINKING: &str = "--thinking=disabled";
 
 /// The process and its decoder.
 #[derive(Debug)]
@@ -111,12 +114,15 @@ impl ClaudeAgent {
                 let request = json!({ "subtype": "stop_task", "task_id": task });
                 self.send(&wire::control_request(&format!("stop-{task}"), request))?;
             }
-            let mut is_interrupted = false;
+            let mut asked = false;
             while !self.decoder.is_idle() {
-                // Also sub-agents end by it; of the end of one that is stopped by its id, the model is told.
-                if self.decoder.asks_model() && !std::mem::replace(&mut is_interrupted, true) {
+                // Also sub-agents end by it; of the end of one that is stopped by its id, the model is told. The program may
+                // begin one turn after the other.
+                let asks = self.decoder.asks_model();
+                if asks && !asked {
                     interrupt(&self.process.stdin())?;
                 }
+                asked = asks;
                 let Some(bytes) = self.read().await else { break };
                 self.decoder.push_bytes(&bytes);
             }
@@ -180,6 +186,7 @@ impl Agent for ClaudeAgent {
         .await?;
         let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
         decoder.watch_mcp_servers(launch.mcp_servers());
+        decoder.watch_thinking(launch.arguments.iter().any(|argument| argument == NO_THINKING));
         let files = [beginning, mcp_config].into_iter().flatten().collect();
         let transcripts = Transcripts::new(launch.projects());
         Ok(Self { process, decoder, files, max_turns: launch.max_turns, transcripts, arrived: None })
@@ -330,6 +337,12 @@ impl Agent for ClaudeAgent {
 
     fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// A turn between those that were asked for is one that the program began. Nobody sees what it does until it has ended.
+    async fn end(&mut self, how: Ending) -> Exit {
+        let how = if how == Ending::Close && self.decoder.in_turn() { Ending::Kill } else { how };
+        how.apply(&self.process).await
     }
 
     fn explain_exit(_: Exit, stderr: &str) -> Option<AgentError> {

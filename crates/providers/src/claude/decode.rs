@@ -9,7 +9,7 @@
 //! - A broken stream that the program starts again is retracted. [`StreamEvent::Retract`] voids what was sent since
 //!   the last tool event, whole text or retraction; the part that was not broken is sent again, whole.
 //! - Usage after each message, sub-agents' included, and at the end of the turn, with the cost. The program counts both
-//!   since its own start; the output is this turn's share.
+//!   since its own start, or since that of a conversation that it resumed; the output is this turn's share.
 //!
 //! # When a turn ends
 //!
@@ -109,10 +109,14 @@ pub struct ClaudeDecoder {
     lines: LineSplitter,
     line: u64,
     totals: Totals,
+    /// Whether the program has said what of its counters is of the conversation before it.
+    knows_before: bool,
     session: Option<ProviderSessionId>,
     /// The MCP servers that the process was given, but for those of which was said that they do not run.
     mcp_servers: BTreeSet<String>,
     tasks: BackgroundTasks,
+    /// Whether the model was told not to think.
+    forbids_thinking: bool,
     /// Whether the model may believe that a sub-agent still works which was stopped.
     misses_end: bool,
     /// Whether the program says that it works. Not every version says so.
@@ -176,6 +180,11 @@ impl ClaudeDecoder {
         self.mcp_servers.extend(names);
     }
 
+    /// Warns if the model thinks all the same.
+    pub(super) fn watch_thinking(&mut self, is_forbidden: bool) {
+        self.forbids_thinking = is_forbidden;
+    }
+
     /// Takes the bytes of one read, wherever it ended.
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<ClaudeDecoded> {
         // Few lines are shorter than this, and most become one thing.
@@ -211,7 +220,6 @@ impl ClaudeDecoder {
     }
 
     /// Whether a turn has begun and not ended.
-    #[cfg(test)]
     pub(super) fn in_turn(&self) -> bool {
         self.turn.begun
     }

@@ -45,8 +45,8 @@ pub struct ClaudeOptions {
     pub tools: Option<Vec<String>>,
     /// Tools that may be used without asking, such as `Bash(git *)`.
     pub allowed_tools: Option<Vec<String>>,
-    /// Tools that may not be used. `Workflow`, `CronCreate` and `ScheduleWakeup` are always among them unless `tools` or
-    /// `allowedTools` names them.
+    /// Tools that may not be used. `Workflow`, `CronCreate`, `ScheduleWakeup`, `Monitor` and `SendMessage` are always among
+    /// them unless `tools` or `allowedTools` names them.
     pub disallowed_tools: Option<Vec<String>>,
     /// What is asked before a tool is used.
     pub permission_mode: Option<PermissionMode>,

@@ -319,6 +319,19 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     #[tokio::test]
+    async fn a_warm_process_that_begins_a_turn_by_itself_is_ended() {
+        let begins = r#"say '{"type":"system","subtype":"init"}'"#;
+        let fake = fake(&format!(
+            "echo $$ >> pids; {GREET} read -r line; say {RESULT}; sleep 0.5; {begins}; while :; do sleep 1; done"
+        ));
+        let provider = provider(Limits::DEFAULT);
+        run(&provider, ClaudeOptions::default(), fake.context()).await.1.unwrap();
+        assert_eq!(fake.running().len(), 1, "it is kept for the next turn");
+        wait_until(|| fake.running().is_empty()).await;
+        provider.shutdown().await;
+    }
+
+    #[tokio::test]
     async fn a_long_conversation_is_branched_beside_other_work() {
         let fake = fake(&format!(
             "for argument; do case $argument in --resume=*) cp \"${{argument#--resume=}}\" beginning;; esac; done; {GREET} cat"

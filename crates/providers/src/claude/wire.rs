@@ -300,6 +300,8 @@ pub(super) struct ResultLine<'a> {
     pub(super) usage: ClaudeUsage,
     #[serde(default, rename = "modelUsage")]
     pub(super) model_usage: BTreeMap<String, ModelUsage>,
+    /// What of `model_usage` this process counted since its previous result. Older versions leave it out.
+    pub(super) model_usage_since_last_result: Option<BTreeMap<String, ModelUsage>>,
     #[serde(default)]
     pub(super) permission_denials: Vec<Denial>,
     pub(super) structured_output: Option<Value>,
@@ -307,7 +309,7 @@ pub(super) struct ResultLine<'a> {
     pub(super) origin: Option<IgnoredAny>,
 }
 
-/// What one model used since the process began.
+/// What one model used since the process began, or since the conversation did.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ModelUsage {
@@ -315,6 +317,8 @@ pub(super) struct ModelUsage {
     pub(super) output_tokens: u64,
     pub(super) cache_read_input_tokens: u64,
     pub(super) cache_creation_input_tokens: u64,
+    #[serde(rename = "costUSD")]
+    pub(super) cost_usd: Option<f64>,
     #[serde(deserialize_with = "whole_number")]
     pub(super) context_window: Option<u64>,
 }

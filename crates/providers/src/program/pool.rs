@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ProviderSessionId};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -18,6 +18,8 @@ use crate::error::busy;
 
 /// How long a process stays after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
 const WARM_FOR: Duration = Duration::from_secs(60);
+/// How often an idle process is looked at, which is ended if it does anything by itself.
+const LOOK: Duration = Duration::from_secs(1);
 /// Idle processes at once.
 const WARM_LIMIT: usize = 4;
 /// How long a turn waits for another turn of the same conversation.
@@ -211,14 +213,28 @@ impl<A: Agent> Pool<A> {
         for (since, id) in warm.into_iter().take(surplus) {
             self.cool(&id, since);
         }
-        let (us, warm_for) = (self.us.clone(), self.limits.warm_for);
+        let (us, until) = (self.us.clone(), since + self.limits.warm_for);
         let closing = self.closing.clone();
         tokio::spawn(async move {
-            let _over = closing.run_until_cancelled(sleep(warm_for)).await;
+            let ready = async {
+                while Instant::now() < until && us.upgrade().is_some_and(|pool| pool.is_ready(&id, since)) {
+                    sleep_until(until.min(Instant::now() + LOOK)).await;
+                }
+            };
+            let _over = closing.run_until_cancelled(ready).await;
             if let Some(pool) = us.upgrade() {
                 pool.cool(&id, since);
             }
         });
+    }
+
+    /// Whether a warm session has not been used since, and could serve a turn. Nobody would see, nor pay for, what a program does
+    /// between turns.
+    fn is_ready(&self, id: &ProviderSessionId, since: Instant) -> bool {
+        match self.slots().get_mut(id) {
+            Some(Slot::Warm(warm)) if warm.since == since => warm.session.is_ready(),
+            _ => false,
+        }
     }
 
     /// Ends a warm session, if it has not been used since.

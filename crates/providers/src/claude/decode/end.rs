@@ -1,4 +1,4 @@
-//! The end of a turn: what it used and cost, from counters that run since the process began.
+//! The end of a turn: what it used and cost, from counters that run since the process began, or the conversation.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +25,7 @@ pub(super) struct EndedTurn {
 
 impl ClaudeDecoder {
     pub(super) fn result(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        self.count_from(&line);
         if line.origin.is_some() && !self.turn.has_prompt {
             // What it took is part of the turn that follows.
             self.turn.begun = false;
@@ -43,6 +44,20 @@ impl ClaudeDecoder {
         } else {
             self.conclude(ended, out);
         }
+    }
+
+    /// A program that resumes a conversation may count on from what earlier processes took, and were paid for. Its first result
+    /// says what is new.
+    fn count_from(&mut self, line: &wire::ResultLine<'_>) {
+        let Some(new) = &line.model_usage_since_last_result else { return };
+        if std::mem::replace(&mut self.knows_before, true) {
+            return;
+        }
+        let cost: f64 = new.values().filter_map(|usage| usage.cost_usd).sum();
+        self.totals = Totals {
+            usage: sum(&line.model_usage) - sum(new),
+            cost_usd: (line.total_cost_usd.unwrap_or_default() - cost).max(0.0),
+        };
     }
 
     /// The program does nothing, and has nothing to do. A turn that waited for sub-agents ends if they were stopped, of which
@@ -162,20 +177,11 @@ impl ClaudeDecoder {
         out.push(ClaudeDecoded::TurnEnd(Box::new(end)));
     }
 
-    /// The counters by model include sub-agents and messages that were not streamed, and run since the process
-    /// began. Where they do not change, the turn's own count of its main thread is the next best, then what was
-    /// seen streaming. A message that broke off is in what was seen alone. With the new counters.
+    /// The counters by model include sub-agents and messages that were not streamed. Where they do not change, the turn's own
+    /// count of its main thread is the next best, then what was seen streaming. A message that broke off is in what was seen
+    /// alone. With the new counters.
     fn usage_of(&self, line: &wire::ResultLine<'_>) -> (Usage, Usage) {
-        let mut total = Usage::default();
-        for usage in line.model_usage.values() {
-            total += Usage {
-                input_tokens: usage.input_tokens,
-                output_tokens: usage.output_tokens,
-                cache_read_tokens: usage.cache_read_input_tokens,
-                cache_creation_tokens: usage.cache_creation_input_tokens,
-                reasoning_tokens: 0,
-            };
-        }
+        let total = sum(&line.model_usage);
         let grown = total - self.totals.usage;
         let totals = if line.model_usage.is_empty() { self.totals.usage } else { total };
         let main = Usage::from(line.usage);
@@ -210,6 +216,21 @@ impl ClaudeDecoder {
         let cost = ((total - before).max(0.0) * 1e8).round() / 1e8;
         ((cost > 0.0 || usage == Usage::default()).then_some(cost), total)
     }
+}
+
+/// What all models used.
+fn sum(models: &BTreeMap<String, wire::ModelUsage>) -> Usage {
+    let mut total = Usage::default();
+    for usage in models.values() {
+        total += Usage {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_input_tokens,
+            cache_creation_tokens: usage.cache_creation_input_tokens,
+            reasoning_tokens: 0,
+        };
+    }
+    total
 }
 
 /// The larger one of each count.

@@ -65,7 +65,7 @@ impl ClaudeDecoder {
                     out.extend(event.map(ClaudeDecoded::Event));
                 } else if let Some(thinking) = delta.thinking {
                     self.streams();
-                    thinking_event(thinking.into_string(), Chunk::Delta, out);
+                    self.thinks(thinking.into_string(), Chunk::Delta, out);
                 }
             }
             "content_block_start" => {
@@ -195,7 +195,7 @@ impl ClaudeDecoder {
                     let event = self.turn.text.push(owned(block.text), Chunk::Whole);
                     out.extend(event.map(ClaudeDecoded::Event));
                 }
-                "thinking" => thinking_event(owned(block.thinking), Chunk::Whole, out),
+                "thinking" => self.thinks(owned(block.thinking), Chunk::Whole, out),
                 "redacted_thinking" => {}
                 // Tools that run on the vendor's side come and go within the message.
                 kind if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
@@ -215,6 +215,17 @@ impl ClaudeDecoder {
             tool_use_id,
             input: block.input.unwrap_or_default(),
         }));
+    }
+
+    fn thinks(&mut self, content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
+        if content.is_empty() {
+            return;
+        }
+        if self.forbids_thinking {
+            let what = "the program lets this model think although `thinking` is `off`";
+            self.warn_once("thinkingNotOff", "", what, out);
+        }
+        out.push(ClaudeDecoded::Event(StreamEvent::Thinking { content, chunk }));
     }
 
     /// Some of the block in progress is sent.
@@ -366,10 +377,4 @@ fn keep(place: &mut Option<String>, word: &str) {
     let stored = place.get_or_insert_default();
     stored.clear();
     stored.push_str(word);
-}
-
-fn thinking_event(content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
-    if !content.is_empty() {
-        out.push(ClaudeDecoded::Event(StreamEvent::Thinking { content, chunk }));
-    }
 }

@@ -61,6 +61,7 @@ impl ClaudeDecoder {
             "status"
             | "thinking_tokens"
             | "task_progress"
+            | "background_tasks_changed"
             | "model_refusal_no_fallback"
             | "hook_started"
             | "hook_progress"

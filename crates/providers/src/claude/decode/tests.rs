@@ -237,6 +237,65 @@ fn result(text: &str, cost: f64) -> String {
     .to_string()
 }
 
+#[test]
+fn a_resumed_conversation_counts_what_is_new() {
+    let model = |tokens: u64, cost: f64| json!({ "m": { "inputTokens": tokens, "costUSD": cost } });
+    let result = |total: u64, new: Option<u64>| {
+        let cost = |tokens: u64| tokens as f64 / 1000.0;
+        let mut line = json!({
+            "type": "result", "subtype": "success", "is_error": false, "result": "a", "total_cost_usd": cost(total),
+            "modelUsage": model(total, cost(total)),
+        });
+        if let Some(new) = new {
+            line["model_usage_since_last_result"] = model(new, cost(new));
+        }
+        line.to_string()
+    };
+    let by_itself = |line: String| line.replacen('{', r#"{"origin":{"kind":"task-notification"},"#, 1);
+    // The lines of a process, and what its turns took.
+    let rows = [
+        ("an older version", vec![result(10, None), result(30, None)], vec![10, 20]),
+        ("a new conversation", vec![result(10, Some(10)), result(30, Some(20))], vec![10, 20]),
+        ("a resumed one", vec![result(1010, Some(10)), result(1030, Some(20))], vec![10, 20]),
+        (
+            "a turn of its own first",
+            vec![by_itself(result(1010, Some(10))), result(1030, Some(20))],
+            vec![30],
+        ),
+        ("nothing new", vec![result(1000, Some(0)), result(1030, Some(30))], vec![0, 30]),
+    ];
+    for (name, lines, expected) in rows {
+        let mut decoder = ClaudeDecoder::new();
+        let decoded = lines.iter().flat_map(|line| decoder.push_line(line));
+        let turns: Vec<(u64, Option<f64>)> = decoded
+            .filter_map(|decoded| match decoded {
+                ClaudeDecoded::TurnEnd(end) => Some((end.output.usage.input_tokens, end.output.cost_usd)),
+                _ => None,
+            })
+            .collect();
+        let expected: Vec<(u64, Option<f64>)> =
+            expected.into_iter().map(|tokens| (tokens, Some(tokens as f64 / 1000.0))).collect();
+        assert_eq!(turns, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_model_that_thinks_although_it_may_not_is_warned_of_once() {
+    let thinks = |id| assistant(id, &json!([{ "type": "thinking", "thinking": "hm" }]));
+    for (forbidden, expected) in [(true, vec!["thinkingNotOff"]), (false, vec![])] {
+        let mut decoder = ClaudeDecoder::new();
+        decoder.watch_thinking(forbidden);
+        let decoded = ["a", "b"].iter().flat_map(|id| decoder.push_line(&thinks(id)));
+        let warned: Vec<String> = decoded
+            .filter_map(|decoded| match decoded {
+                ClaudeDecoded::Event(StreamEvent::Warning { code, .. }) => Some(code.to_string()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(warned, expected);
+    }
+}
+
 fn system(subtype: &str) -> String {
     json!({ "type": "system", "subtype": subtype, "state": "idle", "model": "m" }).to_string()
 }

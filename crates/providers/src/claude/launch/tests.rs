@@ -32,22 +32,28 @@ fn launch(value: Value) -> ClaudeLaunch {
     ClaudeLaunch::new(&options(value), &context(folder.path())).unwrap()
 }
 
-const DENIED: &str = "--disallowed-tools=Workflow,CronCreate,ScheduleWakeup";
+const DENIED: &str = "--disallowed-tools=Workflow,CronCreate,ScheduleWakeup,Monitor,SendMessage";
 
 /// Without another mode the settings of a repository do not decide.
 const MODE: &str = "--permission-mode=default";
 
+/// Whatever the files of settings say, no model decides instead of a person, and no other session begins turns.
+const ASKS: &str = r#"--settings={"useAutoModeDuringPlan":false,"crossSessionInbound":"refuse"}"#;
+
 /// The arguments beyond those that are always there.
 fn beyond(value: Value) -> Vec<String> {
     let mut arguments = launch(value).arguments[6..].to_vec();
-    arguments.retain(|argument| argument != MODE);
+    arguments.retain(|argument| argument != MODE && argument != ASKS);
     arguments
 }
 
 #[test]
 fn options_become_arguments() {
-    let has_mode = |value: Value| launch(value).arguments.iter().any(|argument| argument == MODE);
-    assert!(has_mode(json!({})) && !has_mode(json!({ "permissionMode": "plan" })));
+    let has = |value: Value, wanted| launch(value).arguments.iter().any(|argument| argument == wanted);
+    assert!(has(json!({}), MODE) && !has(json!({ "permissionMode": "plan" }), MODE));
+    assert!(
+        has(json!({}), ASKS) && has(json!({ "permissionMode": "plan", "settingSources": ["project"] }), ASKS)
+    );
     let rows = [
         (json!({}), vec![DENIED]),
         (
@@ -63,13 +69,13 @@ fn options_become_arguments() {
         (json!({ "tools": [] }), vec!["--tools=", DENIED]),
         (
             json!({ "tools": ["Bash", "Workflow"] }),
-            vec!["--tools=Bash,Workflow", "--disallowed-tools=CronCreate,ScheduleWakeup"],
+            vec!["--tools=Bash,Workflow", "--disallowed-tools=CronCreate,ScheduleWakeup,Monitor,SendMessage"],
         ),
         (
             json!({ "allowedTools": ["Bash(git *)", "Read"], "disallowedTools": ["Write"] }),
             vec![
                 "--allowed-tools=Bash(git *),Read",
-                "--disallowed-tools=Write,Workflow,CronCreate,ScheduleWakeup",
+                "--disallowed-tools=Write,Workflow,CronCreate,ScheduleWakeup,Monitor,SendMessage",
             ],
         ),
         (json!({ "thinking": "off" }), vec!["--thinking=disabled", DENIED]),
