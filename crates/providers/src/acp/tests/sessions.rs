@@ -248,7 +248,8 @@ async fn without_a_mode_the_agent_is_put_into_the_one_that_asks() {
         let (events, result) = once(options(), fake.context()).await;
         result.unwrap();
         let methods = methods(&fake);
-        assert_eq!((&methods[2..methods.len() - 1], warnings(&events)), (&chosen[..], warned), "{opened}");
+        let between: Vec<&str> = methods[2..methods.len() - 1].iter().map(String::as_str).collect();
+        assert_eq!((between, warnings(&events)), (chosen, warned), "{opened}");
     }
 }
 
