@@ -187,13 +187,12 @@ impl Updates {
 
     /// The updates of tool calls that were in progress when the process of the session died.
     pub(crate) fn process_lost(&mut self) -> Vec<Value> {
-        let of_agents: Vec<_> =
-            self.calls.drain(..).map(|(_, call)| finished(&call, true, "interrupted")).collect();
-        let printed: Vec<_> = self.printed.drain().collect();
-        let of_nodes = printed.into_iter().map(|(task, printed)| {
-            finished(&self.node_call(&task), true, &format!("{printed}\ninterrupted"))
-        });
-        of_agents.into_iter().chain(of_nodes).collect()
+        let (calls, printed) = (std::mem::take(&mut self.calls), std::mem::take(&mut self.printed));
+        let of_agents = calls.iter().map(|(_, call)| finished(call, true, "interrupted"));
+        let of_nodes = printed
+            .iter()
+            .map(|(task, printed)| finished(&self.node_call(task), true, &format!("{printed}\ninterrupted")));
+        of_agents.chain(of_nodes).collect()
     }
 
     /// The tool call of the node's newest attempt.
