@@ -219,6 +219,10 @@ fn what_an_error_cannot_have_is_reported_and_what_a_test_of_the_end_makes_safe_i
     assert_eq!(failed("{{ a.error.mesage }}"), wrong);
     assert_eq!(flow("policy: { continueOnError: true },", "dependsOn: [a]", "{{ a.error.mesage }}"), wrong);
     assert_eq!(failed("{{ a.error.message }} {{ a.error.code }} {{ a.error.detail.stdout }}"), "");
+    let schema = schemars::schema_for!(inspan_protocol::AgentError);
+    for field in schema.get("properties").unwrap().as_object().unwrap().keys() {
+        assert_eq!(failed(&format!("{{{{ a.error.{field} | default('') }}}}")), "", "{field}");
+    }
     let after = |when: &str, text: &str| {
         flow("", &format!("dependsOn: [{{ node: a, on: any }}], when: {}", Value::from(when)), text)
     };
