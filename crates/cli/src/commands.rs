@@ -41,6 +41,7 @@ mod serve;
 pub(crate) mod session;
 mod show;
 mod store;
+mod stored;
 mod talk;
 mod test;
 mod why;

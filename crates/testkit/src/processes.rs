@@ -67,7 +67,7 @@ pub fn write_program(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 /// How long a process may run on after the process that started it has ended.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(5);
 /// The time between two searches.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -127,7 +127,7 @@ pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("examples").join(name))
 }
 
-/// Fails if a process of this mark is still running after a second, and kills it.
+/// Fails if a process of this mark is still running after five seconds, and kills it.
 pub(crate) fn none_left(mark: &str) -> anyhow::Result<()> {
     let deadline = Deadline::after(LINGER);
     loop {

@@ -250,7 +250,7 @@ impl Sandbox {
         marked(&self.mark)
     }
 
-    /// Fails if a process of this sandbox is still running after a second, and kills it.
+    /// Fails if a process of this sandbox is still running after five seconds, and kills it.
     pub fn none_left(&self) -> anyhow::Result<()> {
         none_left(&self.mark)
     }

@@ -8,8 +8,8 @@ use inspan_sessions::{ForkPoint, SessionErrorCode};
 
 use super::{
     flow,
-    resume::{Continuation, Missing, StoredSession, show},
     session::detach,
+    stored::{Continuation, Missing, StoredSession, plan},
 };
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -52,10 +52,10 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let again = Continuation { graph, input, reusable, id, parent };
     let plan = again.plan(&kept)?;
     if args.plan {
-        show(&plan, &kept, invocation);
+        plan::show(&plan, &kept, invocation);
         return Ok(Exit::Success);
     }
-    kept.anew(again, &args.mode, invocation)
+    kept.continue_as_new(again, &args.mode, invocation)
 }
 
 /// Where a person finds the nodes of a session.

@@ -6,8 +6,8 @@ use inspan_flow::{Graph, Node, RunStore, builtin_nodes};
 use inspan_protocol::{Command, SessionId};
 
 use super::{
-    resume::{StoredSession, graph_of},
     session::{self, SessionSettings},
+    stored::{StoredSession, graph_of},
 };
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 

@@ -10,9 +10,9 @@ use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarg
 use serde_json::{Value, json};
 
 use super::flow;
-use super::resume::StoredSession;
 use super::secrets;
 use super::session::{self, Ask, detach};
+use super::stored::StoredSession;
 use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
@@ -131,7 +131,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
     // No process runs it: it is resumed here, and ends before any node starts.
     let mode = RunModeArgs::default();
     let resumed = StoredSession::open(id.as_str(), invocation)
-        .and_then(|kept| kept.go_on(Resume::default(), &mode, Ask::Never, invocation));
+        .and_then(|kept| kept.resume(Resume::default(), &mode, Ask::Never, invocation));
     match resumed {
         Ok(Exit::Interrupted) => Ok(Exit::Success),
         // It may have been about to end.
@@ -162,7 +162,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
                  `inspan resume ID --edited` use the edited flow\n",
             );
         }
-        kept.go_on(Resume::default(), &args.mode, Ask::TerminalOrShells, invocation)
+        kept.resume(Resume::default(), &args.mode, Ask::TerminalOrShells, invocation)
     };
     // The process in the background: the one that started it has posted the answer.
     if args.mode.detached {

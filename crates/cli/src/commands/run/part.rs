@@ -16,11 +16,11 @@ use crate::{
     args::{BudgetChange, RunArgs},
     commands::{
         flow,
-        resume::{
+        session::SessionSettings,
+        stored::{
             LineageError, StoredSession, given_before, graph_of, lineage, stored_answers, tell_left_out,
             with_stored_answers,
         },
-        session::SessionSettings,
     },
     failure::Failure,
     invocation::Invocation,

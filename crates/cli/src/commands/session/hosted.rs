@@ -14,7 +14,7 @@ use serde_json::Map;
 
 use super::{Begin, RunMode, Session, SessionSettings, WaitMode, providers, take_over_files};
 use crate::{
-    artifacts, commands::resume::graph_of, failure::Failure, invocation::Invocation, settings::Settings,
+    artifacts, commands::stored::graph_of, failure::Failure, invocation::Invocation, settings::Settings,
     store,
 };
 

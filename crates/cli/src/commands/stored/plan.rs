@@ -14,7 +14,7 @@ use crate::{
 const NAMED: usize = 5;
 
 /// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused.
-pub(super) fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
+pub(in super::super) fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
     let again: Vec<&Planned> = plan.nodes.iter().filter(|node| node.is_done_again()).collect();
     let cut: Vec<&Planned> = again.iter().filter(|node| !node.was_finished).copied().collect();
     let replaced = plan.replaced(before);
@@ -73,7 +73,7 @@ pub(in super::super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Inv
 }
 
 /// The plan for what takes over from a session, a line for each node.
-pub(super) fn lines(plan: &Plan, kept: &StoredSession) -> Vec<String> {
+pub(in super::super) fn lines(plan: &Plan, kept: &StoredSession) -> Vec<String> {
     let wide = plan.nodes.iter().map(|node| node.path.as_str().len()).max().unwrap_or_default();
     let line = |node: &Planned| {
         let (decision, why) = words_of(node, kept);
