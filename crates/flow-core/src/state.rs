@@ -50,7 +50,7 @@ use serde_json::Value;
 pub(crate) use agent::is_work;
 pub use budget::NotRaised;
 pub(crate) use budget::{BudgetOwner, UsedUp};
-pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
+pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, Full, frame_prefix};
 pub use idle::CONTINUE;
 pub(crate) use idle::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub(crate) use node::OpenRun;

@@ -3,7 +3,10 @@
 use inspan_protocol::{EdgeStatus, Envelope, Event, NodeStatus};
 
 use super::{Statement, StatementKind, reason::in_short, walk::Walk};
-use crate::graph::{Graph, TaskRef};
+use crate::{
+    graph::{Graph, TaskRef},
+    state::Full,
+};
 
 impl Walk<'_> {
     /// The status of a node; what prevents it from running is added to the statements.
@@ -128,12 +131,15 @@ impl Walk<'_> {
             let text = format!("`{id}` is ready and waits for a free slot: {running} of {most} are in use");
             return (self.now(), text);
         }
-        let full = self.state().full_around(task).filter(|_| spec.occupies == crate::graph::Occupies::Slot);
-        if let Some((owner, most)) = full {
-            let owner = self.state().path(&graph, owner);
-            let text = format!(
-                "`{id}` is ready and waits: {most} frames of `{owner}` work, and no more may (`maxConcurrency`)"
-            );
+        let full =
+            self.state().full_around(&graph, task).filter(|_| spec.occupies == crate::graph::Occupies::Slot);
+        if let Some(Full { owner, index, most }) = full {
+            let work = match index {
+                Some(index) => format!("nodes in {} work", self.state().frame_name_of(&graph, owner, index)),
+                None => format!("frames of `{}` work", self.state().path(&graph, owner)),
+            };
+            let text =
+                format!("`{id}` is ready and waits: {most} {work}, and no more may (`maxConcurrency`)");
             return (self.now(), text);
         }
         if let Some(budget) = self.state().waits_for_budget(&graph, task) {

@@ -6,7 +6,7 @@ use inspan_protocol::{
 use serde_json::Map;
 
 use super::{
-    Action, Deferral, Run,
+    Action, Deferral, Planning, Run,
     budget::BudgetDecision,
     select::{Selected, is_left_out},
 };
@@ -42,7 +42,7 @@ impl Run {
                 let node = &self.facts.node(*task);
                 node.status != NodeStatus::Running && self.facts.spec(&self.graph, *task).occupies == occupies
             };
-            let has_place = |task| occupies == Occupies::Nothing || self.facts.full_around(task).is_none();
+            let has_place = |task| occupies == Occupies::Nothing || !self.is_full_around(task);
             let can_start =
                 |task: &TaskRef| has_place(*task) && !self.is_put_off(*task) && !self.is_in_doubt(*task);
             let due = self.agenda.due(now).filter(is_due).filter(can_start).min();
@@ -52,6 +52,11 @@ impl Run {
         let is_full = self.facts.slots() >= self.max_concurrency;
         let worker = if is_full { None } else { first(Occupies::Slot) };
         worker.into_iter().chain(first(Occupies::Nothing)).min()
+    }
+
+    /// Whether a limit around a task lets it not work now. In a plan nothing waits for a place.
+    pub(super) fn is_full_around(&self, task: TaskRef) -> bool {
+        self.planning == Planning::Off && self.facts.full_around(&self.graph, task).is_some()
     }
 
     fn is_to_be_skipped(&self, task: TaskRef) -> bool {

@@ -211,7 +211,7 @@ impl Run {
                 self.is_at_work(task.frame)
             } else {
                 let has_place = self.facts.spec(&self.graph, task).occupies == Occupies::Nothing
-                    || (self.facts.slots() < self.max_concurrency && self.facts.full_around(task).is_none());
+                    || (self.facts.slots() < self.max_concurrency && !self.is_full_around(task));
                 let ends = |frame| self.facts.around(task.frame).any(|around| around.id == frame);
                 let mut others = self.put_off.iter().filter(|other| self.is_end_to_reuse(**other));
                 !has_place || others.any(|end| self.ends_with(*end).into_iter().any(|(frame, _)| ends(frame)))

@@ -19,6 +19,7 @@ use crate::{
     graph::{Body, BodyIx, EdgeIx, EdgeOn, FrameIx, FramesKind, Graph, Join, NodeIx, TaskRef},
     ids::IndexVec,
 };
+pub(crate) use facts::Full;
 pub(crate) use set::{FrameEnd, FrameSet, FramesStep};
 pub(crate) use table::FrameTable;
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome, Timestamp};
 use serde_json::{Value, json};
 
 use super::{
@@ -201,6 +201,39 @@ nodes:
             assert_eq!((waits, output(&sim, "each")["succeeded"].clone()), (4, json!(4)));
         }
     }
+}
+
+#[test]
+fn a_body_limits_how_many_nodes_of_each_frame_work() {
+    let text = "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2] }
+    body:
+      policy: { maxConcurrency: 1 }
+      nodes:
+        - { id: a, type: control.noop, input: { value: '{{ item }}' } }
+        - id: inner
+          type: control.foreach
+          input: { items: [1, 2, 3], as: part }
+          body: { nodes: [{ id: c, type: control.noop, input: { value: '{{ item }}' } }] }
+        - { id: pause, type: control.wait, input: { ms: 100 } }
+        - { id: b, type: control.noop, dependsOn: [pause], input: { value: '{{ item }}' } }
+";
+    for seed in 0..20 {
+        let mut sim = Sim::new(&graph(text), &[]).shuffled(seed);
+        let mut most = 0;
+        while !sim.step(&acts) {
+            most = most.max(sim.run.state().slots());
+        }
+        sim.check();
+        assert_eq!((most, output(&sim, "each")["succeeded"].clone()), (2, json!(2)));
+    }
+    // In a plan nothing waits for a place.
+    let plan = |text: &str| format!("{:?}", Sim::new(&graph(text), &[]).run.plan(Timestamp::default()).nodes);
+    assert_eq!(plan(text), plan(&text.replace("policy: { maxConcurrency: 1 }", "policy: {}")));
 }
 
 #[test]

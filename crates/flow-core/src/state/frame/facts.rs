@@ -13,6 +13,16 @@ use crate::{
     state::{Ending, Facts},
 };
 
+/// A limit that is reached.
+pub(crate) struct Full {
+    /// The node that runs frames.
+    pub(crate) owner: TaskRef,
+    /// The frame of it in which no more nodes may work. Without one, no more of its frames may.
+    pub(crate) index: Option<u32>,
+    /// How many work.
+    pub(crate) most: u32,
+}
+
 impl Facts {
     /// The items of a foreach are known.
     pub(in super::super) fn set_items(
@@ -253,13 +263,18 @@ impl Facts {
         set.max_concurrency.is_none_or(|most| working() < most).then_some(FramesStep::Open)
     }
 
-    /// The node around a task that lets no other frame work beside those that do, with how many these are: a frame that
-    /// only waited has given up its place.
-    pub(crate) fn full_around(&self, task: TaskRef) -> Option<(TaskRef, u32)> {
-        self.around(task.frame).filter(|frame| frame.slots == 0).find_map(|frame| {
+    /// What around a task lets it not work beside what does. A frame that only waited has given up its place among those of
+    /// its node.
+    pub(crate) fn full_around(&self, graph: &Graph, task: TaskRef) -> Option<Full> {
+        self.around(task.frame).find_map(|frame| {
             let owner = frame.owner?;
-            let set = self.node(owner).frames.as_deref()?;
-            set.max_concurrency.filter(|most| set.working >= *most).map(|most| (owner, most))
+            let most = self.body(graph, frame.id).policy.max_concurrency;
+            if let Some(most) = most.filter(|most| frame.slots >= *most) {
+                return Some(Full { owner, index: Some(frame.index), most });
+            }
+            let set = self.node(owner).frames.as_deref().filter(|_| frame.slots == 0)?;
+            let most = set.max_concurrency.filter(|most| set.working >= *most)?;
+            Some(Full { owner, index: None, most })
         })
     }
 
