@@ -73,8 +73,10 @@ impl UnpricedTurns {
                 open.map(|at| self.0.swap_remove(at));
                 // One that failed without a price was refused, unless its run says that the price is unknown.
                 // Its tokens are those that it has told: a vendor that counts them drops connections too.
-                let unpriced = *unpriced || open.is_some() && *stop_reason == StopReason::Aborted;
-                let spent = Spending { unpriced, ..Spending::default() };
+                // Of one whose process is gone, nobody has heard what it has told.
+                let is_cut = open.is_some() && *stop_reason == StopReason::Aborted;
+                let unpriced = *unpriced || is_cut;
+                let spent = Spending { unpriced, uncounted: is_cut, ..Spending::default() };
                 return unpriced.then(|| (Usage::default(), spent));
             }
             _ => {}
@@ -202,8 +204,8 @@ mod tests {
             (vec![start(), end(0, Some(0.0), 0)], (0, 0.0, false, false)),
             (vec![start(), part(3, None), end(3, None, 3)], (3, 0.0, true, false)),
             // The process is gone: the vendor may have been asked.
-            (vec![start(), part(3, Some(0.25)), cut()], (3, 0.25, true, false)),
-            (vec![start(), cut()], (0, 0.0, true, false)),
+            (vec![start(), part(3, Some(0.25)), cut()], (3, 0.25, true, true)),
+            (vec![start(), cut()], (0, 0.0, true, true)),
             // It was refused.
             (vec![start(), failed()], (0, 0.0, false, false)),
             // The prompt was sent, and nothing came.
