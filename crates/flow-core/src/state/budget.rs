@@ -474,7 +474,8 @@ impl BudgetShare {
         let stops = budget.on_unknown == OnUnknown::Stop;
         let of_usd = |usd: f64| match unpriced && stops {
             true => Some(format!("{usd} USD (the price of a turn is unknown, and `onUnknown` is `stop`)")),
-            false => (cost_usd >= usd).then(|| format!("{usd} USD ({cost_usd:.4} spent)")),
+            // Ten turns of 0.1 USD sum up to a little less than 1 USD.
+            false => (cost_usd >= usd * (1.0 - 1e-9)).then(|| format!("{usd} USD ({cost_usd:.4} spent)")),
         };
         let of_tokens = |limit: u64| match uncounted && stops {
             true => Some(format!("{limit} tokens (those of a turn are unknown, and `onUnknown` is `stop`)")),

@@ -59,6 +59,17 @@ fn end(sim: &Sim) -> (Outcome, usize, usize) {
     (outcome(sim), names(sim, "agent:usage"), names(sim, "budget:exceeded"))
 }
 
+#[test]
+fn ten_tenths_of_a_dollar_are_a_dollar() {
+    let nodes: Vec<String> = (0..12).map(|node| format!("n{node}")).collect();
+    let after = |at: usize| nodes.get(at.wrapping_sub(1)).map(|node| format!(", dependsOn: [{node}]"));
+    let after: Vec<String> = (0..12).map(|at| after(at).unwrap_or_default()).collect();
+    let chain: Vec<_> =
+        nodes.iter().zip(&after).map(|(node, after)| (node.as_str(), after.as_str())).collect();
+    let sim = Sim::new(&graph(&flow("budget: { usd: 1 }", &chain)), &[]).driven(turns(1, Some(0.1)));
+    assert_eq!(end(&sim), (Outcome::Paused, 10, 1));
+}
+
 fn usd(usd: f64) -> BudgetLimits {
     BudgetLimits { usd: Some(usd), tokens: None }
 }
