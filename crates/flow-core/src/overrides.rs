@@ -228,11 +228,12 @@ impl Loaded {
         }
     }
 
-    /// Sets a budget of the flow in US dollars, if it has none.
+    /// Sets a budget of the flow in US dollars, if it has none in those.
     pub fn default_budget(&mut self, usd: f64) {
         let Some(root) = self.document.root.as_ref() else { return };
         let policy = root.get("flow").unwrap_or(root).get("policy");
-        if policy.and_then(|policy| policy.get("budget")).is_none() {
+        let budget = policy.and_then(|policy| policy.get("budget"));
+        if budget.and_then(|budget| budget.get("usd")).is_none() {
             // A policy that is not a mapping is reported by the compiler.
             drop(self.set_budget(None, false, BudgetLimits { usd: Some(usd), tokens: None }));
         }
@@ -497,12 +498,13 @@ nodes:
     }
 
     #[test]
-    fn a_budget_is_given_only_to_a_flow_without_one() {
+    fn a_budget_in_dollars_is_given_only_to_a_flow_without_one() {
         let rows = [
             ("flow: { name: a }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
             ("name: a\nnodes: []\n", "/policy/budget/usd", 5.0, 1),
             ("flow: { policy: { budget: { usd: 2.0 } } }\nnodes: []\n", "/flow/policy/budget/usd", 2.0, 0),
             ("flow: { policy: { timeout: 5m } }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
+            ("flow: { policy: { budget: { tokens: 7 } } }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
         ];
         let seen = rows.map(|(text, at, ..)| {
             let mut flow = loaded(text);
