@@ -11,14 +11,15 @@ use axum::{
         sse::{self, KeepAlive, Sse},
     },
 };
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, future, stream};
 use inspan_engine::Filter;
 use inspan_protocol::{Envelope, NodePath, SessionId};
-use inspan_sessions::{Followed, Follower, SessionError};
+use inspan_sessions::{Followed, Follower, SessionError, SessionErrorCode};
 use inspan_view::DisplayStatus;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     App,
@@ -179,8 +180,9 @@ async fn events(
         let sent = reader.next().await?;
         Some((sent, reader))
     });
-    let sent = sent.take_until(app.end.clone().cancelled_owned());
-    let mut answer = if as_lines { lines(sent) } else { sse(sent) };
+    let end = app.end.clone();
+    let sent = sent.take_until(end.clone().cancelled_owned());
+    let mut answer = if as_lines { lines(sent, end) } else { sse(sent) };
     // A proxy that collects answers would hold each event back.
     answer.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(answer)
@@ -226,9 +228,9 @@ fn event(envelope: &Envelope) -> sse::Event {
         .data(json!(envelope).to_string())
 }
 
-/// As JSON lines: envelopes only, as `inspan logs --json` prints them. A failure cuts the stream, so that a reader does
-/// not take a part for the whole.
-fn lines(sent: impl Stream<Item = StreamChunk> + Send + 'static) -> Response {
+/// As JSON lines: envelopes only, as `inspan logs --json` prints them. A failure, and the end of the server, cut the stream, so
+/// that a reader does not take a part for the whole.
+fn lines(sent: impl Stream<Item = StreamChunk> + Send + 'static, end: CancellationToken) -> Response {
     let chunks = sent.filter_map(|sent| async move {
         match sent {
             StreamChunk::Events(events) => {
@@ -240,12 +242,27 @@ fn lines(sent: impl Stream<Item = StreamChunk> + Send + 'static) -> Response {
             StreamChunk::Failed(error) => Some(Err(error)),
         }
     });
+    let cut = stream::once(async move {
+        let stops = || SessionError::new(SessionErrorCode::Failed, "the server stops");
+        end.is_cancelled().then(|| Err(stops()))
+    });
+    let chunks = chunks.chain(cut.filter_map(future::ready));
     ([(header::CONTENT_TYPE, LINES)], Body::from_stream(chunks)).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn lines_that_the_end_of_the_server_cuts_do_not_end_as_if_they_were_whole() {
+        let (running, stopped) = (CancellationToken::new(), CancellationToken::new());
+        stopped.cancel();
+        for (end, is_whole) in [(running, true), (stopped, false)] {
+            let answer = lines(stream::iter([StreamChunk::Events(Vec::new())]), end);
+            assert_eq!(axum::body::to_bytes(answer.into_body(), 1_000).await.is_ok(), is_whole);
+        }
+    }
 
     #[test]
     fn a_node_has_its_passes_and_what_is_within_it() {
