@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::all_providers;
+use super::{all_providers, secrets};
 use crate::{
     args::ExportArgs,
     commands::{begins_with, check_replaces},
@@ -98,6 +98,10 @@ fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Fai
         // The file is passed on: it names the store as it was named here.
         let sessions = launcher::reader(invocation)?.with_commands(invocation.commands());
         let id = store::find(&**sessions.store(), session).await?.session;
+        // A secret that is not set here would not be found in what the page shows.
+        let record = sessions.store().record(&id).await?;
+        let graph = store::graph_of(&record)?;
+        secrets::check(&graph, invocation)?;
         let text = session_file(&sessions, &id, env!("CARGO_PKG_VERSION"), &invocation.env).await;
         Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
     })?;

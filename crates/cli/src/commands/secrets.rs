@@ -1,15 +1,14 @@
 //! Before anything starts: whether the secrets that a flow names are set. One that is not would not be found in what agents
 //! say of it, and be stored.
 
-use inspan_engine::NodeCalls;
-use inspan_flow::{Graph, Node, RunStore, builtin_nodes};
+use inspan_flow::{Graph, Node, RunStore};
 use inspan_protocol::{Command, SessionId};
 
 use super::{
     session::{self, SessionSettings},
-    stored::{StoredSession, graph_of},
+    stored::StoredSession,
 };
-use crate::{exit::Exit, failure::Failure, invocation::Invocation};
+use crate::{exit::Exit, failure::Failure, invocation::Invocation, store};
 
 /// Refuses a flow that names secrets which are not set here.
 pub(super) fn check(graph: &Graph, invocation: &Invocation) -> Result<(), Failure> {
@@ -25,16 +24,15 @@ pub(super) fn check(graph: &Graph, invocation: &Invocation) -> Result<(), Failur
 
 /// The same for a stored session that no process runs: an answer that only its resume would take is not stored then.
 pub(crate) async fn check_stored(
-    store: &dyn RunStore,
+    stored: &dyn RunStore,
     session: &SessionId,
     invocation: &Invocation,
 ) -> Result<(), Failure> {
-    let record = store.record(session).await?;
+    let record = stored.record(session).await?;
     if !are_needed(&SessionSettings::of_map(&record.settings)?, invocation) {
         return Ok(());
     }
-    let nodes = builtin_nodes(&session::providers(&NodeCalls::Make));
-    let graph = graph_of(&record, &nodes)?;
+    let graph = store::graph_of(&record)?;
     check(&graph, invocation)
 }
 

@@ -11,7 +11,7 @@ use inspan_flow_test::{
 use inspan_protocol::{Envelope, Event, NodePath, Redactor};
 use serde_json::{Value, json};
 
-use super::{all_nodes, all_providers, flow, notify::marked};
+use super::{all_nodes, all_providers, flow, notify::marked, secrets};
 use crate::{
     args::{TestArgs, TestFormat},
     exit::Exit,
@@ -217,6 +217,8 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         let record = store.record(&entry.session).await?;
         let events = store.read(&entry.session, record.first_seq(), Select::All).await?;
         let graph = store::graph_of(&record)?;
+        // A secret that is not set here would not be found in what the case repeats.
+        secrets::check(&graph, invocation)?;
         if let Some((path, from)) = reused_whole(&graph, &events) {
             let what = format!(
                 "session `{}` reused `{path}` whole, and does not hold what ran in it",

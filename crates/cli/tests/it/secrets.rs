@@ -341,9 +341,13 @@ nodes:
         &["reply", "s", "no"],
         &["reply", "s", "no", "--detach"],
         &["fork", "s", "--session-id", "u"],
+        // What these write is passed on.
+        &["test", "--from", "s"],
+        &["export", "s", "--html", "s.html"],
     ] {
         inspan(folder, arguments).expect(4).says(said);
     }
+    assert!(!folder.join("s.html").exists() && !folder.join("flow.test.yaml").exists());
     inspan(folder, &["resume", "s", "--plan"]).expect(0);
     let server = Server::start(folder);
     let client = server.client();
