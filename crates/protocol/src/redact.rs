@@ -1,6 +1,6 @@
 //! Takes secrets out of texts before they enter an event, the store, a recording, an error or a channel: the one rule
 //! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
-//! (`forms`, `wrapped`), and tokens whose shape is known (`shapes`).
+//! (`forms`, `decoded`), and tokens whose shape is known (`shapes`).
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,18 +9,17 @@ use serde_json::{Map, Value};
 
 use crate::{AgentError, Environment, Event, Prompt, ProviderSessionId, StreamEvent};
 
+mod decoded;
 mod forms;
 mod names;
 mod options;
 mod shapes;
 mod stream;
-mod wrapped;
 
 pub use stream::StreamRedactor;
 
-use forms::{Unescaped, without_unfinished};
+use decoded::{Decoded, STEPS, TextEnd};
 use names::Sort;
-use wrapped::{TextEnd, Unwrapped};
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
 const REDACTED: &str = "[redacted]";
@@ -167,7 +166,7 @@ impl Redactor {
     }
 
     fn find_in_name(&self, name: &str) -> Vec<SecretMatch<'_>> {
-        let mut found = self.unescaped_too(name, |name| self.find_anywhere(name).collect());
+        let mut found = self.decoded_too(name, |name| self.find_anywhere(name).collect());
         found.extend(shapes::find(name).map(|range| SecretMatch { range, replacement: REDACTED }));
         merged(found)
     }
@@ -336,11 +335,11 @@ impl Redactor {
     }
 
     fn find_known(&self, text: &str) -> Vec<SecretMatch<'_>> {
-        self.unescaped_too(text, |text| self.find_anywhere(text).chain(self.find_words(text)).collect())
+        self.decoded_too(text, |text| self.find_anywhere(text).chain(self.find_words(text)).collect())
     }
 
-    /// What is found in a text as it is, without the escapes of URLs, and without the line breaks of base64.
-    fn unescaped_too<'a>(
+    /// What is found in a text as it is, and without its escapes and the line breaks of base64.
+    fn decoded_too<'a>(
         &'a self,
         text: &str,
         find: impl Fn(&[u8]) -> Vec<SecretMatch<'a>>,
@@ -349,18 +348,12 @@ impl Redactor {
             return Vec::new();
         }
         let mut found = find(text.as_bytes());
-        if let Some(unescaped) = Unescaped::of(text) {
-            let escaped = find(&unescaped.bytes).into_iter();
-            found.extend(
-                escaped.map(|secret| SecretMatch { range: unescaped.in_text(secret.range), ..secret }),
-            );
-        }
-        if let Some(unwrapped) = Unwrapped::of(text, TextEnd::Last) {
-            let wrapped = find(&unwrapped.bytes).into_iter();
-            found.extend(
-                wrapped.map(|secret| SecretMatch { range: unwrapped.in_text(secret.range), ..secret }),
-            );
-        }
+        steps(text, TextEnd::Last, |steps, bytes| {
+            let place =
+                |range: Range<usize>| steps.iter().rev().fold(range, |range, step| step.in_text(range));
+            let more = find(bytes).into_iter();
+            found.extend(more.map(|secret| SecretMatch { range: place(secret.range), ..secret }));
+        });
         found
     }
 
@@ -393,20 +386,10 @@ impl Redactor {
             return certain;
         }
         certain = certain.min(text.len() - self.begun(text.as_bytes()));
-        if text.contains('%') {
-            let whole = without_unfinished(text);
-            certain = certain.min(match Unescaped::of(whole) {
-                Some(unescaped) => {
-                    let end = unescaped.bytes.len();
-                    unescaped.in_text(end - self.begun(&unescaped.bytes)..end).start
-                }
-                None => whole.len() - self.begun(whole.as_bytes()),
-            });
-        }
-        if let Some(unwrapped) = Unwrapped::of(text, TextEnd::Open) {
-            let end = unwrapped.bytes.len();
-            certain = certain.min(unwrapped.place(end - self.begun(&unwrapped.bytes)));
-        }
+        steps(text, TextEnd::Open, |steps, bytes| {
+            let open = bytes.len() - self.begun(bytes);
+            certain = certain.min(steps.iter().rev().fold(open, |at, step| step.place(at)));
+        });
         certain
     }
 
@@ -419,6 +402,20 @@ impl Redactor {
             (1..=longest).rev().find(|&length| text.ends_with(&secret.text.as_bytes()[..length]))
         };
         self.secrets.iter().filter_map(begins).max().unwrap_or_default()
+    }
+}
+
+/// Decodes a text step by step, and shows each step with those before it.
+fn steps(text: &str, ending: TextEnd, mut see: impl FnMut(&[Decoded], &[u8])) {
+    let mut steps = Vec::new();
+    let mut next = Decoded::of(text.as_bytes(), ending);
+    while let Some(step) = next.take() {
+        steps.push(step);
+        let Some(last) = steps.last() else { return };
+        see(&steps, &last.bytes);
+        if last.is_nested && steps.len() < STEPS {
+            next = Decoded::of(&last.bytes, ending);
+        }
     }
 }
 

@@ -66,6 +66,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "base64",
             "futures",
             "jiff",
+            "memchr",
             "schemars",
             "serde",
             "serde_json",

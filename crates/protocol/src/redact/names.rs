@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::forms::Unescaped;
+use super::forms::decoded;
 
 /// Shorter values are ordinary words and numbers.
 pub(super) const SHORTEST: usize = 8;
@@ -169,8 +169,7 @@ pub(super) fn secrets<'a>(name: &str, value: &'a str) -> Vec<(Cow<'a, str>, Sort
                 let Some((_, content)) = field.split_once([':', '=']) else { continue };
                 let content = content.trim();
                 // Those of OpenTelemetry are written as in addresses.
-                let decoded = Unescaped::of(content).and_then(|it| String::from_utf8(it.bytes).ok());
-                for content in [Cow::Borrowed(content)].into_iter().chain(decoded.map(Cow::Owned)) {
+                for content in [Cow::Borrowed(content)].into_iter().chain(decoded(content).map(Cow::Owned)) {
                     let token = content.split_once(' ').map(|(_, token)| token.trim().to_owned());
                     for secret in [content].into_iter().chain(token.map(Cow::Owned)) {
                         found.extend(sort(&secret, Name::Perhaps).map(|sort| (secret, sort)));

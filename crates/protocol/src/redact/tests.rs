@@ -137,6 +137,25 @@ fn a_secret_is_found_in_its_usual_encodings() {
     for (text, expected) in rows {
         assert_eq!(redactor.text(&text), expected);
     }
+    // What else than JSON needs is escaped, and how, differs from writer to writer; so does JSON in JSON.
+    let go = r#"{"u":"ab\"cd\\ef/gh\u003ci\u003e\u0026jklmn\u00f6"}"#;
+    let php = r#"{"u":"ab\"cd\\ef\/gh<i>&jklmn\u00F6"}"#;
+    let gson = r#"{"u":"\u0061b\u0022cd\u005Cef/gh\u003Ci\u003e&jklmn\u00F6"}"#;
+    for text in [go, php, gson] {
+        let mut text = text.to_owned();
+        for _ in 0..3 {
+            let redacted = redactor.text(&text);
+            assert!(redacted.contains("\"[redacted MY_TOKEN]"), "{text}: {redacted}");
+            assert!(!redacted.contains("jklmn"), "{text}: {redacted}");
+            text = serde_json::to_string(&text).unwrap();
+        }
+    }
+    let lone = r"\ud83d ab\u0022cd\\ef\/gh<i>&jklmn\u00f6\u00 \ud83d\u0041 \x \";
+    assert_eq!(redactor.text(lone), r"\ud83d [redacted MY_TOKEN]\u00 \ud83d\u0041 \x \");
+    let of_a_url = of(&[("DATABASE_TOKEN", "postgres/u:p%40ss/🐂/w\\nrd")]);
+    for text in [r"postgres\/u:p%40ss\/\ud83d\uDC02/w\\nrd", r"postgres%2Fu:p%2540ss/🐂/w%5Cnrd"] {
+        assert_eq!(of_a_url.text(&format!("\"{text}\"")), "\"[redacted DATABASE_TOKEN]\"");
+    }
     let redactor = of(&[("MY_TOKEN", "plantedtoken-abcdef-42")]);
     let spaces = of(&[("MY_TOKEN", "correct horse/42 + staple")]);
     for text in
@@ -171,6 +190,9 @@ fn a_secret_is_found_in_its_usual_encodings() {
     for (length, between) in [(76, "\n"), (64, "\r\n"), (20, "\n    "), (12, "\n"), (8, "\n")] {
         let lines: Vec<_> = whole.as_bytes().chunks(length).map(String::from_utf8_lossy).collect();
         assert_eq!(redacted(lines.join(between)), expected, "{length}");
+        let json = serde_json::to_string(&lines.join(between)).unwrap();
+        let redacted = redactor.text(&json);
+        assert!(redacted.contains("[redacted MY_TOKEN]"), "{length}: {redacted}");
     }
 }
 
@@ -179,13 +201,14 @@ fn variables_of_several_parts_are_learned_part_by_part() {
     let redactor = of(&[
         ("ANTHROPIC_CUSTOM_HEADERS", "X-One: header-value-1\nAuthorization: Token header-value-2"),
         ("DATABASE_URL", "postgres://user:hunter2hunter2@db/x"),
+        ("OTHER_URL", "postgres://user:hunter%332hunter%40@db/x"),
         ("GOOGLE_CREDENTIALS", "{\"type\": \"service_account\", \"privateKey\": \"inner-key-123\"}"),
         ("OTEL_HEADERS", "x-team=team-value-3,x-other=other-value-4, login=Basic%20login%2Bvalue-5"),
         ("PEM_KEY", "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"),
     ]);
-    let text = "header-value-1 header-value-2 hunter2hunter2 inner-key-123 team-value-3 other-value-4 login+value-5 service_account \
+    let text = "header-value-1 header-value-2 hunter2hunter2 hunter32hunter@ inner-key-123 team-value-3 other-value-4 login+value-5 service_account \
                 MIIEvQIBADANBgkqhkiG9w0BAQ";
-    let expected = "[redacted ANTHROPIC_CUSTOM_HEADERS] [redacted ANTHROPIC_CUSTOM_HEADERS] [redacted DATABASE_URL] \
+    let expected = "[redacted ANTHROPIC_CUSTOM_HEADERS] [redacted ANTHROPIC_CUSTOM_HEADERS] [redacted DATABASE_URL] [redacted OTHER_URL] \
                     [redacted GOOGLE_CREDENTIALS] [redacted OTEL_HEADERS] [redacted OTEL_HEADERS] [redacted OTEL_HEADERS] service_account \
                     [redacted PEM_KEY]";
     assert_eq!(redactor.text(text), expected);
@@ -323,7 +346,8 @@ fn a_secret_that_contains_another_goes_as_a_whole() {
 /// A text with secrets of every sort.
 const MIXED: &str = "it is planted-secret-1, sk-ant-api03-0123456789ab. Bearer abcdef0123456789abc letmeinnow \
                      http://u:hunter2hunter2@h/ -----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY----- 5%7 planted%2dsecret%2D%31%20letmeinnow%3b \
-                     dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2cGxhbnRlZC1z\nZWNyZXQtMXd3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3dw==\n end";
+                     dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2cGxhbnRlZC1z\nZWNyZXQtMXd3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3dw==\n \
+                     {\"u\":\"planted\\u002Dsecret-\\u0031\\u00f6\", \"v\":\"{\\\"w\\\":\\\"letmei\\\\u006enow\\\"}\", \"x\":\"cGxhbnRlZC1z\\r\\nZWNyZXQtMQ==\"} end";
 
 fn mixed() -> Redactor {
     of(&[("A_KEY", "planted-secret-1"), ("WORD_PASSWORD", "letmeinnow")])
