@@ -2,7 +2,7 @@
 
 use super::{Redactor, cut};
 
-/// More than this is never buffered: no secret is as long.
+/// More than this is never held back: no secret is as long.
 const MOST_HELD: usize = 64 * 1024;
 /// How much of what was given out is remembered, in bytes: a token of a known shape is recognised by its first letters
 /// (`sk-`), which are not secret and not buffered. No such beginning is longer.
@@ -27,8 +27,9 @@ impl StreamRedactor {
     /// The next piece; gives what is certain by now.
     pub fn push(&mut self, piece: &str) -> String {
         self.text.push_str(piece);
+        // A piece may be longer, and is searched as a whole.
         let certain = match self.redactor.decided(&self.text) {
-            _ if self.text.len() - self.given > MOST_HELD => self.text.len(),
+            certain if self.text.len() - certain > MOST_HELD => self.text.len(),
             certain => certain,
         };
         self.give(certain)

@@ -379,6 +379,44 @@ fn a_stream_holds_back_no_more_than_may_be_a_secret() {
     assert_eq!(stream.finish(), "");
 }
 
+#[test]
+fn a_piece_that_follows_what_is_held_is_searched_however_long_it_is() {
+    let mut stream = StreamRedactor::new(mixed());
+    let long = format!("{}planted-se", "x ".repeat(40_000));
+    let given = [stream.push("p"), stream.push(&long), stream.push("cret-1.")];
+    assert_eq!(given.map(|text| text.len()), [0, 80_001, "[redacted A_KEY].".len()]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+    #[test]
+    fn long_pieces_of_a_text_give_what_the_whole_gives(
+        sizes in prop::collection::vec(1..200_usize * 1024, 1..8),
+        shift in 0..100_usize,
+    ) {
+        let line = |number: usize| {
+            let filler = "=".repeat(number * 7 % 61);
+            format!("{number}{filler} planted-secret-1 {{\"u\":\"plan\\u0074ed\\u002Dsecret-1\"}} cGxhbnRlZC1z\\nZWNyZXQtMQ==\n")
+        };
+        let text = " ".repeat(shift) + &(0..3_000).map(line).collect::<String>();
+        let redactor = mixed();
+        let mut stream = StreamRedactor::new(redactor.clone());
+        let (mut rest, mut streamed) = (text.as_str(), String::new());
+        for size in sizes.iter().cycle() {
+            let (piece, after) = rest.split_at((*size).min(rest.len()));
+            streamed.push_str(&stream.push(piece));
+            rest = after;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        streamed.push_str(&stream.finish());
+        // Not compared by `assert_eq`, which would print both.
+        prop_assert!(streamed == redactor.text(&text));
+        prop_assert!(!streamed.contains("ecret-1"));
+    }
+}
+
 proptest! {
     #[test]
     fn the_pieces_of_a_text_give_what_the_whole_gives(
