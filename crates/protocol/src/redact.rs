@@ -2,10 +2,10 @@
 //! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
 //! (`forms`, `decoded`), and tokens whose shape is known (`shapes`).
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use aho_corasick::{AhoCorasick, Input, MatchKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::{AgentError, Environment, Event, Prompt, ProviderSessionId, StreamEvent};
 
@@ -23,6 +23,8 @@ use names::Sort;
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
 const REDACTED: &str = "[redacted]";
+/// Numbers of fewer digits stay, since counts and times are such numbers.
+const SHORTEST_NUMBER: usize = 6;
 
 /// Knows the secrets of one environment. Cheap to clone.
 #[derive(Clone, Default)]
@@ -32,6 +34,8 @@ pub struct Redactor {
     anywhere: Option<AhoCorasick>,
     /// Finds those that look like words and are replaced only as whole words.
     words: Option<AhoCorasick>,
+    /// Those that are numbers in JSON, by how it writes them.
+    numbers: Arc<BTreeMap<String, Arc<str>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -89,11 +93,17 @@ impl Redactor {
         self.with(learned)
     }
 
-    fn with_marked(self, env: &Environment) -> Self {
+    fn with_marked(mut self, env: &Environment) -> Self {
         let mut learned = Vec::new();
         for (name, value) in env.marked() {
             if let Some(sort) = names::sort_of_secret(value) {
-                learn(&mut learned, value, sort, &format!("[redacted {name}]"));
+                let replacement = format!("[redacted {name}]");
+                learn(&mut learned, value, sort, &replacement);
+                if let Ok(number) = value.trim().parse::<Number>()
+                    && value.bytes().filter(u8::is_ascii_digit).count() >= SHORTEST_NUMBER
+                {
+                    Arc::make_mut(&mut self.numbers).insert(number.to_string(), replacement.into());
+                }
             }
         }
         self.with(learned)
@@ -130,8 +140,8 @@ impl Redactor {
         cut(text, 0..text.len(), &merged(self.find_known(text)))
     }
 
-    /// All strings of the value. Names of fields are data that templates refer to: only what is certainly a secret is
-    /// taken out of them.
+    /// All strings of the value, and the numbers that their owner calls secret. Names of fields are data that templates refer
+    /// to: only what is certainly a secret is taken out of them.
     pub fn value(&self, value: Value) -> Value {
         // Most have none, and are not built anew.
         if self.has_secret(&value) { self.cleaned(value) } else { value }
@@ -157,8 +167,19 @@ impl Redactor {
                 }
                 Value::Object(cleaned)
             }
+            Value::Number(number) => match self.number(&number) {
+                Some(replacement) => Value::from(replacement),
+                None => Value::Number(number),
+            },
             other => other,
         }
+    }
+
+    fn number(&self, number: &Number) -> Option<&str> {
+        if self.numbers.is_empty() {
+            return None;
+        }
+        self.numbers.get(&number.to_string()).map(|replacement| &**replacement)
     }
 
     fn field_name(&self, name: &str) -> String {
@@ -178,6 +199,7 @@ impl Redactor {
             Value::Object(fields) => fields
                 .iter()
                 .any(|(name, value)| !self.find_in_name(name).is_empty() || self.has_secret(value)),
+            Value::Number(number) => self.number(number).is_some(),
             _ => false,
         }
     }

@@ -241,7 +241,7 @@ fn what_is_marked_is_a_secret_whatever_it_is_called() {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into_iter()
             .collect();
-    let redactor = Redactor::new(&env.mark(["DEPLOY", "STAGE", "HOOK", "PIN"]))
+    let redactor = Redactor::new(&env.clone().mark(["DEPLOY", "STAGE", "HOOK", "PIN"]))
         .with_values(["another-value-1".to_owned()]);
     assert_eq!(
         redactor.text("to blue-42 in production by another-value-1"),
@@ -249,6 +249,12 @@ fn what_is_marked_is_a_secret_whatever_it_is_called() {
     );
     // Its owner knows better what it is than its form says.
     assert_eq!(redactor.text(&format!("{hook} 98765432101")), "[redacted HOOK] [redacted PIN]");
+    let given =
+        json!({ "pin": 98765432101_u64, "list": [1, 98765432101.0, 98765432102_u64], "text": "98765432101" });
+    let pin = "[redacted PIN]";
+    let expected = json!({ "pin": pin, "list": [1, 98765432101.0, 98765432102_u64], "text": pin });
+    assert_eq!(redactor.value(given.clone()), expected);
+    assert_eq!(Redactor::new(&env).value(given.clone()), given, "a number is no secret that nobody names");
 }
 
 #[test]
