@@ -86,11 +86,6 @@ const SLASH_COMMANDS: Exception = Exception::deviates(
     Deviation::Prompt,
     "the agent takes a word after `/` for a command unless other text is before it",
 );
-const DENIAL_ENDS_TURN: Exception = Exception::deviates(
-    &["permission_denied", "permission_nobody"],
-    Deviation::Text,
-    "the program ends its turn when a question is answered with no",
-);
 const CUT_IS_COMPLETE: Exception = Exception::deviates(
     &["max_tokens"],
     Deviation::Ends(StopReason::Complete),
@@ -125,7 +120,6 @@ const DROID: &[Exception] = &[
         "the program shows a message once it is whole, so that there is no text when it is cancelled",
     ),
     Exception::deviates(&["usage", "usage_per_turn"], Deviation::Usage, "the program does not report tokens"),
-    DENIAL_ENDS_TURN,
     Exception::deviates(
         &["error_413"],
         Deviation::Requests(2),
@@ -202,7 +196,6 @@ const OPENCODE: &[Exception] = &[
     CUT_IS_COMPLETE,
     Exception::deviates(&["refusal"], Deviation::Ends(StopReason::Complete), REFUSAL_NOT_READ),
     SLASH_COMMANDS,
-    DENIAL_ENDS_TURN,
     Exception::deviates(
         &["key_nowhere"],
         Deviation::Fails(ErrorCode::Network),

@@ -7,7 +7,7 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::decode::{AcpDecoded, AcpDecoder};
+use super::decode::{AcpDecoded, AcpDecoder, AcpTurnEnd};
 use super::files::Refusal;
 use super::launch::AcpLaunch;
 use super::options::AcpOptions;
@@ -111,6 +111,39 @@ impl AcpAgent {
             }
         }
         event
+    }
+
+    /// Some agents end their turn when a tool is denied. Another prompt tells the model, and the turn goes on.
+    fn tell(&mut self, denials: &[String], turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
+        self.withdraw(turn)?;
+        let text = format!(
+            "A tool was denied: {}. Continue without it. If that is not possible, say what you could not do.",
+            denials.join("; ")
+        );
+        let prompt = json!([{ "type": "text", "text": text }]);
+        let params = json!({ "sessionId": self.session, "prompt": prompt });
+        self.decoder.go_on(self.peer.request("session/prompt", params)?);
+        let message =
+            "the agent ended its turn because a tool was denied; its model was told to go on without it";
+        turn.warn("endedAtDenial", message.to_owned());
+        Ok(())
+    }
+
+    /// The agent ended the turn.
+    async fn ended(
+        &mut self,
+        mut end: AcpTurnEnd,
+        turn: &mut ProgramTurn<Self>,
+    ) -> Result<Handled<Self>, AgentError> {
+        // Before its first answer the agent names it in words alone.
+        if let (None, Some(error)) = (end.resets_at, &end.error) {
+            end.resets_at = reset_in_words(&error.message);
+        }
+        // The next turn would take the answers for its own.
+        if self.withdraw(turn).is_err() {
+            self.end(Ending::BreakOff).await;
+        }
+        Ok(Handled::End(Box::new(end)))
     }
 
     /// Gemini CLI starts no servers in a folder that it does not trust, and says so on stderr alone.
@@ -239,17 +272,14 @@ impl Agent for AcpAgent {
             AcpDecoded::PermissionRequested { id, question } => self.asked(id, *question, turn)?,
             AcpDecoded::Wanted { id, wanted } => self.wanted(id, wanted, turn)?,
             AcpDecoded::Refused { id, code, message } => refuse(&self.peer.stdin(), &id, code, &message)?,
-            AcpDecoded::TurnEnd(mut end) => {
-                // Before its first answer the agent names it in words alone.
-                if let (None, Some(error)) = (end.resets_at, &end.error) {
-                    end.resets_at = reset_in_words(&error.message);
-                }
-                // The next turn would take the answers for its own.
-                if self.withdraw(turn).is_err() {
-                    self.end(Ending::BreakOff).await;
-                }
-                return Ok(Handled::End(end));
+            AcpDecoded::Untold(denials) if turn.is_running() && !turn.context.cancel.is_cancelled() => {
+                self.tell(&denials, turn)?;
             }
+            AcpDecoded::Untold(_) => {
+                let end = self.decoder.end_untold();
+                return self.ended(end, turn).await;
+            }
+            AcpDecoded::TurnEnd(end) => return self.ended(*end, turn).await,
             AcpDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)

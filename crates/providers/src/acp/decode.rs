@@ -45,6 +45,8 @@ pub(super) enum AcpDecoded {
     Wanted { id: RemoteId, wanted: WantedAction },
     /// The agent wants what is not offered, or cannot be read.
     Refused { id: RemoteId, code: i64, message: String },
+    /// The agent ended the turn at these denials, and its model has said nothing since then.
+    Untold(Vec<String>),
     /// The turn ended.
     TurnEnd(Box<AcpTurnEnd>),
     /// The agent broke its protocol; nothing after it can be relied on.
@@ -79,6 +81,12 @@ struct AcpTurnState {
     warned: Warned,
     /// Tokens of its requests to the model, where the agent counts those.
     used: Option<Usage>,
+    /// Tokens of the prompts of this turn before the last one.
+    before: Usage,
+    /// Why tools were denied of which the model has said nothing yet.
+    untold: Vec<String>,
+    /// How often the model was told of denials by a prompt.
+    told: u32,
     /// Whether the agent was asked to cancel it.
     cancelled: bool,
 }
@@ -104,6 +112,18 @@ impl AcpDecoder {
         self.form = form;
         self.turn = AcpTurnState::default();
         self.spent.begin_turn();
+        self.prompt = Some(prompt);
+    }
+
+    /// A question for permission was answered with no.
+    pub(super) fn denied(&mut self, why: String) {
+        self.turn.untold.push(why);
+    }
+
+    /// The turn that ended at a denial goes on with this prompt.
+    pub(super) fn go_on(&mut self, prompt: LocalId) {
+        self.turn.told += 1;
+        self.turn.text.boundary();
         self.prompt = Some(prompt);
     }
 
@@ -209,6 +229,7 @@ impl AcpDecoder {
                 return self.warn_once("passedOver", kind, "ignored a part of an answer of the kind", out);
             }
         };
+        self.turn.untold.clear();
         match chunk_kind {
             ChunkKind::Answer => {
                 let content = self.turn.text.push(content, update.message_id.as_deref());
@@ -285,7 +306,7 @@ impl TurnDecoder for AcpDecoder {
     fn abandon(&mut self) -> (Vec<AcpDecoded>, AcpTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
-        let usage = self.turn.used.unwrap_or_default();
+        let usage = self.taken(self.turn.used.unwrap_or_default());
         let cost_usd = self.spend(usage, None, &mut out);
         (out, self.turn_end(usage, cost_usd))
     }

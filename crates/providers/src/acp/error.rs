@@ -23,9 +23,11 @@ const CANCELLED: i64 = -32800;
 /// JSON-RPC's code for parameters that do not fit.
 const INVALID_PARAMS: i64 = -32602;
 
-/// Parts of sentences that replace a status. All are Droid's.
-const SENTENCES: &[(&str, ErrorCode)] =
-    &[("content moderation policy", ErrorCode::Refused), ("model was not found", ErrorCode::ModelNotFound)];
+/// Parts of sentences that replace a status: all are Droid's.
+const SENTENCES: &[(&str, ErrorCode)] = &[
+    ("content moderation policy", ErrorCode::Refused),
+    ("model was not found", ErrorCode::ModelNotFound),
+];
 
 impl program::TurnEnd for AcpTurnEnd {
     /// An agent that is cancelled within a request to its model, or between two, may say `end_turn` all the same, so that
@@ -62,12 +64,18 @@ impl program::TurnEnd for AcpTurnEnd {
 /// | `max_tokens`, `max_turn_requests`, `cancelled` | output with `maxTokens`, `maxTurns`, `aborted` |
 /// | `refusal` | `REFUSED` |
 /// | another stop reason | as `end_turn`, with a warning: the turn ended, and the word is newer than we are |
+/// | `end_turn` at a denial, again and again | `TOOL_DENIED` |
 /// | an error | by its code, then its data, then its words |
 fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
     if let Some(error) = &end.error {
         let error = refused(error);
         let resets_at = end.resets_at.filter(|_| error.code == ErrorCode::RateLimited);
         return Err(AgentError { resets_at, ..error });
+    }
+    if end.only_denied {
+        let message =
+            "the agent ended its turn at every denial of a tool, although it was told to go on without it";
+        return Err(AgentError::new(ErrorCode::ToolDenied, message));
     }
     match end.stop_reason.as_deref() {
         Some("max_tokens") => Ok(StopReason::MaxTokens),

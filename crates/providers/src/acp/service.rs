@@ -196,6 +196,9 @@ impl AcpAgent {
                 self.answer_with(id, result)
             }
             RequestOutcome::Decided { question, ruled, decision } => {
+                if let PermissionDecision::Deny { message } = &decision {
+                    self.decoder.denied(message.clone());
+                }
                 let option = match question.choose(ruled, &decision) {
                     Choice::Allow(option) => {
                         self.granted.add(&question, &self.launch.root);
@@ -211,6 +214,7 @@ impl AcpAgent {
                     }
                     Choice::Impossible(option, why) => {
                         turn.deny(&question.request);
+                        self.decoder.denied(why.to_owned());
                         let message = format!("denied `{}`: {why}", question.request.tool_name);
                         turn.warn("permissionNotPassedOn", message);
                         option

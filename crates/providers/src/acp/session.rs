@@ -212,7 +212,7 @@ impl AcpAgent {
 pub(super) fn outside_a_turn(stdin: &Stdin, decoded: AcpDecoded) -> Result<Option<StreamEvent>, AgentError> {
     match decoded {
         AcpDecoded::Event(event @ StreamEvent::Warning { .. }) => return Ok(Some(event)),
-        AcpDecoded::Event(_) | AcpDecoded::TurnEnd(_) => {}
+        AcpDecoded::Event(_) | AcpDecoded::Untold(_) | AcpDecoded::TurnEnd(_) => {}
         AcpDecoded::PermissionRequested { id, .. } => respond(stdin, &id, wire::permission(None))?,
         AcpDecoded::Wanted { id, .. } => refuse(stdin, &id, FAILED, "no turn is in progress")?,
         AcpDecoded::Refused { id, code, message } => refuse(stdin, &id, code, &message)?,

@@ -75,6 +75,7 @@ fn line(decoded: AcpDecoded, case: &ProcessCase) -> Value {
         AcpDecoded::Refused { id, code, message } => {
             json!({ "refused": { "id": id, "code": code, "message": message } })
         }
+        AcpDecoded::Untold(denials) => json!({ "untold": denials }),
         AcpDecoded::TurnEnd(end) => case.output(*end, |mut output| {
             output.session_id = case.session.clone();
             json!(output)

@@ -12,6 +12,9 @@ use crate::output::TurnOutput;
 /// Why a turn ends, in the protocol's words.
 const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];
 
+/// How often a turn goes on after denials at which its agent ended it.
+const MOST_TOLD: u32 = 8;
+
 /// How a turn ended, in the agent's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct AcpTurnEnd {
@@ -21,6 +24,8 @@ pub(in super::super) struct AcpTurnEnd {
     pub(in super::super) error: Option<RpcError>,
     /// Whether it came after the agent was asked to cancel the turn.
     pub(in super::super) cancelled: bool,
+    /// Whether it ended at one denial after the other.
+    pub(in super::super) only_denied: bool,
     /// What the turn came to; its text is the last message.
     pub(in super::super) output: TurnOutput,
     /// The requested form of the answer.
@@ -58,9 +63,31 @@ impl AcpDecoder {
             }
         }
         let whole = stop_reason.as_deref().filter(|_| !self.turn.cancelled);
+        let usage = self.taken(usage);
         let cost_usd = self.spend(usage, whole, out);
+        let is_untold = whole == Some("end_turn") && !self.turn.untold.is_empty();
+        if is_untold && self.turn.told < MOST_TOLD {
+            self.prompt = None;
+            (self.turn.before, self.turn.used) = (usage, None);
+            return out.push(AcpDecoded::Untold(std::mem::take(&mut self.turn.untold)));
+        }
         let known = self.turn_end(usage, cost_usd);
-        out.push(AcpDecoded::TurnEnd(Box::new(AcpTurnEnd { stop_reason, error: failure, ..known })));
+        let end = AcpTurnEnd { stop_reason, error: failure, only_denied: is_untold, ..known };
+        out.push(AcpDecoded::TurnEnd(Box::new(end)));
+    }
+
+    /// The end of a turn that ended at a denial and does not go on, because it was stopped meanwhile.
+    pub(in super::super) fn end_untold(&mut self) -> AcpTurnEnd {
+        let usage = self.turn.before;
+        let cost_usd = self.spent.of_turn(usage, None);
+        AcpTurnEnd { cancelled: true, ..self.turn_end(usage, cost_usd) }
+    }
+
+    /// Tokens of the turn, with those of its last prompt.
+    pub(super) fn taken(&self, last: Usage) -> Usage {
+        let mut usage = self.turn.before;
+        usage += last;
+        usage
     }
 
     /// Reports what the turn took, and returns its cost, as far as the agent named it.

@@ -1,6 +1,6 @@
 //! What agents ask for during a turn: permission, files, commands, and what is not offered.
 
-use inspan_protocol::{PermissionDecision, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, PermissionDecision, StopReason, StreamEvent};
 use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
@@ -83,6 +83,53 @@ async fn a_question_is_answered_by_the_options_of_the_call_or_by_a_person() {
             "the tool is reported before its permission is requested"
         );
     }
+}
+
+/// The end of this request.
+fn end(id: u32) -> String {
+    END.replace("3", &id.to_string())
+}
+
+#[tokio::test]
+async fn a_turn_that_its_agent_ends_at_a_denial_goes_on() {
+    // With a text after the denial its model knows of it.
+    let told = agent(&asking(&[question(7, shell())]));
+    let (events, result) = once(options(), told.context()).await;
+    assert_eq!((result.unwrap().text.as_str(), warnings(&events).len()), ("so far", 0));
+
+    let used = |id: u32| {
+        let usage = r#""usage":{"inputTokens":100,"outputTokens":20,"totalTokens":120}"#;
+        end(id).replace(r#""end_turn""#, &format!(r#""end_turn",{usage}"#))
+    };
+    let script = format!(
+        "{}\nhear\nsay {TEXT}\nsay {}\nhear\nsay {}\nhear\nsay {TEXT}\nsay {}\ncat",
+        plain(),
+        question(7, shell()),
+        used(3),
+        used(4)
+    );
+    let fake = agent(&script);
+    let person = Person::says(PermissionDecision::Deny { message: "not today".to_owned() });
+    let (events, result) = once(options(), fake.asking(person)).await;
+    let output = result.unwrap();
+    let text = "A tool was denied: not today. Continue without it. If that is not possible, say what you could not do.";
+    assert_eq!(fake.received()[4]["params"]["prompt"], json!([{ "type": "text", "text": text }]));
+    assert_eq!((output.text.as_str(), output.num_turns, output.permission_denials.len()), ("so far", 2, 1));
+    assert_eq!((output.usage.input_tokens, output.usage.output_tokens), (200, 40));
+    assert_eq!(warnings(&events), ["endedAtDenial"]);
+}
+
+#[tokio::test]
+async fn a_turn_that_ends_at_every_denial_fails() {
+    let script = format!(
+        "{}\nid=3; while hear; do say {}; hear; say '{{\"id\":'$id',\"result\":{{\"stopReason\":\"end_turn\"}}}}'; \
+         id=$((id+1)); done",
+        plain(),
+        question(7, shell())
+    );
+    let fake = agent(&script);
+    let error = once(options(), fake.context()).await.1.unwrap_err();
+    assert_eq!((error.code, error.denials().len()), (ErrorCode::ToolDenied, 9));
 }
 
 #[tokio::test]
