@@ -23,10 +23,11 @@ const CANCELLED: i64 = -32800;
 /// JSON-RPC's code for parameters that do not fit.
 const INVALID_PARAMS: i64 = -32602;
 
-/// Parts of sentences that replace a status: all are Droid's.
+/// Parts of sentences that replace a status: two of Droid's and one of Qwen Code's.
 const SENTENCES: &[(&str, ErrorCode)] = &[
     ("content moderation policy", ErrorCode::Refused),
     ("model was not found", ErrorCode::ModelNotFound),
+    ("exceeds the endpoint request-body limit", ErrorCode::ContextLength),
 ];
 
 impl program::TurnEnd for AcpTurnEnd {
@@ -322,6 +323,14 @@ mod tests {
                     json!("triggering the model provider's content moderation policy"),
                 ),
                 Refused,
+            ),
+            (
+                error(
+                    -32603,
+                    "Internal error: Model request exceeds the endpoint request-body limit (HTTP 413)",
+                    Value::Null,
+                ),
+                ContextLength,
             ),
             (error(0, "", Value::Null), Network),
         ];
