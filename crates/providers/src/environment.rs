@@ -1,8 +1,14 @@
-//! What an agent CLI sees of the caller's environment.
+//! What an agent CLI sees of the caller's environment, and of files that are written for it.
 
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use inspan_protocol::{Environment, ProgramVariables, Redactor, TRACE_VARIABLES};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ExecutionContext, ProgramVariables, Redactor, TRACE_VARIABLES,
+};
 
 use crate::programs;
 
@@ -103,6 +109,35 @@ fn any_fits(patterns: &[&str], name: &str) -> bool {
 /// Whether a pattern, which may end with `*`, matches a variable.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
+}
+
+/// The folder for temporary files.
+pub(crate) fn temporary(context: &ExecutionContext) -> PathBuf {
+    PathBuf::from(context.host.env.get("TMPDIR").unwrap_or("/tmp"))
+}
+
+/// A file that only this user can read. It is deleted when it is dropped.
+#[derive(Debug)]
+pub(crate) struct PrivateFile(pub(crate) PathBuf);
+
+impl PrivateFile {
+    pub(crate) fn new(mut content: impl Read, extension: &str, folder: &Path) -> Result<Self, AgentError> {
+        let path = folder.join(format!("inspan-{}.{extension}", crate::conversation::fresh_id()));
+        let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let written = opened.and_then(|mut file| io::copy(&mut content, &mut file));
+        let file = Self(path);
+        written.map(|_| file).map_err(|error| {
+            let message = format!("cannot write a file for the program in {}: {error}", folder.display());
+            AgentError::new(ErrorCode::Process, message)
+        })
+    }
+}
+
+impl Drop for PrivateFile {
+    fn drop(&mut self) {
+        // No caller could act on a failure; the folder is one for temporary files.
+        let _deleted = fs::remove_file(&self.0);
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::service::{LoggedRun, PendingRequest, RequestOutcome};
 use super::session::outside_a_turn;
 use super::terminals::{CommandContext, Terminals};
 use super::wire;
+use crate::environment::{PrivateFile, temporary};
 use crate::instructed;
 use crate::json_rpc::{Incoming, Peer, refuse};
 use crate::moment::reset_in_words;
@@ -51,6 +52,8 @@ pub(super) struct AcpAgent {
     /// The commands of the turn in progress that are in the log as calls of their own, and have not ended there.
     pub(super) runs: Vec<LoggedRun>,
     supervisor: Option<Supervisor>,
+    /// Settings that the process reads again whenever a session is opened; deleted with it.
+    _defaults: Option<PrivateFile>,
 }
 
 /// What one turn sends.
@@ -174,11 +177,19 @@ impl Agent for AcpAgent {
         conversation: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
+        let mut environment = launch.environment.to_vec();
+        let mut defaults = None;
+        if let Some((variable, content)) = &launch.defaults {
+            let file = PrivateFile::new(content.as_bytes(), "json", &temporary(context))?;
+            environment.retain(|(name, _)| name != variable);
+            environment.push(((*variable).to_owned(), file.0.display().to_string()));
+            defaults = Some(file);
+        }
         let peer = Peer::start(
             Start {
                 program: launch.program.clone(),
                 arguments: launch.arguments.clone(),
-                environment: launch.environment.to_vec(),
+                environment,
                 cwd: Some(launch.root.clone()),
                 supervisor: context.host.supervisor.clone(),
             },
@@ -198,6 +209,7 @@ impl Agent for AcpAgent {
             granted: Granted::default(),
             runs: Vec::new(),
             supervisor: context.host.supervisor.clone(),
+            _defaults: defaults,
         })
     }
 

@@ -1,12 +1,13 @@
 //! From options to a process and a session: the program, its arguments, its environment, and what is chosen in it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ThinkingLevel};
 use serde_json::{Value, json};
 
 use super::options::AcpOptions;
-use super::preset::Preset;
+use super::preset::{Defaults, Preset};
 use crate::environment::{CLAUDE_CODE_FIXED, ProgramEnvironment, fits, for_program};
 use crate::error::mcp_without_transport;
 use crate::input::check_output_schema;
@@ -28,6 +29,8 @@ pub(super) struct AcpLaunch {
     pub(super) log_in: &'static str,
     pub(super) reads_through_us: bool,
     pub(super) takes_answers: bool,
+    /// Settings beneath the user's own, and the variable that names their file.
+    pub(super) defaults: Option<(&'static str, String)>,
 }
 
 /// What is chosen in a session before its first prompt.
@@ -65,10 +68,12 @@ impl AcpLaunch {
         check_output_schema(options.output_schema.as_ref())?;
         let own = || preset.arguments.iter().map(|&argument| argument.to_owned()).collect();
         let arguments = options.args.clone().unwrap_or_else(own);
+        let environment = environment(preset, options, &context.host.env);
         Ok(Self {
             program: program(preset, options.command.as_deref(), &context.host.env, Some(&root))?,
             arguments,
-            environment: environment(preset, options, &context.host.env),
+            defaults: defaults(preset, &environment, &root),
+            environment,
             root,
             servers: servers(options, &context.host.env)?,
             auth_method: options.auth_method.clone(),
@@ -131,10 +136,42 @@ fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment)
         all.retain(|(known, _)| *known != name);
         all.push((name, value));
     }
-    if all.iter().all(|(name, _)| name != NO_BACKGROUND.0) {
-        all.push((NO_BACKGROUND.0.to_owned(), NO_BACKGROUND.1.to_owned()));
+    for &(name, value) in preset.fixed.iter().chain([&NO_BACKGROUND]) {
+        if all.iter().all(|(known, _)| known != name) {
+            all.push((name.to_owned(), value.to_owned()));
+        }
     }
     all
+}
+
+/// The settings of the machine with ours beneath them. A file of the machine that cannot be read is left as it is.
+fn defaults(
+    preset: &Preset,
+    environment: &ProgramEnvironment,
+    root: &Path,
+) -> Option<(&'static str, String)> {
+    let Defaults { variable, usual, content } = preset.defaults.as_ref()?;
+    let environment: Environment = environment.iter().cloned().collect();
+    let file = environment.get(variable).map_or_else(|| usual(&environment), PathBuf::from);
+    let mut all = content();
+    match std::fs::read(root.join(file)) {
+        Ok(machine) => lay_over(&mut all, serde_json::from_slice(&machine).ok().filter(Value::is_object)?),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(_) => return None,
+    }
+    Some((variable, all.to_string()))
+}
+
+/// Lays one value over another: fields of objects one by one.
+fn lay_over(below: &mut Value, above: Value) {
+    match (below, above) {
+        (Value::Object(below), Value::Object(above)) => {
+            for (name, value) in above {
+                lay_over(below.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (below, above) => *below = above,
+    }
 }
 
 /// Agents fill in nothing that comes over the protocol.

@@ -1,6 +1,6 @@
 //! The agents that have their own provider, and the one provider for all others: one table.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use inspan_protocol::{Environment, ModelServerAddress, ModelSettings, ProgramVariables, Setup};
 use serde_json::{Value, json};
@@ -25,6 +25,20 @@ pub(super) struct Preset {
     pub(super) reads_through_us: bool,
     /// Whether it reads a person's answers to its model's questions beside the answer to a question for permission.
     pub(super) takes_answers: bool,
+    /// Variables that it gets unless they are set.
+    pub(super) fixed: &'static [(&'static str, &'static str)],
+    /// Settings for a node, unless the user's own say otherwise.
+    pub(super) defaults: Option<Defaults>,
+}
+
+/// Settings beneath those of the user's files, which the program reads in a file of the whole machine.
+#[derive(Debug)]
+pub(super) struct Defaults {
+    /// The variable that names another file.
+    pub(super) variable: &'static str,
+    /// The file that is read without it.
+    pub(super) usual: fn(&Environment) -> PathBuf,
+    pub(super) content: fn() -> Value,
 }
 
 impl Preset {
@@ -47,6 +61,8 @@ impl Preset {
             forgets_cut_turns: false,
             reads_through_us: true,
             takes_answers: false,
+            fixed: &[],
+            defaults: None,
         }
     }
 }
@@ -60,6 +76,8 @@ pub(super) static ANY: Preset = Preset {
     forgets_cut_turns: false,
     reads_through_us: true,
     takes_answers: false,
+    fixed: &[],
+    defaults: None,
 };
 
 /// Factory's Droid.
@@ -116,6 +134,30 @@ pub(super) static GEMINI: Preset = Preset {
 /// Qwen Code.
 pub(super) static QWEN: Preset = Preset {
     takes_answers: true,
+    // A title takes a request of its own, which no usage counts.
+    fixed: &[("QWEN_DISABLE_AUTO_TITLE", "1")],
+    defaults: Some(Defaults {
+        variable: "QWEN_CODE_SYSTEM_DEFAULTS_PATH",
+        usual: |environment| {
+            let usual = if cfg!(target_os = "macos") {
+                "/Library/Application Support/QwenCode/settings.json"
+            } else {
+                "/etc/qwen-code/settings.json"
+            };
+            let settings = environment.get("QWEN_CODE_SYSTEM_SETTINGS_PATH").unwrap_or(usual);
+            Path::new(settings).with_file_name("system-defaults.json")
+        },
+        // Each of these asks the model after the turn or begins turns by itself: unseen, and counted in no usage. With the number
+        // of their form the program does not rewrite them.
+        content: || {
+            json!({
+                "$version": 4,
+                "memory": { "enableManagedAutoMemory": false, "enableManagedAutoDream": false },
+                "ui": { "enableFollowupSuggestions": false },
+                "experimental": { "cron": false }
+            })
+        },
+    }),
     ..Preset::of(
         &ProgramInfo {
             provider: "qwen",

@@ -1,9 +1,5 @@
 //! A running Claude Code: one process that has one conversation, driven by lines of JSON.
 
-use std::fs;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,6 +16,7 @@ use super::launch::ClaudeLaunch;
 use super::options::ClaudeOptions;
 use super::transcripts::Transcripts;
 use super::wire;
+use crate::environment::{PrivateFile, temporary};
 use crate::error::not_our_id;
 use crate::json_rpc::write;
 use crate::program::pool::Reuse;
@@ -373,33 +370,4 @@ async fn copy_beginning(
         let message = format!("the beginning of the conversation was not copied: {error}");
         AgentError::new(ErrorCode::Process, message)
     })?
-}
-
-/// The folder for temporary files.
-fn temporary(context: &ExecutionContext) -> PathBuf {
-    PathBuf::from(context.host.env.get("TMPDIR").unwrap_or("/tmp"))
-}
-
-/// A file that only this user can read. It is deleted when it is dropped.
-#[derive(Debug)]
-struct PrivateFile(PathBuf);
-
-impl PrivateFile {
-    fn new(mut content: impl Read, extension: &str, folder: &Path) -> Result<Self, AgentError> {
-        let path = folder.join(format!("inspan-{}.{extension}", crate::conversation::fresh_id()));
-        let opened = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let written = opened.and_then(|mut file| io::copy(&mut content, &mut file));
-        let file = Self(path);
-        written.map(|_| file).map_err(|error| {
-            let message = format!("cannot write a file for the program in {}: {error}", folder.display());
-            AgentError::new(ErrorCode::Process, message)
-        })
-    }
-}
-
-impl Drop for PrivateFile {
-    fn drop(&mut self) {
-        // No caller could act on a failure; the folder is one for temporary files.
-        let _deleted = fs::remove_file(&self.0);
-    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::preset::{ANY, DROID, GEMINI};
+use super::super::preset::{ANY, DROID, GEMINI, QWEN};
 use inspan_protocol::Host;
 
 use super::*;
@@ -93,6 +93,34 @@ fn nothing_works_in_the_background_unless_the_user_says_so() {
         [seen(&named, None), seen(&named, Some("0")), seen(&passed, Some("0")), seen(&set, None)],
         [["1"], ["1"], ["0"], ["0"]]
     );
+}
+
+#[test]
+fn qwen_code_gets_settings_beneath_those_of_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.json");
+    let name = "QWEN_CODE_SYSTEM_DEFAULTS_PATH";
+    let environment = Environment::default().with(name, &file.display().to_string());
+    let environment = for_program(&environment, &QWEN.variables());
+    let given = || {
+        let (variable, content) = defaults(&QWEN, &environment, folder.path())?;
+        assert_eq!(variable, name);
+        Some(serde_json::from_str::<Value>(&content).unwrap())
+    };
+    let ours = given().unwrap();
+    assert_eq!(ours["memory"]["enableManagedAutoMemory"], false);
+    std::fs::write(
+        &file,
+        r#"{ "memory": { "enableManagedAutoDream": true }, "tools": { "core": ["glob"] } }"#,
+    )
+    .unwrap();
+    let mut both = ours;
+    both["memory"]["enableManagedAutoDream"] = json!(true);
+    both["tools"] = json!({ "core": ["glob"] });
+    assert_eq!(given(), Some(both));
+    std::fs::write(&file, "{ // a comment\n}").unwrap();
+    assert_eq!(given(), None, "what cannot be read is left as it is");
+    assert_eq!(defaults(&GEMINI, &environment, folder.path()), None);
 }
 
 #[test]
