@@ -37,7 +37,7 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     variable: "INSPAN_CODEX",
     option: "executable",
     install: "npm install -g @openai/codex",
-    tested_version: "0.169.0",
+    tested_version: "0.171.0",
     variables: ProgramVariables {
         own: &["OPENAI_*", "AZURE_OPENAI_*", "CODEX_*"],
         // A program that sees these assumes that it runs inside another session.

@@ -66,7 +66,7 @@ impl Agent {
             Self::Codex => Pinned {
                 command: "codex",
                 package: "@openai/codex",
-                version: "0.169.0",
+                version: "0.171.0",
                 holder: "@openai/codex-",
                 program: "vendor/*/bin/codex",
                 says: Some("codex-cli "),
@@ -332,8 +332,8 @@ mod tests {
     fn every_vendors_way_of_packing_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, version: &str, file: &str| package(folder.path(), name, version, file);
-        put("@openai/codex", "0.169.0", "bin/codex.js");
-        put("@openai/codex-linux-x64", "0.169.0-linux-x64", "vendor/x86_64-unknown-linux-musl/bin/codex");
+        put("@openai/codex", "0.171.0", "bin/codex.js");
+        put("@openai/codex-linux-x64", "0.171.0-linux-x64", "vendor/x86_64-unknown-linux-musl/bin/codex");
         put("opencode-ai", "1.18.33", "bin/opencode");
         put("opencode-linux-x64-baseline", "1.18.33", "bin/opencode");
         put("opencode-linux-x64", "1.18.33", "bin/opencode");
