@@ -64,6 +64,9 @@ pub(crate) const GARBAGE_IS_NETWORK: Exception = Exception::deviates(
     Deviation::Fails(ErrorCode::Network),
     "the program reports an event that it cannot read as a connection that failed",
 );
+/// Claude Code takes a request that is refused for one of its newer features, and tries without them. No variable changes that.
+pub(crate) const ASKS_WITHOUT_FEATURES: &str =
+    "the program asks five times more, each time with fewer of its newer features";
 /// A format in which an agent CLI does not read a refusal.
 pub(crate) const REFUSAL_NOT_READ: &str =
     "the program does not read the part of an answer in which this vendor's model refuses";
@@ -74,6 +77,7 @@ const CLAUDE: &[Exception] = &[
         Deviation::Text,
         "the program lets the model continue three times before it ends the turn",
     ),
+    Exception::deviates(&["error_400"], Deviation::Requests(6), ASKS_WITHOUT_FEATURES),
     Exception::deviates(
         &["error_404"],
         Deviation::Requests(2),

@@ -36,7 +36,7 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     variable: "INSPAN_CLAUDE",
     option: "executable",
     install: "npm install -g @anthropic-ai/claude-code",
-    tested_version: "2.1.197",
+    tested_version: "2.1.332",
     variables: ProgramVariables {
         own: &["ANTHROPIC_*", "CLAUDE_*"],
         // A program that sees these assumes that it runs inside another session.

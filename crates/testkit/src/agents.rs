@@ -58,7 +58,7 @@ impl Agent {
             Self::Claude => Pinned {
                 command: "claude",
                 package: "@anthropic-ai/claude-code",
-                version: "2.1.197",
+                version: "2.1.332",
                 holder: "@anthropic-ai/claude-code-",
                 program: "claude",
                 says: Some(""),

@@ -55,7 +55,8 @@ pub(super) fn until_it_runs(sandbox: &Sandbox, line: &str) -> anyhow::Result<()>
 }
 
 pub(super) fn runtime_killed_mid_tool<K: AgentCli>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let _server = serve(sandbox, &[K::shell("sleep 616"), says("Never.")])?;
+    // Claude Code refuses a command that begins with a long `sleep`.
+    let _server = serve(sandbox, &[K::shell("true && sleep 616"), says("Never.")])?;
     let mut running = sandbox.start_flow(&agent::<K>("role=tool. Wait.", &K::free()), &["--no-store"])?;
     until_it_runs(sandbox, "sleep 616")?;
     let cut = Stopwatch::start();
@@ -68,7 +69,7 @@ pub(super) fn runtime_killed_mid_tool<K: AgentCli>(sandbox: &mut Sandbox) -> any
 
 /// The program is killed while its tool runs: nothing is left, and the conversation goes on in a new program.
 pub(super) fn program_killed_mid_tool<K: AgentCli>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let _server = serve(sandbox, &[K::shell("sleep 619"), says("Continued.")])?;
+    let _server = serve(sandbox, &[K::shell("true && sleep 619"), says("Continued.")])?;
     let running = sandbox.start_flow(&agent::<K>("role=tool. Wait.", &K::free()), &[])?;
     until_it_runs(sandbox, "sleep 619")?;
     // Claude Code writes the conversation to its file a moment after it has started the tool.

@@ -97,8 +97,10 @@ pub(super) fn claude_options(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let system = request["system"].to_string();
     contains_all("the system prompt", &system, &["You are a planted prompt.", "And an appended one."])?;
     let content = request["messages"][0]["content"].as_array().context("no content")?;
-    let last: Vec<_> = content.iter().rev().take(3).rev().collect();
-    let seen = json!([last[0]["text"], last[1]["type"], last[2]["text"]]);
+    // The program's own words come before and after ours.
+    let image = content.iter().position(|block| block["type"] == "image").context("no image")?;
+    let ours = content.get(image - 1..=image + 1).context("too little around the image")?;
+    let seen = json!([ours[0]["text"], ours[1]["type"], ours[2]["text"]]);
     same("the messages", &seen, &json!(["/look", "image", "@here"]))
 }
 
