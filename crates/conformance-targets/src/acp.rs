@@ -9,8 +9,8 @@ use inspan_providers::{AcpProvider, OpenCodeProvider};
 use serde_json::json;
 
 use crate::programs::{
-    GARBAGE_IS_NETWORK, NO_RETRY_AFTER, REFUSAL_NOT_READ, ask_before_changes, claude_variables, object,
-    opencode_variables, program, text, variables,
+    ASKS_WITHOUT_FEATURES, GARBAGE_IS_NETWORK, NO_RETRY_AFTER, REFUSAL_NOT_READ, ask_before_changes,
+    claude_variables, object, opencode_variables, program, text, variables,
 };
 
 pub(crate) const TARGETS: [ConformanceTarget; 5] = [
@@ -229,6 +229,7 @@ const CLAUDE: &[Exception] = &[
         "the program lets the model continue three times, and then reports an error",
     ),
     SLASH_COMMANDS,
+    Exception::deviates(&["error_400"], Deviation::Requests(6), ASKS_WITHOUT_FEATURES),
     Exception::deviates(
         &["error_404"],
         Deviation::Requests(2),

@@ -24,6 +24,12 @@ pub(crate) const CLAUDE_CODE_FIXED: &[(&str, &str)] = &[
     ("DISABLE_AUTOUPDATER", "1"),
 ];
 
+/// Settings of Claude Code above those of files. The model may begin to plan without a question, and while it plans another
+/// model would answer for the person what is asked. Other sessions of the user could begin turns in a process that waits for
+/// its next turn.
+pub(crate) const CLAUDE_CODE_SETTINGS: &str =
+    r#"{"useAutoModeDuringPlan":false,"crossSessionInbound":"refuse"}"#;
+
 /// The variables that belong to the agent CLIs, as their providers describe them.
 struct Claims {
     own: Vec<&'static str>,

@@ -82,7 +82,7 @@ impl Agent {
             Self::ClaudeAcp => Pinned {
                 command: "claude-agent-acp",
                 package: "@agentclientprotocol/claude-agent-acp",
-                version: "0.49.0",
+                version: "0.101.0",
                 holder: "@agentclientprotocol/claude-agent-acp",
                 program: "dist/index.js",
                 says: None,
@@ -337,7 +337,7 @@ mod tests {
         put("opencode-ai", "1.18.33", "bin/opencode");
         put("opencode-linux-x64-baseline", "1.18.33", "bin/opencode");
         put("opencode-linux-x64", "1.18.33", "bin/opencode");
-        put("@agentclientprotocol/claude-agent-acp", "0.49.0", "dist/index.js");
+        put("@agentclientprotocol/claude-agent-acp", "0.101.0", "dist/index.js");
         put(DROID, "0.225.2", "bin/droid");
         put("@google/gemini-cli", "0.61.0", "bundle/gemini.js");
         put("@qwen-code/qwen-code", "0.15.10", "cli.js");

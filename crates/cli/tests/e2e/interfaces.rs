@@ -165,11 +165,11 @@ pub(super) fn mcp_codex_http(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 /// An editor of the public SDK: it sends these prompts to a new conversation, or loads the one of a session.
 pub(super) fn editor(sandbox: &Sandbox, prompts: &[&str], load: Option<&str>) -> anyhow::Result<Value> {
     sandbox.write("client.mjs", include_str!("interfaces/client.mjs"))?;
-    // The SDK comes with the agent that is built on it: PACKAGE/dist/index.js is beside sdk/dist/acp.js.
+    // The SDK comes with the agent that is built on it: PACKAGE/dist/index.js is beside sdk/dist/v1/stable/acp.js.
     let agent = Agent::ClaudeAcp.installed()?;
     let scope = agent.ancestors().nth(3).context("the agent lies at an unknown place")?;
     let mut command = Command::new("node");
-    command.arg(sandbox.path("client.mjs")).arg(scope.join("sdk/dist/acp.js")).arg(sandbox.work());
+    command.arg(sandbox.path("client.mjs")).arg(scope.join("sdk/dist/v1/stable/acp.js")).arg(sandbox.work());
     command.arg(load.unwrap_or("new")).args(prompts).args(["--", env!("CARGO_BIN_EXE_inspan"), "acp"]);
     sandbox.enclose(&mut command);
     let run = sandbox.start(command)?.finish()?;

@@ -211,11 +211,11 @@ mod alone {
     cases! {
         Alone;
         doctor_greets: PROGRAMS, 40, programs::greeted;
-        conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
+        conformance_claude: CLAUDE, 180, |sandbox| programs::conformance(sandbox, "claude");
         conformance_codex: CODEX, 120, |sandbox| programs::conformance(sandbox, "codex");
         // The suite runs several behaviours at once by itself.
         conformance_opencode: OPENCODE, 400, |sandbox| programs::conformance(sandbox, "opencode");
-        conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
+        conformance_acp_claude: CLAUDE_ACP, 300, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
         page_commands: &[], 90, page::commands;
         page_answers: &[], 60, page::answers;
         one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;

@@ -43,6 +43,8 @@ pub(super) struct AcpAgent {
     pub(super) launch: AcpLaunch,
     pub(super) abilities: wire::AgentCapabilities,
     pub(super) auth_methods: Vec<wire::AuthMethod>,
+    /// What a session is opened with that only this agent understands.
+    pub(super) session_meta: Option<Value>,
     /// Shown when the next turn begins.
     pub(super) warnings: Vec<StreamEvent>,
     /// What the call of the turn in progress allows.
@@ -204,6 +206,7 @@ impl Agent for AcpAgent {
             launch: launch.clone(),
             abilities: wire::AgentCapabilities::default(),
             auth_methods: Vec::new(),
+            session_meta: None,
             warnings: Vec::new(),
             policy: Policy::default(),
             granted: Granted::default(),

@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, ThinkingLevel};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::options::AcpOptions;
 use super::preset::{Defaults, Preset};
-use crate::environment::{CLAUDE_CODE_FIXED, ProgramEnvironment, fits, for_program};
+use crate::environment::{CLAUDE_CODE_FIXED, CLAUDE_CODE_SETTINGS, ProgramEnvironment, fits, for_program};
 use crate::error::mcp_without_transport;
 use crate::input::check_output_schema;
 use inspan_transport::{ProgramQuery, directory, filled, find, not_a_directory};
@@ -172,6 +172,23 @@ fn lay_over(below: &mut Value, above: Value) {
         }
         (below, above) => *below = above,
     }
+}
+
+/// What the Claude agent calls itself.
+pub(super) const CLAUDE_AGENT: &str = "@agentclientprotocol/claude-agent-acp";
+
+/// What the Claude agent is told beside the parameters of a session, in its own form: the options of the Claude Code that it
+/// runs. It would ask the model for a title of each session and after each turn for the next prompt, which nobody here sees
+/// and which stand in no usage.
+pub(super) fn claude_agent_meta(environment: &ProgramEnvironment) -> Value {
+    let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap_or_default();
+    let mut settings = object(CLAUDE_CODE_SETTINGS);
+    // An older one ignores this variable where it is given settings.
+    let models = environment.iter().find(|(name, _)| name == "CLAUDE_MODEL_CONFIG");
+    let models = models.map(|(_, text)| object(text)).into_iter().flatten();
+    settings.extend(models.filter(|(key, _)| ["modelOverrides", "availableModels"].contains(&key.as_str())));
+    let options = json!({ "title": "Inspan", "promptSuggestions": false, "settings": settings });
+    json!({ "claudeCode": { "options": options } })
 }
 
 /// Agents fill in nothing that comes over the protocol.

@@ -11,7 +11,7 @@ use super::agent::AcpAgent;
 use super::decode::{AcpDecoded, AcpDecoder};
 use super::error::{loaded_empty, log_in, not_resumed, refused};
 use super::files::FAILED;
-use super::launch::{AcpLaunch, Transport};
+use super::launch::{AcpLaunch, CLAUDE_AGENT, Transport, claude_agent_meta};
 use super::wire;
 use crate::error::invalid;
 use crate::json_rpc::{CallError, METHOD_NOT_FOUND, refuse, respond};
@@ -38,6 +38,8 @@ impl AcpAgent {
         }
         self.abilities = greeted.agent_capabilities.unwrap_or_default();
         self.auth_methods = greeted.auth_methods.unwrap_or_default();
+        let is_claude = greeted.agent_info["name"] == CLAUDE_AGENT;
+        self.session_meta = is_claude.then(|| claude_agent_meta(&self.launch.environment));
         Ok(())
     }
 
@@ -133,7 +135,11 @@ impl AcpAgent {
     /// Where a session takes place, and with which servers.
     fn session_params(&self) -> Value {
         let servers: Vec<&Value> = self.launch.servers.iter().map(|server| &server.value).collect();
-        json!({ "cwd": self.launch.root, "mcpServers": servers })
+        let mut params = json!({ "cwd": self.launch.root, "mcpServers": servers });
+        if let Some(meta) = &self.session_meta {
+            params["_meta"] = meta.clone();
+        }
+        params
     }
 
     fn check_servers(&self) -> Result<(), AgentError> {

@@ -31,6 +31,9 @@ pub(super) struct Initialized {
     pub(super) agent_capabilities: Option<AgentCapabilities>,
     #[serde(default)]
     pub(super) auth_methods: Option<Vec<AuthMethod>>,
+    /// What program the agent is, for people.
+    #[serde(default)]
+    pub(super) agent_info: Value,
 }
 
 /// What an agent can do.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
 use super::options::ClaudeOptions;
-use crate::environment::{CLAUDE_CODE_FIXED, ProgramEnvironment, for_program};
+use crate::environment::{CLAUDE_CODE_FIXED, CLAUDE_CODE_SETTINGS, ProgramEnvironment, for_program};
 use crate::error::{invalid, mcp_not_an_object};
 use crate::input::{check_max_turns, check_output_schema};
 use crate::program::ProcessConversation;
@@ -19,10 +19,6 @@ use inspan_transport::{directory, filled};
 
 /// Tools that would start agents beside ours, or turns that nobody asked for, here or in other sessions of the user.
 const UNASKED: [&str; 5] = ["Workflow", "CronCreate", "ScheduleWakeup", "Monitor", "SendMessage"];
-
-/// Settings above those of files. The model may begin to plan without a question, and while it plans another model would
-/// answer for the person what is asked. Other sessions of the user could begin turns in a process that waits for its next turn.
-const SETTINGS: &str = r#"{"useAutoModeDuringPlan":false,"crossSessionInbound":"refuse"}"#;
 
 /// The longest beginning of a transcript that is copied, in bytes.
 const BEGINNING_LIMIT: u64 = 512 * 1024 * 1024;
@@ -156,7 +152,7 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
     check_max_turns(options.max_turns)?;
     // Without it the settings of a repository decide, and may allow everything.
     flag("permission-mode", Some(options.permission_mode.map_or_else(|| "default".to_owned(), word)));
-    flag("settings", Some(SETTINGS.to_owned()));
+    flag("settings", Some(CLAUDE_CODE_SETTINGS.to_owned()));
     let (thinking, effort) = match options.thinking {
         None => (None, None),
         Some(ThinkingLevel::Off) => (Some("disabled"), None),

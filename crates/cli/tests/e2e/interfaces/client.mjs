@@ -10,29 +10,29 @@ const acp = await import(sdk);
 const agent = spawn(command, args, { stdio: ["pipe", "pipe", "inherit"] });
 const seen = { updates: [], questions: [], stops: [], text: "" };
 
-const client = {
-  async requestPermission({ toolCall, options }) {
+const client = acp
+  .client()
+  .onRequest("session/request_permission", ({ params: { toolCall, options } }) => {
     seen.questions.push([toolCall.title, options.map((option) => option.optionId)]);
     return { outcome: { outcome: "selected", optionId: options[0].optionId } };
-  },
-  async sessionUpdate({ update }) {
+  })
+  .onNotification("session/update", ({ params: { update } }) => {
     seen.updates.push(update.sessionUpdate);
     if (update.sessionUpdate === "agent_message_chunk") seen.text += update.content.text;
-  },
-};
+  });
 
 const stream = acp.ndJsonStream(Writable.toWeb(agent.stdin), Readable.toWeb(agent.stdout));
-const connection = new acp.ClientSideConnection(() => client, stream);
-const greeted = await connection.initialize({ protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
-const { sessionId } = load === "new" ? await connection.newSession({ cwd: folder, mcpServers: [] }) : { sessionId: load };
+const { agent: connection } = client.connect(stream);
+const greeted = await connection.request("initialize", { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
+const { sessionId } = load === "new" ? await connection.request("session/new", { cwd: folder, mcpServers: [] }) : { sessionId: load };
 for (const text of prompts) {
   // A person reads what is asked before the next prompt.
   if (seen.stops.length > 0) await new Promise((read) => setTimeout(read, 700));
-  const { stopReason } = await connection.prompt({ sessionId, prompt: [{ type: "text", text }] });
+  const { stopReason } = await connection.request("session/prompt", { sessionId, prompt: [{ type: "text", text }] });
   seen.stops.push(stopReason);
 }
 const live = seen.updates.length;
-await connection.loadSession({ sessionId, cwd: folder, mcpServers: [] });
+await connection.request("session/load", { sessionId, cwd: folder, mcpServers: [] });
 console.log(JSON.stringify({ ...seen, agent: greeted.agentInfo?.name, sessionId, live, loaded: seen.updates.length > live }));
 agent.stdin.end();
 agent.on("exit", (code) => process.exit(code ?? 1));

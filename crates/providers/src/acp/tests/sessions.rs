@@ -39,6 +39,34 @@ async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
     }
 }
 
+/// The Claude agent, in whatever way a session is opened, asks its model nothing that nobody sees, and lets no other model decide.
+/// No other agent is told so.
+#[tokio::test]
+async fn the_claude_agent_is_told_how_to_run_claude_code() {
+    let models = r#"{"modelOverrides":{"sonnet":"mine"},"hooks":{}}"#;
+    let env = Some([("CLAUDE_MODEL_CONFIG".to_owned(), models.to_owned())].into());
+    let abilities = r#"{"sessionCapabilities":{"resume":{},"fork":{}}}"#;
+    let greeted = greet(abilities, r#"{"sessionId":"s-1"}"#);
+    let named = |name: &str| {
+        let info = format!(r#""agentInfo":{{"name":"{name}","version":"0.101.0"}},"authMethods""#);
+        greeted.replace(r#""authMethods""#, &info)
+    };
+    let told = async |script: &str, options: AcpOptions| {
+        let fake = agent(&format!("{script}\nhear; say {TEXT}; say {END}; cat"));
+        once(AcpOptions { env: env.clone(), ..options }, fake.context()).await.1.unwrap();
+        fake.received()[1]["params"]["_meta"].clone()
+    };
+    let expected = json!({ "claudeCode": { "options": { "title": "Inspan", "promptSuggestions": false, "settings": {
+        "useAutoModeDuringPlan": false, "crossSessionInbound": "refuse", "modelOverrides": { "sonnet": "mine" },
+    } } } });
+    let claude = named("@agentclientprotocol/claude-agent-acp");
+    for options in [options(), resume("s-1"), AcpOptions { fork: Some(true), ..resume("s-1") }] {
+        assert_eq!(told(&claude, options).await, expected);
+    }
+    assert_eq!(told(&named("other"), options()).await, Value::Null);
+    assert_eq!(told(&greeted, options()).await, Value::Null);
+}
+
 #[tokio::test]
 async fn the_cost_of_a_branch_is_its_own_or_unknown() {
     let sum = |usd: f64| {
