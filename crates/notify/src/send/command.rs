@@ -7,7 +7,7 @@ use inspan_process::{Process, Start};
 use inspan_protocol::{Environment, Redactor, Supervisor};
 use tokio::time::timeout;
 
-use super::{SendError, Sender};
+use super::{READ, SendError, Sender};
 use crate::message::{Message, line};
 
 /// Variables that every program gets.
@@ -86,7 +86,7 @@ pub(super) async fn run(
             }
             let said = process.stderr();
             let said = said.lines().rev().find(|line| !line.trim().is_empty());
-            let said = said.map(|said| format!(": {}", line(said, 200))).unwrap_or_default();
+            let said = said.map(|said| format!(": {}", line(said, READ))).unwrap_or_default();
             Err(SendError::new(format!("`{program}` ended with {exit}{said}")))
         }
         None => {

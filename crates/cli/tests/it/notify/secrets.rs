@@ -61,6 +61,17 @@ nodes:
 }
 
 #[test]
+fn what_the_program_of_a_channel_prints_is_redacted_before_it_is_cut() {
+    let settings = "[channels.pager]\ntype = \"command\"\nenv = [\"PAGER_CODE\"]\n\
+                    argv = [\"sh\", \"-c\", \"printf '%0185d %s' 0 $PAGER_CODE >&2; exit 1\"]\n";
+    let folder = &folder("name: f\nnodes: [{ id: a, type: echo, input: { text: x } }]\n", settings);
+    let mut command = program(folder, &["notify", "test", "pager"]);
+    let ended = ran(folder, command.env("PAGER_CODE", "R0uting9f8e7d6c5b4a3928"));
+    let said = ended.stdout + &ended.stderr;
+    assert!(said.contains("0 [redacted PAGER_CODE]") && !said.contains("R0uting"), "{said}");
+}
+
+#[test]
 fn what_a_channel_uses_is_a_secret_for_agents_and_in_made_cases() {
     let settings = "[channels.phone]\ntype = \"ntfy\"\ntopicEnv = \"PHONE\"\n";
     let flow =
