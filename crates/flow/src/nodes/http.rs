@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_flow_core::{HttpInput, HttpMethod, HttpOutput, pointer_part, read_input, write_output};
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, beginning, is_too_deep};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, Redactor, beginning, is_too_deep};
 use inspan_transport::{
     Answer, Broken, Clocks, HeaderMap, HeaderName, HeaderValue, Http, Method, Request, StatusCode, Url,
     retry_after,
@@ -43,7 +43,7 @@ impl DynNodeType for HttpNode {
                 send(&self.0, &written, filled, &context).await
             };
             let (received, _) = context.call(call, sent, write_output).await?;
-            write_output(&output(&written, received)?)
+            write_output(&output(&written, received, &context.redactor)?)
         }
         .boxed()
     }
@@ -305,10 +305,15 @@ fn headers_of(headers: &HeaderMap) -> BTreeMap<String, String> {
 }
 
 /// What the node gives, or why it has failed.
-fn output(input: &HttpInput, received: ReceivedResponse) -> Result<HttpOutput, AgentError> {
+fn output(
+    input: &HttpInput,
+    received: ReceivedResponse,
+    redactor: &Redactor,
+) -> Result<HttpOutput, AgentError> {
     let ReceivedResponse { status, headers, text } = received;
     if status >= 400 && !input.allow_status.has(&status) {
-        return Err(refusal(input, status, &headers, &text));
+        // What is cut off may be a part of a secret.
+        return Err(refusal(input, status, &headers, &redactor.text(&text)));
     }
     let kind = headers.get("content-type").map(|kind| kind.to_ascii_lowercase()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();

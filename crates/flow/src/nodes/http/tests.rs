@@ -234,6 +234,18 @@ async fn a_status_is_a_failure_unless_it_is_allowed() {
 }
 
 #[tokio::test]
+async fn a_refusal_shows_no_part_of_a_secret() {
+    let server = MockServer::start().await;
+    let body = format!("{}{TOKEN}{}", "x".repeat(8 * 1024 - 10), "y".repeat(1000));
+    let refused = ResponseTemplate::new(401).set_body_string(body);
+    Mock::given(method("GET")).respond_with(refused).mount(&server).await;
+    let error = request(json!({ "url": server.uri() })).await.unwrap_err();
+    let detail = error.detail.unwrap();
+    let shown = detail["text"].as_str().unwrap();
+    assert!(shown.starts_with("xxx") && !shown.contains("planted"), "{}", &shown[8_000..]);
+}
+
+#[tokio::test]
 async fn a_busy_server_is_asked_again_when_it_says_so() {
     let server = MockServer::start().await;
     let busy = ResponseTemplate::new(429).insert_header("retry-after-ms", "20");
