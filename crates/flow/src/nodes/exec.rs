@@ -178,7 +178,7 @@ async fn finished(
         }
         // The output shows the end of a file; a recording has all of it.
         if file.is_some() {
-            *text = tail(text, TAIL).to_owned();
+            *text = tail(&context.redactor.text(text), TAIL).to_owned();
         }
     }
     Ok(finished)

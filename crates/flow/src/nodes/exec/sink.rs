@@ -13,8 +13,8 @@ use super::{TAIL, process::READ_SIZE, report::complete};
 
 /// The largest file, in bytes.
 const FILE_LIMIT: u64 = 1 << 30;
-/// How much of its end is kept: what is shown, and the rest of a character that is cut there.
-const END: usize = TAIL + 3;
+/// How much of its end is kept: what is shown, and what is before it, where a secret may begin if the stream is no text.
+const END: usize = 2 * TAIL;
 
 /// The file, and what is not in it yet.
 pub(super) struct FileSink {

@@ -406,6 +406,23 @@ async fn the_end_of_a_file_is_the_same_from_a_recording() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_file_that_is_no_text_begins_with_no_part_of_a_secret() {
+    let secret = "planted-42-0123456789";
+    let work = tempfile::tempdir().unwrap();
+    let dots = ".".repeat(8 * 1024 - 10);
+    let bytes =
+        [b"\xff".as_slice(), "x".repeat(9_000).as_bytes(), secret.as_bytes(), dots.as_bytes()].concat();
+    std::fs::write(work.path().join("bytes"), bytes).unwrap();
+    let flow = json!({ "flow": { "name": "f" }, "nodes": [
+        { "id": "a", "type": "exec", "input": { "argv": ["cat", "bytes"], "stdoutFile": "copy" } },
+    ] });
+    let builder = runner(&flow, [PATH, ("MY_SECRET", secret)]).cwd(work.path());
+    let result = builder.build().run(Map::new()).await.unwrap();
+    let stdout = result.outputs["a"]["stdout"].as_str().unwrap();
+    assert!(stdout.ends_with(&dots) && !stdout.contains("6789"), "{}", &stdout[..40]);
+}
+
+#[tokio::test]
 async fn bytes_that_are_no_text_are_not_recorded_with_a_secret() {
     let flow = json!({ "flow": { "name": "f", "secrets": ["MY_SECRET"] }, "nodes": [
         { "id": "a", "type": "exec", "input": { "argv": ["cat", "bytes"], "stdoutFile": "copy" } },
