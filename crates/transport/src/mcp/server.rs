@@ -11,6 +11,8 @@ use serde_json::Value;
 
 /// How many servers one list may have.
 const SERVERS: usize = 32;
+/// Shorter steps of an address are names and versions.
+const SHORTEST_KEY: usize = 12;
 /// Headers that the transport sets itself.
 const OWN_HEADERS: [&str; 4] = ["accept", "mcp-session-id", "mcp-protocol-version", "last-event-id"];
 
@@ -194,6 +196,13 @@ impl EntryReader<'_> {
             .ok_or_else(|| self.invalid("has a `url` that begins with neither http:// nor https://"))?;
         let mut secrets: Vec<String> = url.query_pairs().map(|(_, value)| value.into_owned()).collect();
         secrets.extend(url.password().map(str::to_owned));
+        // A step of the path is a name, or a key as some services have it there.
+        let is_key = |step: &&str| {
+            let is_random = |c: char| c.is_ascii_digit() || c.is_ascii_uppercase();
+            step.len() >= SHORTEST_KEY && step.contains(is_random)
+        };
+        let steps = url.path_segments().into_iter().flatten().chain([url.username()]);
+        secrets.extend(steps.filter(is_key).map(str::to_owned));
         let mut headers = Vec::new();
         for (header, value) in entry.headers.iter().flatten() {
             let value = self.fill(value)?;

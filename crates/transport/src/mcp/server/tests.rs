@@ -5,9 +5,11 @@ use serde_json::json;
 use super::*;
 
 const PLANTED: &str = "planted-secret-0123456789";
+const HOOK: &str = "hk7Q2w9e8r7t6y5u";
 
 fn read(name: &str, entry: Value) -> Result<McpServer, AgentError> {
-    let pairs = [("TOKEN", PLANTED), ("PORT", "81")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let pairs = [("TOKEN", PLANTED), ("PORT", "81"), ("HOOK", HOOK)];
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let servers = BTreeMap::from([(name.to_owned(), entry)]);
     McpServer::read_all(&servers, &pairs.into_iter().collect()).map(|mut servers| servers.remove(0))
 }
@@ -27,14 +29,14 @@ fn entries_have_the_form_of_claude_code() {
     assert_eq!(server.redactor.known(&format!("a {PLANTED} b")), "a [redacted API_KEY] b");
 
     let remote = json!({
-        "type": "http", "url": "http://127.0.0.1:${PORT}/mcp?token=planted-query", "headers": { "X-Any": "Bearer ${TOKEN}" },
+        "type": "http", "url": "http://127.0.0.1:${PORT}/s/${HOOK}/mcp?token=planted-query", "headers": { "X-Any": "Bearer ${TOKEN}" },
     });
     let server = read("far", remote).unwrap();
     let Transport::Http { url, headers } = &server.transport else { panic!("no address") };
     assert_eq!((url.port(), headers.len()), (Some(81), 1));
     assert!(!format!("{headers:?}").contains(PLANTED));
-    let reported = format!("Bearer {PLANTED}; {PLANTED}; planted-query");
-    assert_eq!(server.redactor.known(&reported), "[redacted]; [redacted]; [redacted]");
+    let reported = format!("Bearer {PLANTED}; {PLANTED}; planted-query; /s/{HOOK}/mcp");
+    assert_eq!(server.redactor.known(&reported), "[redacted]; [redacted]; [redacted]; /s/[redacted]/mcp");
     assert!(matches!(
         read("a", json!({ "url": "https://x.invalid" })).unwrap().transport,
         Transport::Http { .. }
