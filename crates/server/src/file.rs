@@ -52,8 +52,8 @@ pub async fn session_file(
     version: &str,
     environment: &Environment,
 ) -> Result<String, SessionError> {
-    let watch = Watch::open(sessions, id, &OnceCell::new()).await?;
-    let data = watch.redactor(environment).value(data(&watch, sessions, id, version).await?);
+    let watch = Watch::open(sessions, id, &OnceCell::new(), Some(environment)).await?;
+    let data = watch.flow.redactor(environment).value(data(&watch, sessions, id, version).await?);
     // Text of agents cannot end the element that it is in.
     let data = data.to_string().replace('<', "\\u003c");
     let style: String = stylesheets().collect();

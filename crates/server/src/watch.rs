@@ -101,7 +101,8 @@ impl Watches {
     /// A session with its fold. The first that asks waits until its log is read.
     pub(crate) async fn get(&self, sessions: &Sessions, id: &SessionId) -> Result<Arc<Watch>, SessionError> {
         let slot = self.current(id).await?;
-        let open = || async { Ok::<_, SessionError>(Arc::new(Watch::open(sessions, id, &slot.flow).await?)) };
+        let open =
+            || async { Ok::<_, SessionError>(Arc::new(Watch::open(sessions, id, &slot.flow, None).await?)) };
         let found = slot.watch.get_or_try_init(open).await.cloned();
         match &found {
             Ok(watch) => watch.keep_up(&mut watch.lock()),
@@ -176,6 +177,11 @@ impl SessionFlow {
         Ok(Arc::new(Self { drawing: placed(&graph), graph }))
     }
 
+    /// Takes the secrets of this environment, and those that the flow names, out of what is passed on.
+    pub(crate) fn redactor(&self, environment: &Environment) -> Redactor {
+        Redactor::new(&environment.clone().mark(&self.graph.secrets))
+    }
+
     /// The drawing of the flow with the place of everything in it.
     pub(crate) async fn drawing(&self) -> Arc<Drawing> {
         self.drawing.clone().await
@@ -183,17 +189,22 @@ impl SessionFlow {
 }
 
 impl Watch {
+    /// With an environment, for what is passed on: without its secrets in the names of items.
     pub(crate) async fn open(
         sessions: &Sessions,
         id: &SessionId,
         flow: &OnceCell<Arc<SessionFlow>>,
+        passed_on: Option<&Environment>,
     ) -> Result<Self, SessionError> {
         let (entry, record) = (sessions.entry(id).await?, Arc::new(sessions.record(id).await?));
         let (first, last) = (record.first_seq(), entry.digest.last_seq);
         let log = read_ahead(sessions, id, first);
         let open = || SessionFlow::open(sessions, Arc::clone(&record));
         let flow = Arc::clone(flow.get_or_try_init(open).await?);
-        let fold = PageFold::new(&record, &flow.graph);
+        let mut fold = PageFold::new(&record, &flow.graph);
+        if let Some(environment) = passed_on {
+            fold = fold.redacting(flow.redactor(environment));
+        }
         let session = PageSession {
             artifacts: sessions.artifacts(id),
             record,
@@ -308,11 +319,6 @@ impl Watch {
     /// What the session runs.
     pub(crate) fn graph(&self) -> &Arc<Graph> {
         &self.flow.graph
-    }
-
-    /// Takes the secrets of this environment, and those that the flow names, out of what is passed on.
-    pub(crate) fn redactor(&self, environment: &Environment) -> Redactor {
-        Redactor::new(&environment.clone().mark(&self.graph().secrets))
     }
 
     /// What was stored when the session began.

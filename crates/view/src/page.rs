@@ -14,7 +14,7 @@ use std::{
 };
 
 use inspan_flow_core::{BodyIx, EdgeIx, EdgeOn, Graph, SessionFacts, SessionRecord};
-use inspan_protocol::{Envelope, NodePath, NodeStatus, Prompt, PromptKind};
+use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, Prompt, PromptKind, Redactor};
 use inspan_store::{Liveness, SessionEntry};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -87,6 +87,8 @@ pub struct PageFold {
     digest: SessionFacts,
     /// What the places of the nodes of each body begin with.
     places: Arc<HashMap<BodyIx, String>>,
+    /// Takes the secrets out of items.
+    redactor: Option<Redactor>,
 }
 
 impl PageFold {
@@ -95,13 +97,27 @@ impl PageFold {
         let view = SessionView::of(record.run(graph)).with_all_frames().tracked();
         let mut places = HashMap::new();
         add_places(graph, BodyIx::default(), String::new(), &mut places);
-        Self { view, digest: SessionFacts::default(), places: Arc::new(places) }
+        Self { view, digest: SessionFacts::default(), places: Arc::new(places), redactor: None }
+    }
+
+    /// Without the secrets in items, which the log has as they were given. The name of an item is cut, so it is too late to look
+    /// for them in what is shown.
+    #[must_use]
+    pub fn redacting(self, redactor: Redactor) -> Self {
+        Self { redactor: Some(redactor), ..self }
     }
 
     /// Takes the next event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
         self.digest.apply(envelope);
-        self.view.apply(envelope);
+        let mut clean = None;
+        if let (Some(redactor), Event::FrameItems { .. }) = (&self.redactor, &envelope.event) {
+            let clean: &mut Envelope = clean.insert(envelope.clone());
+            if let Event::FrameItems { items, .. } = &mut clean.event {
+                *items = Arc::new(redactor.value(Value::clone(items)));
+            }
+        }
+        self.view.apply(clean.as_ref().unwrap_or(envelope));
     }
 
     /// Takes an event once more: what the agent of a run does that has not ended. See [`LIVE_TEXT`].

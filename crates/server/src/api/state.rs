@@ -325,7 +325,7 @@ async fn report(
     Watched(watch): Watched,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let report = watch.report(&watch.redactor(&app.environment)).await?;
+    let report = watch.report(&watch.flow.redactor(&app.environment)).await?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accept.contains(MARKDOWN) && !accept.contains(HTML) {
         return Ok(
