@@ -60,8 +60,14 @@ const TIMEOUT: &[&str] = &["timeout", "timed out", "deadline exceeded"];
 const AUTH: &[&str] = &["invalid api key", "unauthorized", "access denied", "permission", "401"];
 const RATE_LIMIT: &[&str] = &["rate limit", "too many requests", "exceeded your current quota", "429"];
 const OVERLOAD: &[&str] = &["overloaded", "at capacity", "service unavailable", "bad gateway", "503", "502"];
-const CONTEXT_LENGTH: &[&str] =
-    &["context length", "too many tokens", "maximum context", "token limit", "prompt is too long"];
+const CONTEXT_LENGTH: &[&str] = &[
+    "context length",
+    "context limit",
+    "too many tokens",
+    "maximum context",
+    "token limit",
+    "prompt is too long",
+];
 /// Words that show that "permission" or "access denied" refers to a file and not to an account.
 const FILE_FAULT: &[&str] =
     &["os error", "eacces", "eperm", "permission denied", "file", "directory", "path"];
@@ -177,6 +183,12 @@ mod tests {
             (400, None, "messages: required", Some(InvalidRequest)),
             (400, None, "prompt is too long: 210000 tokens > 200000 maximum", Some(ContextLength)),
             (400, None, "Your credit balance is too low", Some(Billing)),
+            (
+                400,
+                None,
+                "input length and `max_tokens` exceed context limit: 190000 + 32000",
+                Some(ContextLength),
+            ),
             (400, Some("context_length_exceeded"), "", Some(ContextLength)),
             (401, None, "", Some(Auth)),
             (402, None, "", Some(Billing)),
