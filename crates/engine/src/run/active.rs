@@ -236,6 +236,18 @@ impl ActiveRun {
     }
 
     fn end(mut self, stop_reason: StopReason, taken: Vec<Mail>) -> RunEnd {
+        // To the flow these are successes; nobody would see that an answer may be cut off.
+        match stop_reason {
+            StopReason::MaxTokens => {
+                let message = "stopped at the limit of tokens for one answer: the answer is not whole";
+                self.open.warn("maxTokens", message);
+            }
+            StopReason::MaxTurns => {
+                let message = "stopped at the limit of turns: the agent had not said that it is done";
+                self.open.warn("maxTurns", message);
+            }
+            _ => {}
+        }
         self.open.end(stop_reason, taken);
         let run_id = self.open.run_id().clone();
         let (turns, denials) = (self.totals.calls, self.totals.denials.clone());

@@ -91,15 +91,8 @@ impl AgentWriter {
         }
         self.line_break();
         if let Some(result) = result {
-            match result.stop_reason {
-                StopReason::MaxTurns => {
-                    self.note(Tone::Warning, "!", "stopped at the maximum number of turns")
-                }
-                StopReason::MaxTokens => {
-                    self.note(Tone::Warning, "!", "stopped at the maximum number of tokens")
-                }
-                StopReason::Refusal => self.note(Tone::Warning, "!", "the model refused to answer"),
-                _ => {}
+            if result.stop_reason == StopReason::Refusal {
+                self.note(Tone::Warning, "!", "the model refused to answer");
             }
             self.note(Tone::Faint, "·", &spent(result));
         }

@@ -254,6 +254,7 @@ async fn at_the_limit_of_turns_the_run_ends_and_tells_what_it_leaves() {
             "session:message taken",
             "agent:turn",
             "session:message left",
+            "agent:warning maxTurns",
             "agent:warning undelivered",
             "agent:complete MaxTurns",
         ]
