@@ -16,14 +16,14 @@ pub fn classify_status(status: u16, vendor_code: Option<&str>, message: &str) ->
         401 | 403 => ErrorCode::Auth,
         402 => ErrorCode::Billing,
         404 => ErrorCode::ModelNotFound,
-        408 | 504 => ErrorCode::Timeout,
         413 => ErrorCode::ContextLength,
         429 => ErrorCode::RateLimited,
         400 | 422 => match classify_request_text(message) {
             Some(code) => code,
             None => ErrorCode::InvalidRequest,
         },
-        500.. => ErrorCode::Overloaded,
+        // A gateway gives up on its vendor: with a longer time of ours it would, too.
+        408 | 500.. => ErrorCode::Overloaded,
         _ => ErrorCode::InvalidRequest,
     })
 }
@@ -36,10 +36,11 @@ fn classify_vendor_code(code: &str) -> Option<ErrorCode> {
         }
         "billing_error" | "insufficient_quota" => ErrorCode::Billing,
         "rate_limit_error" | "rate_limit_exceeded" => ErrorCode::RateLimited,
-        "overloaded_error" | "api_error" | "server_error" | "server_is_overloaded" => ErrorCode::Overloaded,
+        "overloaded_error" | "api_error" | "server_error" | "server_is_overloaded" | "timeout_error" => {
+            ErrorCode::Overloaded
+        }
         "not_found_error" | "model_not_found" => ErrorCode::ModelNotFound,
         "context_length_exceeded" | "request_too_large" => ErrorCode::ContextLength,
-        "timeout_error" => ErrorCode::Timeout,
         _ => return None,
     })
 }
@@ -194,7 +195,7 @@ mod tests {
             (402, None, "", Some(Billing)),
             (403, None, "", Some(Auth)),
             (404, None, "", Some(ModelNotFound)),
-            (408, None, "", Some(Timeout)),
+            (408, None, "", Some(Overloaded)),
             (409, None, "", Some(InvalidRequest)),
             (413, None, "", Some(ContextLength)),
             (422, None, "", Some(InvalidRequest)),
@@ -202,7 +203,8 @@ mod tests {
             (429, Some("insufficient_quota"), "", Some(Billing)),
             (500, None, "", Some(Overloaded)),
             (503, None, "", Some(Overloaded)),
-            (504, None, "", Some(Timeout)),
+            (504, None, "", Some(Overloaded)),
+            (504, Some("timeout_error"), "", Some(Overloaded)),
             (529, Some("overloaded_error"), "", Some(Overloaded)),
         ];
         let seen = rows.map(|(status, code, text, _)| classify_status(status, code, text));

@@ -31,12 +31,14 @@ macro_rules! codes {
             }
 
             /// Whether a turn that failed so can go on in its conversation: what failed is its vendor, the network, its
-            /// program, or the login or account with which it asked, and not what was asked.
+            /// program, or the login or account with which it asked, and not what was asked. An answer that breaks the protocol
+            /// is a fault of a gateway or a vendor.
             pub const fn leaves_conversation(self) -> bool {
                 use ErrorCode::{
-                    Auth, Billing, ConfigMissing, ModelNotFound, Network, Overloaded, Process, RateLimited,
+                    Auth, Billing, ConfigMissing, ModelNotFound, Network, Overloaded, Process, Protocol,
+                    RateLimited,
                 };
-                matches!(self, RateLimited | Overloaded | Network | Process)
+                matches!(self, RateLimited | Overloaded | Network | Process | Protocol)
                     || matches!(self, Auth | Billing | ConfigMissing | ModelNotFound)
             }
 

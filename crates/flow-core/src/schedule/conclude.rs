@@ -193,7 +193,9 @@ impl Run {
             RetryOn::Passing => {
                 let passes =
                     matches!(error.code, ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network);
-                passes
+                // At first it may be a wrong address; what has answered before speaks the protocol.
+                let breaks = error.code == ErrorCode::Protocol && self.facts.node(node).has_worked();
+                (passes || breaks)
                     && self.facts.node(node).failures < MOST_PASSING
                     && spec.effects != Effects::External
                     && self.next_agent(node).is_none()

@@ -112,7 +112,9 @@ impl Run {
             let cut = attempt.interrupted.get_or_insert_default();
             (cut.asked, cut.reply) = (asked.clone(), reply.clone());
         }
-        let goes_on = task.error.as_ref().is_none_or(|error| task.worked && error.leaves_conversation());
+        // A retry after a timeout starts over; a resume gives the agent more time for the work that it has begun.
+        let leaves = |error: &AgentError| error.leaves_conversation() || error.code == ErrorCode::Timeout;
+        let goes_on = task.error.as_ref().is_none_or(|error| task.worked && leaves(error));
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());

@@ -171,10 +171,15 @@ impl NodeState {
     /// An agent whose vendor, network or program failed after requests that were answered goes on in its conversation when it
     /// is tried again: from the start it would do its work, and pay for it, a second time.
     pub(crate) fn go_on_after(&mut self, error: &AgentError) {
-        if error.leaves_conversation() && self.has_named() && self.more().worked {
+        if error.leaves_conversation() && self.has_named() && self.has_worked() {
             self.interrupted = true;
             self.more().resume = Some(CONTINUE.to_owned());
         }
+    }
+
+    /// Whether a request of its agent was answered in the newest attempt.
+    pub(crate) fn has_worked(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| more.worked)
     }
 
     /// Whether the agent of the newest attempt has named its conversation, and can go on in it.

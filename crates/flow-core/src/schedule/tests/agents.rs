@@ -68,6 +68,7 @@ fn a_retry_goes_on_in_the_conversation_unless_that_is_the_fault_or_nothing_was_d
         (ErrorCode::Network, [10, 10, 10], [None, Some("continue"), Some("continue"), Some("continue")]),
         (ErrorCode::Process, [0, 0, 10], [None, None, None, Some("continue")]),
         (ErrorCode::Auth, [10, 0, 0], [None, Some("continue"), Some("continue"), Some("continue")]),
+        (ErrorCode::Protocol, [10, 0, 10], [None, Some("continue"), Some("continue"), Some("continue")]),
         (ErrorCode::Timeout, [10, 10, 10], [None; 4]),
         (ErrorCode::OutputInvalid, [10, 10, 10], [None; 4]),
     ];
@@ -432,19 +433,20 @@ fn an_agent_whose_author_says_nothing_is_tried_again_after_what_passes() {
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{code:?}");
     }
     // One that works on between them has each time all attempts, but not for ever.
-    let works = |start: &StartNode, run: &Run| {
-        let steps = talk(start, run).into_iter().take(3);
-        steps
-            .chain([
-                AttemptStep::Turn,
-                AttemptStep::Complete,
-                fails(ErrorCode::Overloaded)(start, run).remove(0),
-            ])
-            .collect()
+    let works = |code| {
+        move |start: &StartNode, run: &Run| {
+            let steps = talk(start, run).into_iter().take(3);
+            steps
+                .chain([AttemptStep::Turn, AttemptStep::Complete, fails(code)(start, run).remove(0)])
+                .collect()
+        }
     };
-    let sim = Sim::new(&graph(""), &[]).driven(works);
-    sim.check();
-    assert_eq!((sim.starts("a").len(), sim.now.as_millis() / 1_000), (100, 2 + 6 + 18 + 54 + 95 * 120));
+    for code in [ErrorCode::Overloaded, ErrorCode::Protocol] {
+        let sim = Sim::new(&graph(""), &[]).driven(works(code));
+        sim.check();
+        let waits = 2 + 6 + 18 + 54 + 95 * 120;
+        assert_eq!((sim.starts("a").len(), sim.now.as_millis() / 1_000), (100, waits), "{code:?}");
+    }
     // What the author says holds, and what may have taken effect is not done again without a question.
     for more in [", policy: { retry: { maxAttempts: 1 } }", ", effects: external"] {
         let sim = Sim::new(&graph(more), &[]).driven(fails(ErrorCode::Overloaded));

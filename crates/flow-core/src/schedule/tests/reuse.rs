@@ -321,7 +321,11 @@ fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
         (ErrorCode::Auth, Some(10), "a Resumes", "1 c-a: continue"),
         (ErrorCode::Billing, None, "a Runs(Failed)", "1 -: -"),
         (ErrorCode::Overloaded, None, "a Runs(Failed)", "1 -: -"),
-        (ErrorCode::Timeout, Some(10), "a Runs(Failed)", "1 -: -"),
+        (ErrorCode::Protocol, Some(10), "a Resumes", "1 c-a: continue"),
+        // A retry would start over.
+        (ErrorCode::Timeout, Some(10), "a Resumes", "1 c-a: continue"),
+        (ErrorCode::Timeout, None, "a Runs(Failed)", "1 -: -"),
+        (ErrorCode::OutputInvalid, Some(10), "a Runs(Failed)", "1 -: -"),
     ];
     for (code, spent, plan, start) in rows {
         let sim = Sim::new(&graph, &[]).driven(move |_, _| {
