@@ -55,6 +55,7 @@ pub struct AgentRun {
     cancel: CancellationToken,
     mail: Vec<String>,
     answered: Option<(Value, ProviderSessionId)>,
+    goes_on: bool,
     undelivered: Option<Undelivered>,
 }
 
@@ -95,6 +96,7 @@ impl AgentRun {
             cancel: CancellationToken::new(),
             mail: Vec::new(),
             answered: None,
+            goes_on: false,
             undelivered: None,
         }
     }
@@ -133,6 +135,11 @@ impl AgentRun {
     /// are in the log already.
     pub fn mail(self, mail: Vec<String>) -> Self {
         Self { mail, ..self }
+    }
+
+    /// The first turn goes on with one that was interrupted: the input only says so, and the conversation knows the rest.
+    pub fn going_on(self) -> Self {
+        Self { goes_on: true, ..self }
     }
 
     /// What the run has answered that this one replaces, and its conversation: this one begins by waiting for messages.
@@ -191,6 +198,7 @@ impl AgentRun {
             deadline: self.deadline.map(|deadline| Instant::now() + deadline),
             redactor,
             host: self.host,
+            goes_on: self.goes_on,
         };
         let events = RunEvents::new(identity, session);
         let open = OpenRun::begin(hub, events, mailbox, self.first_turn, self.undelivered);

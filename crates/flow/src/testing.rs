@@ -39,6 +39,8 @@ pub(crate) struct Asked {
     pub(crate) prompt: String,
     /// The conversation that it continues.
     pub(crate) resume: Option<ProviderSessionId>,
+    /// Whether it only goes on with a turn that was interrupted.
+    pub(crate) goes_on: bool,
 }
 
 /// What the n-th call of all, counting from 1, does.
@@ -122,7 +124,8 @@ impl Provider for TalkProvider {
 
     fn execute(&self, input: EchoInput, context: ExecutionContext) -> ProviderStream<TurnOutput> {
         let mut session_id = input.facts().session;
-        let asked = Asked { prompt: input.prompt.unwrap_or_default(), resume: session_id.clone() };
+        let prompt = input.prompt.unwrap_or_default();
+        let asked = Asked { prompt, resume: session_id.clone(), goes_on: context.goes_on };
         let steps = {
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
             let steps = (self.play)(&asked, calls.len() + 1);

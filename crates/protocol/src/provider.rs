@@ -174,6 +174,9 @@ pub struct ExecutionContext {
     pub deadline: Option<Duration>,
     /// Model turns that the run may still take, whatever the input says; at least one.
     pub turns_left: Option<u32>,
+    /// Whether the turn goes on with one that was interrupted: the conversation knows what was asked, and may even have the
+    /// answer, which nobody has got.
+    pub goes_on: bool,
     /// Where in its session the call is made, so that its recording is found again among equal ones.
     pub place: Option<NodePath>,
     /// The program that makes the call.

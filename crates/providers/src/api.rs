@@ -341,6 +341,7 @@ pub(crate) mod tests {
                 faults::a_call_that_is_cancelled_before_it_begins_sends_no_request,
                 faults::no_output_holds_the_key,
                 faults::an_address_with_a_password_is_not_shown,
+                conversations::an_answer_that_nobody_got_is_taken_when_the_turn_goes_on,
                 tools::calls_of_one_message_are_answered_in_their_order_and_the_turn_continues,
                 tools::the_limit_of_model_turns_leaves_no_call_open,
                 tools::a_failure_after_a_tool_takes_nothing_back,

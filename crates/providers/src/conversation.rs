@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{no_turn, not_found};
+use crate::output::TurnOutput;
 
 mod folder;
 mod lock;
@@ -35,6 +36,10 @@ pub struct Conversation {
     /// The settings of earlier turns, as far as a later one changed them, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<EarlierSettings>,
+    /// How the last turn ended, unless it failed or was cancelled. The process may die before anybody gets that; a turn that only
+    /// goes on with the last one takes it from here. Its tokens are those of the last request: the others are counted by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Box<TurnOutput>>,
 }
 
 /// Settings that a later turn changed.
@@ -61,6 +66,7 @@ impl Conversation {
             settings: Value::Null,
             messages: Vec::new(),
             earlier: Vec::new(),
+            ended: None,
         }
     }
 

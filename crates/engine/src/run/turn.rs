@@ -40,6 +40,8 @@ pub(super) struct ProviderCall {
     pub(super) permissions: Option<Arc<dyn PermissionBroker>>,
     pub(super) redactor: Redactor,
     pub(super) host: Arc<Host>,
+    /// Whether the first turn goes on with one that was interrupted.
+    pub(super) goes_on: bool,
 }
 
 /// Why the engine interrupted a turn.
@@ -68,9 +70,16 @@ type TurnItem = Result<ProviderItem<Value>, AgentError>;
 
 impl ProviderCall {
     /// `turns_left` is how many model turns the run may still take.
-    pub(super) async fn turn(&self, run: &mut OpenRun, input: Value, turns_left: Option<u32>) -> TurnResult {
+    pub(super) async fn turn(
+        &mut self,
+        run: &mut OpenRun,
+        input: Value,
+        turns_left: Option<u32>,
+    ) -> TurnResult {
         run.apply(RunInput::TurnBegins);
-        let (end, cut) = match self.start(run, input, turns_left) {
+        let started = self.start(run, input, turns_left);
+        self.goes_on = false;
+        let (end, cut) = match started {
             Ok(stream) => self.drive(run, stream).await,
             Err(error) => (TurnEnd::Failed(error), None),
         };
@@ -99,6 +108,7 @@ impl ProviderCall {
             permissions: self.permissions.clone(),
             host: self.host.clone(),
             turns_left,
+            goes_on: self.goes_on,
             place: run.hub.context().task.clone(),
             steering: self.native_steer.then(|| run.mailbox().steering_for_turn()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),

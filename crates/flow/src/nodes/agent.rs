@@ -46,7 +46,11 @@ async fn run(
         (_, None, Some(known)) => {
             agent(&provider, &context, branch(&*provider, input, known)?).first_turn(turns + 1)
         }
-        _ => agent(&provider, &context, go_on(&*provider, &context, input).await?).first_turn(turns + 1),
+        _ => {
+            let (input, goes_on) = go_on(&*provider, &context, input).await?;
+            let run = agent(&provider, &context, input).first_turn(turns + 1);
+            if goes_on { run.going_on() } else { run }
+        }
     };
     let end = run.mail(mail).execute().await;
     let end = match (end, undelivered_prompt) {
@@ -116,11 +120,16 @@ async fn undelivered_prompt(provider: &dyn DynProvider, context: &NodeContext) -
     Some(if message == CONTINUE { Vec::new() } else { vec![message.clone()] })
 }
 
-/// The input as the next turn of the conversation that the node continues, if there is one yet.
-async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
-    let Some(known) = &context.conversation else { return Ok(input) };
+/// The input as the next turn of the conversation that the node continues, if there is one yet; and whether it says nothing but
+/// that the agent is to go on.
+async fn go_on(
+    provider: &dyn DynProvider,
+    context: &NodeContext,
+    input: Value,
+) -> Result<(Value, bool), AgentError> {
+    let Some(known) = &context.conversation else { return Ok((input, false)) };
     let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) else {
-        return next_turn(provider, input, known);
+        return Ok((next_turn(provider, input, known)?, false));
     };
     let prompt = input.get("prompt").and_then(Value::as_str);
     let message = match prompt {
@@ -129,7 +138,8 @@ async fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) 
         Some(prompt) if !knows_prompt(provider, context).await => after_prompt(prompt, message),
         _ => message.to_owned(),
     };
-    provider.resume(input, &known.session_id, &message)
+    let goes_on = message == CONTINUE;
+    Ok((provider.resume(input, &known.session_id, &message)?, goes_on))
 }
 
 /// Whether the vendor knows what an agent was asked that is resumed.

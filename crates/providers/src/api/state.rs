@@ -22,6 +22,8 @@ pub(crate) struct TurnState {
     /// Whether a tool has run.
     has_run_tools: bool,
     usage: Usage,
+    /// Tokens of the last response.
+    last: Usage,
     model: Option<String>,
     answered: u32,
     denials: Vec<PermissionDenial>,
@@ -59,6 +61,7 @@ impl TurnState {
             asked,
             has_run_tools: false,
             usage: Usage::default(),
+            last: Usage::default(),
             model: None,
             answered: 0,
             denials: Vec::new(),
@@ -75,8 +78,14 @@ impl TurnState {
     /// Counts a response, which may be incomplete.
     pub(crate) fn count(&mut self, usage: Usage, model: Option<&String>, answered: Answered) {
         self.usage += usage;
+        self.last = usage;
         self.answered += u32::from(answered == Answered::Yes);
         self.model = model.cloned().or(self.model.take());
+    }
+
+    /// Tokens of the last response.
+    pub(crate) fn last_usage(&self) -> Usage {
+        self.last
     }
 
     /// Adds a call that was denied.

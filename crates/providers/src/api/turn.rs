@@ -57,8 +57,9 @@ pub(super) fn execute<A: Api>(
             Ok(mut turn) => while let Some(item) = turn.next().await {
                 yield item?;
             },
-            Err(Broken::Failed(error)) => Err(error)?,
-            Err(Broken::Cancelled) => yield ProviderItem::Output(A::Output::from(TurnOutput {
+            Err(Unopened::Answered(output)) => yield ProviderItem::Output(A::Output::from(*output)),
+            Err(Unopened::Broken(Broken::Failed(error))) => Err(error)?,
+            Err(Unopened::Broken(Broken::Cancelled)) => yield ProviderItem::Output(A::Output::from(TurnOutput {
                 session_id: A::turn_options(&options).resume.cloned(),
                 duration_ms: millis_since(began),
                 ..TurnOutput::new(StopReason::Aborted)
@@ -75,6 +76,25 @@ pub(super) fn execute<A: Api>(
 /// Where a turn is.
 enum Phase<A: Api> {
     Request,
+/// Why a turn does not begin.
+enum Unopened {
+    /// It only goes on with one that ended before its process did: this is the answer.
+    Answered(Box<TurnOutput>),
+    Broken(Broken),
+}
+
+impl From<Broken> for Unopened {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
+    }
+}
+
+impl From<AgentError> for Unopened {
+    fn from(error: AgentError) -> Self {
+        Self::Broken(error.into())
+    }
+}
+
     Response(Box<ResponseStream<A::Decoder>>),
     Tools(RunningTools),
     End(Result<TurnOutput, AgentError>),
@@ -121,9 +141,9 @@ impl<A: Api> ApiTurn<A> {
         options: &A::Options,
         context: ExecutionContext,
         began: Instant,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, Unopened> {
         if context.cancel.is_cancelled() {
-            return Err(Broken::Cancelled);
+            return Err(Broken::Cancelled.into());
         }
         let shared = A::turn_options(options);
         let account = Account::of::<A>(&context.host.env)?;
@@ -150,6 +170,12 @@ impl<A: Api> ApiTurn<A> {
             A::prepare(options, &session, &mut stored.conversation, messages)?;
         stored.conversation.note(&before);
         // What cannot be requested fails before anything is started.
+        let ended = stored.conversation.ended.take();
+        let goes_on = context.goes_on && shared.resume == Some(&session);
+        let is_its = stored.conversation.provider == A::PROVIDER;
+        if let Some(output) = ended.filter(|_| goes_on && is_its) {
+            return Err(Unopened::Answered(output));
+        }
         api.request(&history, &[])?;
         let stop = StopSignal {
             cancel: context.cancel.clone(),
@@ -338,9 +364,19 @@ impl<A: Api> ApiTurn<A> {
             }
             state.roll_back(error.leaves_conversation());
         }
-        let stored = match stop_reason {
-            None | Some(StopReason::Aborted) => self.store().await,
-            Some(_) => self.store_paid().await,
+        let is_ours = self.stored.held.is_some();
+        if let Ok(output) = &mut end {
+            output.session_id = Some(session.clone());
+            output.turn_id = is_ours.then(|| Conversation::turn_id(&self.history.state().messages));
+            output.duration_ms = millis_since(self.clocks.began);
+        }
+        let stored = match (stop_reason, &end) {
+            (None | Some(StopReason::Aborted), _) | (_, Err(_)) => self.store().await,
+            (Some(_), Ok(output)) => {
+                let usage = self.history.state().last_usage();
+                self.stored.conversation.ended = Some(Box::new(TurnOutput { usage, ..output.clone() }));
+                self.store_paid().await
+            }
         };
         if let Err(error) = stored {
             let is_cancelled = self.context.cancel.is_cancelled();
@@ -361,18 +397,15 @@ impl<A: Api> ApiTurn<A> {
         };
         self.toolbox.close(how).await;
         // The reader of the last item may begin the next turn at once.
-        let is_ours = self.stored.held.take().is_some();
-        let turn_id = is_ours.then(|| Conversation::turn_id(&self.history.state().messages));
+        drop(self.stored.held.take());
         if session != self.session || (!is_ours && end.is_ok()) {
             self.events.push_back(StreamEvent::Session { session_id: session.clone() });
         }
         Phase::Output(match end {
-            Ok(output) => Ok(A::Output::from(TurnOutput {
-                session_id: Some(session),
-                turn_id,
-                duration_ms: millis_since(self.clocks.began),
-                ..output
-            })),
+            Ok(output) => {
+                let duration_ms = millis_since(self.clocks.began);
+                Ok(A::Output::from(TurnOutput { duration_ms, ..output }))
+            }
             Err(error) => {
                 let error = error.with("sessionId", session.as_str());
                 Err(with_denials(error, self.history.state().denials()))

@@ -48,7 +48,7 @@ fn talk() -> TalkProvider {
                 "c-two" => ("c-two", "second"),
                 _ => ("c-three", "third"),
             };
-            assert_eq!(other, "continue");
+            assert_eq!((other, asked.goes_on), ("continue", true));
             vec![Do::Name(name), Do::Work(1_000), Do::End(text, Some(0.1), 5)]
         }
     })

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_model_server::{ExchangeState, Turn};
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ErrorKind, Provider, ProviderItem, ProviderOutput, ProviderSessionId,
-    StopReason, StreamEvent,
+    AgentError, Environment, ErrorCode, ErrorKind, ExecutionContext, Provider, ProviderItem, ProviderOutput,
+    ProviderSessionId, StopReason, StreamEvent, Usage,
 };
 use serde_json::json;
 
@@ -185,6 +185,45 @@ pub(crate) async fn a_turn_whose_process_died_leaves_its_message<R: Vendor>() {
     drop(stream);
     assert_eq!(answer::<R>(harness.turn(resume).await), "Back.");
     assert_eq!(spoken::<R>(&server, 0), ["user: first", "user: second"]);
+}
+
+pub(crate) async fn an_answer_that_nobody_got_is_taken_when_the_turn_goes_on<R: Vendor>() {
+    let stalls = Turn { stall_after: Some(6), ..Turn::text("never whole") };
+    let rest = ["Four.", "Five."].map(Turn::text);
+    let server = scripted([Turn::text("One."), Turn::text("Two."), stalls].into_iter().chain(rest));
+    let harness = Harness::<R>::new(&server.base_url());
+    let session = session_of(&harness.turn(json!({ "prompt": "first" })).await.0);
+    let input = json!({ "prompt": "continue", "options": { "resume": session } });
+    let going_on = || ExecutionContext { goes_on: true, ..harness.context() };
+    let turn = |input| harness.turn_in(input, going_on(), |_, _| {});
+    let goes_on = || async { turn(input.clone()).await.1.unwrap().facts() };
+    // As often as its process dies; nothing is asked.
+    for _ in 0..2 {
+        let facts = goes_on().await;
+        let tokens = Usage { input_tokens: 100, output_tokens: 20, ..Usage::default() };
+        let seen = (facts.text.as_str(), facts.stop_reason, facts.usage, facts.session);
+        assert_eq!(seen, ("One.", StopReason::Complete, tokens, Some(session.clone())));
+    }
+    assert_eq!(server.requests().len(), 1);
+    // A person may say it too.
+    assert_eq!(answer::<R>(harness.turn(input.clone()).await), "Two.");
+    assert_eq!(goes_on().await.text, "Two.");
+    // What was cut has no answer.
+    let context = harness.context();
+    let cancels = |event: &StreamEvent, context: &ExecutionContext| {
+        if matches!(event, StreamEvent::Text { .. }) {
+            context.cancel.cancel();
+        }
+    };
+    harness
+        .turn_in(json!({ "prompt": "third", "options": { "resume": session } }), context, cancels)
+        .await
+        .1
+        .unwrap();
+    assert_eq!((goes_on().await.text.as_str(), server.requests().len()), ("Four.", 4));
+    // A branch begins with another turn.
+    let branch = json!({ "prompt": "continue", "options": { "resume": session, "fork": true } });
+    assert_eq!(answer::<R>(turn(branch).await), "Five.");
 }
 
 pub(crate) async fn a_damaged_conversation_is_refused_without_a_request<R: Vendor>() {
