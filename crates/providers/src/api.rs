@@ -279,6 +279,7 @@ pub(crate) use api_provider;
 /// What the vendors' parts of JSON Schema have in common. A vendor enforces some keywords only; the others are put
 /// into the description for the model to read.
 pub(crate) mod schema {
+    use inspan_protocol::StreamEvent;
     use serde_json::{Map, Value, json};
 
     /// Formats of strings that every vendor enforces.
@@ -286,6 +287,15 @@ pub(crate) mod schema {
         ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
     /// Where schemas that others refer to are.
     pub(crate) const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+    /// The warning that the vendor cannot enforce a schema, because of this place in it.
+    pub(crate) fn not_strict(place: &str) -> StreamEvent {
+        let place = if place.is_empty() { "its root" } else { place };
+        let message = format!(
+            "the vendor cannot hold the model to the output schema, because of {place}; the answer is only requested in it"
+        );
+        StreamEvent::warning("schemaNotStrict", message)
+    }
 
     /// Whether the value of `type` includes a type.
     pub(crate) fn has_type(kind: Option<&Value>, wanted: &str) -> bool {

@@ -9,9 +9,12 @@ use super::history::MessagesHistory;
 use super::options::{AnthropicInput, AnthropicOptions};
 use super::outcome::{self, OutputKind};
 use super::request::{self, ConversationSettings};
+use super::schema;
 use crate::api::account::{Address, no_key};
+use crate::api::schema::not_strict;
 use crate::api::{Api, History as _, HistoryOwner, Prepared, TurnOptions, Verdict};
 use crate::conversation::Conversation;
+use crate::instructed::Wanted;
 use crate::output::TurnOutput;
 
 /// The version of the API that the wire types are written for.
@@ -88,10 +91,21 @@ impl Api for Messages {
         let settings =
             conversation.settings_of::<ConversationSettings>(Self::PROVIDER, session)?.with(options);
         conversation.settings = json!(settings);
-        let wanted = if options.output_schema.is_some() { OutputKind::Structured } else { OutputKind::Text };
+        let schema = options.output_schema.as_ref();
+        let open = schema.and_then(schema::open_place);
+        let wanted = match (schema, &open) {
+            (None, _) => OutputKind::Text,
+            (Some(_), None) => OutputKind::Structured,
+            (Some(schema), Some(_)) if schema["type"] == "object" => OutputKind::Instructed(Wanted::Object),
+            (Some(_), Some(_)) => OutputKind::Instructed(Wanted::Any),
+        };
         let earlier = std::mem::take(&mut conversation.messages);
         let history = MessagesHistory::new(session.clone(), earlier, messages, wanted);
-        Ok(Prepared { api: Self { settings, options: options.clone() }, history, warning: None })
+        Ok(Prepared {
+            api: Self { settings, options: options.clone() },
+            history,
+            warning: open.as_deref().map(not_strict),
+        })
     }
 
     fn request(&self, history: &MessagesHistory, tools: &[ToolSpec]) -> Result<Vec<u8>, AgentError> {

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::decode::PartialResponse;
 use crate::api::Verdict;
+use crate::instructed::{self, Wanted};
 
 /// The stop reason of a response that the vendor paused.
 pub(super) const PAUSE: &str = "pause_turn";
@@ -61,8 +62,10 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
 pub(super) enum OutputKind {
     /// Text.
     Text,
-    /// JSON that fits a schema.
+    /// JSON that fits a schema, which the vendor enforces.
     Structured,
+    /// JSON that the model was told to give.
+    Instructed(Wanted),
 }
 
 impl OutputKind {
@@ -71,6 +74,7 @@ impl OutputKind {
         match self {
             Self::Text => None,
             Self::Structured => serde_json::from_str(text).ok(),
+            Self::Instructed(wanted) => instructed::extract(text, wanted),
         }
     }
 }

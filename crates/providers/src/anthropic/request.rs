@@ -9,6 +9,7 @@ use super::options::{AnthropicInput, AnthropicOptions, PromptCache};
 use super::schema;
 use crate::error::invalid;
 use crate::input::{self, blocks_of};
+use crate::instructed::instruction;
 use inspan_protocol::ToolSpec;
 
 /// The model unless one is named.
@@ -127,8 +128,13 @@ pub(super) fn body(
     if let Some(temperature) = settings.temperature {
         body["temperature"] = json!(temperature);
     }
-    if let Some(schema) = &options.output_schema {
-        output["format"] = json!({ "type": "json_schema", "schema": schema::strict(schema) });
+    let mut asked = None;
+    match &options.output_schema {
+        Some(schema) if schema::open_place(schema).is_some() => asked = Some(instruction(schema)),
+        Some(schema) => {
+            output["format"] = json!({ "type": "json_schema", "schema": schema::strict(schema) });
+        }
+        None => {}
     }
     if output != json!({}) {
         body["output_config"] = output;
@@ -139,7 +145,9 @@ pub(super) fn body(
         PromptCache::OneHour => Some(json!({ "type": "ephemeral", "ttl": "1h" })),
     };
     let system = settings.system_prompt.as_deref().filter(|system| !system.trim().is_empty());
-    if let Some(system) = system {
+    let system: Vec<&str> = system.into_iter().chain(asked.as_deref()).collect();
+    let system = (!system.is_empty()).then(|| system.join("\n\n"));
+    if let Some(system) = &system {
         body["system"] = json!([marked(json!({ "type": "text", "text": system }), cache.as_ref())]);
     }
     let mut tools: Vec<Value> = tools.iter().map(tool).collect();
@@ -150,7 +158,7 @@ pub(super) fn body(
             body["tool_choice"] = json!({ "type": "none" });
         }
     }
-    if let (None, Some(last)) = (system, tools.last_mut()) {
+    if let (None, Some(last)) = (&system, tools.last_mut()) {
         // The system prompt comes after the tools, so that its mark is theirs too.
         *last = marked(last.take(), cache.as_ref());
     }

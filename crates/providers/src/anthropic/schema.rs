@@ -6,6 +6,53 @@ use serde_json::{Map, Value, json};
 
 use crate::api::schema::{DEFINITIONS, FORMATS, describe, has_type};
 
+/// Keywords with a list of schemas.
+const CHOICES: [&str; 3] = ["anyOf", "oneOf", "allOf"];
+
+/// The first place, as a JSON pointer, that allows answers which the vendor's form cannot: any value, an object with any keys, or
+/// properties beside a choice. Closed, such a place would leave the model nothing but `{}`.
+pub(super) fn open_place(schema: &Value) -> Option<String> {
+    open_below(schema, String::new())
+}
+
+fn open_below(schema: &Value, place: String) -> Option<String> {
+    let Value::Object(fields) = schema else { return Some(place) };
+    let has = |names: &[&str]| names.iter().any(|name| fields.contains_key(*name));
+    let is_choice = has(&CHOICES);
+    let kind = fields.get("type");
+    let is_plain = has(&["$ref", "enum", "const"]);
+    let is_object = has_type(kind, "object") || kind.is_none() && has(&["properties"]);
+    let parts = |name: &str| fields.get(name).and_then(Value::as_object);
+    let is_open = match (is_plain, is_choice) {
+        (true, _) => false,
+        (false, true) => has(&["properties", "patternProperties"]),
+        (false, false) if is_object => {
+            let rest = fields.get("additionalProperties");
+            let is_empty = parts("properties").is_none_or(Map::is_empty);
+            rest.is_some_and(Value::is_object)
+                || has(&["patternProperties"])
+                || is_empty && rest != Some(&json!(false))
+        }
+        (false, false) => kind.is_none() && !has(&["items"]),
+    };
+    if is_open {
+        return Some(place);
+    }
+    let named = ["properties", DEFINITIONS[0], DEFINITIONS[1]].into_iter();
+    let named = named.filter_map(|name| Some((name, parts(name)?)));
+    let named = named.flat_map(|(name, parts)| {
+        let place = &place;
+        parts.iter().map(move |(key, part)| (format!("{place}/{name}/{key}"), part))
+    });
+    let lists = CHOICES.into_iter().filter_map(|name| Some((name, fields.get(name)?.as_array()?)));
+    let lists = lists.flat_map(|(name, parts)| {
+        let place = &place;
+        parts.iter().enumerate().map(move |(at, part)| (format!("{place}/{name}/{at}"), part))
+    });
+    let items = fields.get("items").map(|items| (format!("{place}/items"), items));
+    named.chain(lists).chain(items).find_map(|(place, part)| open_below(part, place))
+}
+
 /// The schema in the vendor's form.
 pub(super) fn strict(schema: &Value) -> Value {
     let Value::Object(fields) = schema else {
@@ -66,7 +113,7 @@ fn literals(out: &mut Map<String, Value>, rest: &mut Map<String, Value>) -> bool
 /// Takes the first of `anyOf`, `oneOf` and `allOf`.
 fn choices(out: &mut Map<String, Value>, rest: &mut Map<String, Value>) -> bool {
     let is_list = |name: &&str| rest.get(*name).is_some_and(Value::is_array);
-    let Some(name) = ["anyOf", "oneOf", "allOf"].into_iter().find(is_list) else { return false };
+    let Some(name) = CHOICES.into_iter().find(is_list) else { return false };
     if let Some(Value::Array(parts)) = rest.remove(name) {
         let name = if name == "oneOf" { "anyOf" } else { name };
         out.insert(name.to_owned(), parts.iter().map(strict).collect());
@@ -101,6 +148,35 @@ fn each(parts: &Map<String, Value>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_be_closed_and_may_hold_more_is_found() {
+        let text = json!({ "type": "string" });
+        let map = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
+        let fix = json!([{ "required": ["fix"] }, { "required": ["reason"] }]);
+        let of = |part: &Value| json!({ "type": "object", "properties": { "a": part } });
+        let rows = [
+            (text.clone(), None),
+            (of(&text), None),
+            (
+                json!({ "properties": { "a": { "type": ["integer", "null"] } }, "additionalProperties": true }),
+                None,
+            ),
+            (json!({ "type": "object", "additionalProperties": false }), None),
+            (json!({ "anyOf": [of(&text), { "const": 1 }] }), None),
+            (json!({ "$defs": { "n": of(&text) }, "$ref": "#/$defs/n" }), None),
+            (json!(true), Some("")),
+            (json!({ "description": "anything" }), Some("")),
+            (json!({ "type": "object" }), Some("")),
+            (of(&map), Some("/properties/a")),
+            (json!({ "type": "array", "items": of(&json!({})) }), Some("/items/properties/a")),
+            (json!({ "oneOf": [text, map] }), Some("/oneOf/1")),
+            (json!({ "properties": { "fix": { "type": "string" } }, "anyOf": fix }), Some("")),
+        ];
+        for (schema, place) in rows {
+            assert_eq!(open_place(&schema).as_deref(), place, "{schema}");
+        }
+    }
 
     #[test]
     fn schemas_take_the_vendors_form() {

@@ -7,7 +7,7 @@
 use inspan_protocol::StreamEvent;
 use serde_json::{Map, Value, json};
 
-use crate::api::schema::DEFINITIONS;
+use crate::api::schema::{DEFINITIONS, not_strict};
 
 mod back;
 mod strict;
@@ -60,12 +60,7 @@ impl VendorSchema {
 
     /// What the author should know about it.
     pub(super) fn warning(&self) -> Option<StreamEvent> {
-        let place = self.loose.as_deref()?;
-        let place = if place.is_empty() { "its root" } else { place };
-        let message = format!(
-            "the vendor cannot hold the model to the output schema, because of {place}; the answer is only requested in it"
-        );
-        Some(StreamEvent::warning("schemaNotStrict", message))
+        self.loose.as_deref().map(not_strict)
     }
 
     /// The structured output in the author's schema, if the text is JSON.
