@@ -254,6 +254,7 @@ mod tests {
             context: None,
             turn_id: None,
             reported: None,
+            uncounted: false,
             run_id: "run-1".into(),
         };
         let seen = [json!(1e308), json!(-1), json!(null), json!(1.5)].map(read);

@@ -170,6 +170,7 @@ mod tests {
             context: None,
             turn_id: None,
             reported: Some(TurnSpending { usage: usage(reported), cost_usd: None }),
+            uncounted: false,
             run_id: "r".into(),
         };
         let start = || Event::AgentTurn { run_id: "r".into(), turn: 1 };

@@ -369,6 +369,9 @@ events! {
         turn_id: Option<TurnId>,
         /// The part of it that `agent:spent` has reported; absent means none.
         reported: Option<TurnSpending>,
+        /// Whether a request of the turn was cut short while it was answered, so that its tokens are more than `usage`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        uncounted: bool,
         /// The run.
         run_id: RunId,
     }

@@ -73,6 +73,8 @@ pub enum StreamEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
     },
+    /// A request was cut short while it was answered: the turn took more tokens than it says.
+    Uncounted,
     /// How much of its context the conversation fills; the last one of a turn counts.
     Context {
         /// Tokens used, and how many the model takes.

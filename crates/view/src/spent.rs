@@ -97,6 +97,7 @@ mod tests {
                     context: None,
                     turn_id: None,
                     reported: None,
+                    uncounted: false,
                     run_id: RunId::from("r"),
                 });
             }

@@ -97,6 +97,7 @@ fn usage(run: &str, tokens: u64, cost_usd: Option<f64>) -> Event {
         context: None,
         turn_id: None,
         reported: None,
+        uncounted: false,
         run_id: RunId::from(run),
     }
 }

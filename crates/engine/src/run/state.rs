@@ -94,6 +94,8 @@ pub(crate) struct RunEvents {
     turn_reported: Option<TurnSpending>,
     turn_context: Option<ContextUse>,
     usage: Usage,
+    /// Whether a request of the turn was cut short while it was answered.
+    uncounted: bool,
     /// Whether the price of a turn that failed is unknown.
     unpriced: bool,
 }
@@ -115,6 +117,7 @@ impl RunEvents {
             turn_reported: None,
             turn_context: None,
             usage: Usage::default(),
+            uncounted: false,
             unpriced: false,
         }
     }
@@ -216,6 +219,10 @@ impl RunEvents {
                     || self.calls.values().any(|call| matches!(call, CallState::Open { .. }));
                 return if goes_on { self.report_spending().into_iter().collect() } else { Vec::new() };
             }
+            StreamEvent::Uncounted => {
+                self.uncounted = true;
+                return Vec::new();
+            }
             StreamEvent::Context { context } => {
                 self.turn_context = Some(context);
                 return Vec::new();
@@ -283,7 +290,8 @@ impl RunEvents {
         let mut events = Vec::new();
         let is_answered = std::mem::take(&mut self.is_answered);
         self.called_tool = false;
-        if !is_answered && facts.is_none() && self.turn_usage == Some(TurnSpending::default()) {
+        let uncounted = std::mem::take(&mut self.uncounted);
+        if !is_answered && !uncounted && facts.is_none() && self.turn_usage == Some(TurnSpending::default()) {
             // A turn that nothing is known of did not end: its prompt and the messages with it are sent again.
             self.turn_usage = None;
             self.unpriced = true;
@@ -333,7 +341,7 @@ impl RunEvents {
         if let Some(TurnSpending { usage, cost_usd }) = spent {
             self.usage += usage;
             let (turn_id, run_id) = (facts.and_then(|facts| facts.turn_id.clone()), self.run());
-            events.push(Event::AgentUsage { usage, cost_usd, context, turn_id, reported, run_id });
+            events.push(Event::AgentUsage { usage, cost_usd, context, turn_id, reported, uncounted, run_id });
         }
         events
     }

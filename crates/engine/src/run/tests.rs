@@ -153,6 +153,7 @@ async fn the_events_of_one_turn_are_complete() {
                 context: None,
                 turn_id: None,
                 reported: None,
+                uncounted: false,
                 run_id: run_id.clone()
             },
             Event::AgentComplete {

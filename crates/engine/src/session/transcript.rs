@@ -328,6 +328,7 @@ mod tests {
                     context: None,
                     turn_id: None,
                     reported: None,
+                    uncounted: false,
                     run_id: run(),
                 });
             }

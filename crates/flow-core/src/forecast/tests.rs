@@ -53,6 +53,7 @@ impl PastLog {
                     context: None,
                     turn_id: None,
                     reported: Some(half),
+                    uncounted: false,
                     run_id,
                 };
                 started.at(seconds.0, path, begun).at(seconds.0, path, spent).at(seconds.1, path, usage)
@@ -498,6 +499,7 @@ nodes:
         context: None,
         turn_id: None,
         reported: None,
+        uncounted: false,
         run_id,
     };
     let log = PastLog::default()

@@ -61,6 +61,7 @@ impl NodeType for TestAgent {
                 context: None,
                 turn_id: None,
                 reported: None,
+                uncounted: false,
                 run_id: RunId::from("r"),
             });
         }

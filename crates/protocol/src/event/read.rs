@@ -107,10 +107,10 @@ impl Event {
             Self::AgentSpent { usage, cost_usd, .. } => {
                 (TurnSpending { usage: *usage, cost_usd: *cost_usd }, false, false)
             }
-            Self::AgentUsage { usage, cost_usd, reported, .. } => {
+            Self::AgentUsage { usage, cost_usd, reported, uncounted, .. } => {
                 let turn = TurnSpending { usage: *usage, cost_usd: *cost_usd };
                 // A turn that is known to be free may have asked no model.
-                let uncounted = usage.total() == 0 && *cost_usd != Some(0.0);
+                let uncounted = *uncounted || usage.total() == 0 && *cost_usd != Some(0.0);
                 (turn - reported.unwrap_or_default(), cost_usd.is_none(), uncounted)
             }
             _ => return None,

@@ -87,6 +87,8 @@ enum BlockKind {
 type Done = Result<(), AgentError>;
 
 impl ResponseDecoder for Decoder {
+    const SIGNS_OF_LIFE: &'static [&'static str] = &["ping"];
+
     type Response = PartialResponse;
 
     fn state(&mut self) -> &mut DecoderState {
@@ -113,7 +115,7 @@ impl ResponseDecoder for Decoder {
                 let start: wire::MessageStart<'_> = read(data, kind)?;
                 self.state.progress = ResponseProgress::Begun;
                 self.response.model = start.message.model.map(std::borrow::Cow::into_owned);
-                self.tokens(start.message.usage, out);
+                self.tokens(start.message.usage.unwrap_or_default(), out);
                 Ok(())
             }
             "content_block_start" => self.block_start(read(data, kind)?, out),
@@ -128,7 +130,8 @@ impl ResponseDecoder for Decoder {
                 let response = &mut self.response;
                 response.stop_reason = end.delta.stop_reason.or(response.stop_reason.take());
                 response.stop_details = end.delta.stop_details.or(response.stop_details.take());
-                self.tokens(end.usage, out);
+                self.state.counted |= end.usage.is_some();
+                self.tokens(end.usage.unwrap_or_default(), out);
                 Ok(())
             }
             "message_stop" => self.message_stop(out),
@@ -150,6 +153,10 @@ impl ResponseDecoder for Decoder {
 
     fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
         error::response_error(status, headers, body)
+    }
+
+    fn body_error(body: &[u8]) -> Option<AgentError> {
+        serde_json::from_slice(body).ok().map(error::within)
     }
 }
 

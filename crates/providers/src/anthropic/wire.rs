@@ -7,6 +7,8 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::api::stream::count;
+
 /// `message_start`.
 #[derive(Deserialize)]
 pub(super) struct MessageStart<'a> {
@@ -19,8 +21,7 @@ pub(super) struct MessageStart<'a> {
 pub(super) struct Head<'a> {
     #[serde(borrow)]
     pub(super) model: Option<Cow<'a, str>>,
-    #[serde(default)]
-    pub(super) usage: ApiUsage,
+    pub(super) usage: Option<ApiUsage>,
 }
 
 /// `content_block_start`.
@@ -63,8 +64,7 @@ pub(super) struct BlockStop {
 #[derive(Deserialize)]
 pub(super) struct MessageDelta {
     pub(super) delta: MessageEnd,
-    #[serde(default)]
-    pub(super) usage: ApiUsage,
+    pub(super) usage: Option<ApiUsage>,
 }
 
 #[derive(Deserialize)]
@@ -98,9 +98,13 @@ pub(super) struct FailureWords {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ApiUsage {
+    #[serde(deserialize_with = "count")]
     input_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     output_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     cache_read_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     cache_creation_input_tokens: Option<u64>,
     output_tokens_details: Option<OutputDetails>,
 }
@@ -108,6 +112,7 @@ pub(super) struct ApiUsage {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct OutputDetails {
+    #[serde(deserialize_with = "count")]
     thinking_tokens: Option<u64>,
 }
 

@@ -50,7 +50,7 @@ macro_rules! api_options {
             /// How long it waits for one, in milliseconds.
             pub idle_timeout_ms: Option<u64>,
             /// How long the server may send nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
-            /// 300 000 unless given.
+            /// 300 000 unless given, and 1 800 000 while it sends signs of life and nothing else.
             pub stall_timeout_ms: Option<u64>,
         }
 

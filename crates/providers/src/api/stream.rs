@@ -1,10 +1,12 @@
 //! One request whose response is streamed: its events as they arrive, until it is complete, fails or is cancelled.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent};
 use reqwest::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use tokio::time::Instant;
 
 use inspan_transport::{Answer, Broken, Clocks, Http, Request};
 
@@ -19,6 +21,20 @@ pub(crate) struct ResponseStream<D: ResponseDecoder> {
     body: Answer,
     decoder: D,
     next: VecDeque<Decoded<D::Response>>,
+    /// How long nothing but signs of life has come, and may.
+    idle: Duration,
+    patience: Duration,
+    came: Came,
+}
+
+/// How much of a response has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    Nothing,
+    /// A part; it took more tokens than it has said.
+    Part,
+    /// All its tokens are known.
+    Count,
 }
 
 /// What comes next in a response.
@@ -55,6 +71,7 @@ impl<D: ResponseDecoder> ResponseStream<D> {
         request: Request,
         environment: &Environment,
         clocks: Clocks,
+        patience: Duration,
     ) -> Result<Self, ResponseEnd<D::Response>> {
         let answer = http.send(request, environment, clocks).await?;
         let status = answer.status();
@@ -66,12 +83,14 @@ impl<D: ResponseDecoder> ResponseStream<D> {
         let form = answer.headers().get("content-type").and_then(|form| form.to_str().ok()).unwrap_or("none");
         let form: String = form.split(';').next().unwrap_or_default().trim().chars().take(60).collect();
         if !form.eq_ignore_ascii_case("text/event-stream") {
+            let body = if is_json(&form) { answer.error_body().await? } else { Vec::new() };
             let message = format!("the server answers with {form} in place of a stream of events");
-            return Err(ResponseEnd::Failed(
-                AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::ContentType),
-            ));
+            let error = || AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::ContentType);
+            let error = D::body_error(&body).unwrap_or_else(|| error().with("contentType", form));
+            return Err(ResponseEnd::Failed(error));
         }
-        Ok(Self { body: answer, decoder: D::default(), next: VecDeque::new() })
+        let (idle, came) = (Duration::ZERO, Came::Nothing);
+        Ok(Self { body: answer, decoder: D::default(), next: VecDeque::new(), idle, patience, came })
     }
 
     /// The next step, until the response ends.
@@ -83,8 +102,14 @@ impl<D: ResponseDecoder> ResponseStream<D> {
                 Some(Decoded::Failed(error)) => return StreamStep::End(ResponseEnd::Failed(error)),
                 None => {}
             }
+            let began = Instant::now();
             match self.body.chunk().await {
-                Ok(Some(bytes)) => self.next.extend(self.decoder.push(bytes.as_ref())),
+                Ok(Some(bytes)) => {
+                    self.next.extend(self.decoder.push(bytes.as_ref()));
+                    if let Some(error) = self.idled(began.elapsed()) {
+                        return StreamStep::End(ResponseEnd::Failed(error));
+                    }
+                }
                 Ok(None) => self.next.extend(self.decoder.finish()),
                 Err(Broken::Failed(error)) => return StreamStep::End(ResponseEnd::Failed(error)),
                 Err(Broken::Cancelled) => {
@@ -95,6 +120,47 @@ impl<D: ResponseDecoder> ResponseStream<D> {
             }
         }
     }
+}
+
+impl<D: ResponseDecoder> ResponseStream<D> {
+    /// How much of it has come.
+    pub(crate) fn came(&self) -> Came {
+        self.came
+    }
+
+    /// Counts the time in which nothing but signs of life came. One wait alone is not too long: the program may have been stopped
+    /// during it, and what came meanwhile is still to be read.
+    fn idled(&mut self, waited: Duration) -> Option<AgentError> {
+        let state = self.decoder.state();
+        let carries = std::mem::take(&mut state.carries);
+        // A large event comes in many pieces.
+        let is_idle = !carries && !state.reader.is_midway();
+        if carries && self.came == Came::Nothing {
+            self.came = Came::Part;
+        }
+        if state.counted {
+            self.came = Came::Count;
+        }
+        self.idle = if is_idle { self.idle + waited.min(self.patience / 2) } else { Duration::ZERO };
+        if self.idle < self.patience || !self.next.is_empty() {
+            return None;
+        }
+        let message =
+            format!("the server sent nothing but signs of life for {} ms", self.patience.as_millis());
+        Some(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall))
+    }
+}
+
+/// Whether this content type is JSON.
+pub(crate) fn is_json(form: &str) -> bool {
+    form.eq_ignore_ascii_case("application/json")
+}
+
+/// Reads a count of tokens. A gateway may write it in another way; an answer that was paid is not lost for that.
+pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    let rounded = |number: f64| format!("{number:.0}").parse().ok();
+    Ok(value.as_u64().or_else(|| value.as_f64().and_then(rounded)))
 }
 
 /// Reads an event. The message of the parser may quote it, so the error only says where it is wrong.

@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
-use super::stream::{ResponseEnd, ResponseStream, StreamStep};
+use super::stream::{Came, ResponseEnd, ResponseStream, StreamStep, is_json};
 use super::{Api, History, HistoryOwner, Prepared, Verdict};
 use crate::conversation::{Conversation, ConversationStore, EarlierSettings, Held, is_full, not_stored};
 use crate::error::TurnCount;
@@ -37,6 +37,9 @@ use reqwest::Method;
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;
+/// How long the server may send nothing but signs of life, unless the options say how long it may be silent: a model may think for
+/// minutes and send nothing else meanwhile.
+const SIGNS: Duration = Duration::from_secs(30 * 60);
 /// How long a full disk is waited for before what was paid is given up, as long as the end of a node is.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is tried meanwhile.
@@ -73,9 +76,6 @@ pub(super) fn execute<A: Api>(
     items.map(move |item: Result<_, AgentError>| item.map_err(&redacted)).boxed()
 }
 
-/// Where a turn is.
-enum Phase<A: Api> {
-    Request,
 /// Why a turn does not begin.
 enum Unopened {
     /// It only goes on with one that ended before its process did: this is the answer.
@@ -95,6 +95,9 @@ impl From<AgentError> for Unopened {
     }
 }
 
+/// Where a turn is.
+enum Phase<A: Api> {
+    Request,
     Response(Box<ResponseStream<A::Decoder>>),
     Tools(RunningTools),
     End(Result<TurnOutput, AgentError>),
@@ -117,6 +120,8 @@ struct ApiTurn<A: Api> {
     account: Account,
     context: ExecutionContext,
     clocks: Clocks,
+    /// How long nothing but signs of life may come.
+    patience: Duration,
     stop: StopSignal,
     toolbox: Toolbox,
     history: A::History,
@@ -165,17 +170,17 @@ impl<A: Api> ApiTurn<A> {
                 StoredConversation { held: None, conversation: Conversation::new(A::PROVIDER) }
             }
         };
-        let before = EarlierSettings::of(&stored.conversation);
-        let Prepared { api, history, warning } =
-            A::prepare(options, &session, &mut stored.conversation, messages)?;
-        stored.conversation.note(&before);
-        // What cannot be requested fails before anything is started.
         let ended = stored.conversation.ended.take();
         let goes_on = context.goes_on && shared.resume == Some(&session);
         let is_its = stored.conversation.provider == A::PROVIDER;
         if let Some(output) = ended.filter(|_| goes_on && is_its) {
             return Err(Unopened::Answered(output));
         }
+        let before = EarlierSettings::of(&stored.conversation);
+        let Prepared { api, history, warning } =
+            A::prepare(options, &session, &mut stored.conversation, messages)?;
+        stored.conversation.note(&before);
+        // What cannot be requested fails before anything is started.
         api.request(&history, &[])?;
         let stop = StopSignal {
             cancel: context.cancel.clone(),
@@ -194,6 +199,7 @@ impl<A: Api> ApiTurn<A> {
             deadline: context.deadline,
             stall: stall(shared.stall_timeout_ms),
         };
+        let patience = shared.stall_timeout_ms.map_or(SIGNS, Duration::from_millis);
         // A run without turns left still gets one: the caller made this call.
         let left = context.turns_left.map(|left| left.max(1));
         let limit = [shared.max_turns, left].into_iter().flatten().min().unwrap_or(REQUESTS);
@@ -203,6 +209,7 @@ impl<A: Api> ApiTurn<A> {
             account,
             context,
             clocks,
+            patience,
             stop,
             toolbox,
             history,
@@ -246,9 +253,10 @@ impl<A: Api> ApiTurn<A> {
             headers: self.account.headers.clone(),
             body,
         };
-        match ResponseStream::begin(&self.http, request, &self.context.host.env, self.clocks.clone()).await {
+        let (environment, clocks) = (&self.context.host.env, self.clocks.clone());
+        match ResponseStream::begin(&self.http, request, environment, clocks, self.patience).await {
             Ok(stream) => Phase::Response(Box::new(stream)),
-            Err(end) => self.response_ended(end).await,
+            Err(end) => self.response_ended(end, None).await,
         }
     }
 
@@ -267,20 +275,28 @@ impl<A: Api> ApiTurn<A> {
                 self.events.push_back(event);
                 Phase::Response(stream)
             }
-            StreamStep::End(end) => self.response_ended(end).await,
+            StreamStep::End(end) => {
+                let came = stream.came();
+                self.response_ended(end, Some(came)).await
+            }
         }
     }
 
-    async fn response_ended(&mut self, end: ResponseEnd<A::Response>) -> Phase<A> {
+    /// Ends a response, of which this much had come if it was answered at all.
+    async fn response_ended(&mut self, end: ResponseEnd<A::Response>, came: Option<Came>) -> Phase<A> {
         let response = match end {
             ResponseEnd::Complete(response) => response,
             ResponseEnd::Cancelled(response) => {
+                let is_counted = came == Some(Came::Count);
+                self.events.extend((!is_counted).then_some(StreamEvent::Uncounted));
                 return Phase::End(Ok(self.history.finish(response, StopReason::Aborted)));
             }
             ResponseEnd::Failed(error) => {
-                if is_unanswered(&error) {
+                let is_cut = came == Some(Came::Part);
+                if is_cut || is_unanswered(&error) {
                     self.events.extend([self.count.cut()]);
                 }
+                self.events.extend(is_cut.then_some(StreamEvent::Uncounted));
                 return Phase::End(Err(self.api.explain(error)));
             }
         };
@@ -439,10 +455,14 @@ impl<A: Api> ApiTurn<A> {
     }
 }
 
-/// Whether the request was sent and its answer did not come, or not to its end: the vendor may have worked for it.
+/// Whether the request was sent and its answer did not come, or not to its end: the vendor may have worked for it. So it may if a
+/// gateway gave up waiting for it, or made one body of its stream.
 fn is_unanswered(error: &AgentError) -> bool {
     let kinds = [ErrorKind::Stall, ErrorKind::Deadline, ErrorKind::Broken, ErrorKind::Truncated];
+    let detail = |key: &str| error.detail.as_ref().map_or(&Value::Null, |detail| &detail[key]);
     error.kind().is_some_and(|kind| kinds.contains(&kind))
+        || [408, 504, 524].map(Value::from).contains(detail("status"))
+        || is_json(detail("contentType").as_str().unwrap_or_default())
 }
 
 /// A conversation that the turn has claimed.

@@ -112,6 +112,9 @@ pub(super) struct Decoder {
 type Done = Result<(), AgentError>;
 
 impl ResponseDecoder for Decoder {
+    const SIGNS_OF_LIFE: &'static [&'static str] =
+        &["keepalive", "response.created", "response.queued", "response.in_progress"];
+
     type Response = PartialResponse;
 
     fn state(&mut self) -> &mut DecoderState {
@@ -185,6 +188,10 @@ impl ResponseDecoder for Decoder {
 
     fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError {
         error::response_error(status, headers, body)
+    }
+
+    fn body_error(body: &[u8]) -> Option<AgentError> {
+        serde_json::from_slice::<wire::OpenAiError>(body).ok().map(|failure| error::within(failure.error))
     }
 }
 
@@ -297,6 +304,7 @@ impl Decoder {
 
     fn tokens(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<OpenAiDecoded>) {
         if let Some(usage) = usage {
+            self.state.counted = true;
             self.usage = usage.into();
             out.push(OpenAiDecoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd: None }));
         }

@@ -7,6 +7,8 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::api::stream::count;
+
 /// `response.created` and the other events that hold the whole response.
 #[derive(Deserialize)]
 pub(super) struct ResponseEvent {
@@ -84,8 +86,10 @@ impl FailureWords {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ApiUsage {
+    #[serde(deserialize_with = "count")]
     input_tokens: Option<u64>,
     input_tokens_details: Option<InputDetails>,
+    #[serde(deserialize_with = "count")]
     output_tokens: Option<u64>,
     output_tokens_details: Option<OutputDetails>,
 }
@@ -93,13 +97,16 @@ pub(super) struct ApiUsage {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct InputDetails {
+    #[serde(deserialize_with = "count")]
     cached_tokens: Option<u64>,
+    #[serde(deserialize_with = "count")]
     cache_write_tokens: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct OutputDetails {
+    #[serde(deserialize_with = "count")]
     reasoning_tokens: Option<u64>,
 }
 

@@ -210,6 +210,7 @@ fn the_events_of_two_turns_are_complete() {
             context: Some(full(70)),
             turn_id: None,
             reported: Some(TurnSpending { usage: usage(99, 99), cost_usd: Some(0.5) }),
+            uncounted: false,
             run_id: run_id.clone(),
         },
         Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
@@ -221,6 +222,7 @@ fn the_events_of_two_turns_are_complete() {
             context: None,
             turn_id: None,
             reported: None,
+            uncounted: false,
             run_id: run_id.clone(),
         },
         Event::AgentComplete {
@@ -270,6 +272,7 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
             context: None,
             turn_id: None,
             reported,
+            uncounted: false,
             run_id: run_id(),
         });
         let expected: Vec<_> = before.into_iter().chain(whole).collect();
@@ -287,6 +290,7 @@ fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown() {
         (vec![], 0, false),
         // The model was at work, and its turn counts.
         (vec![RunInput::Stream(say("hm")), unknown()], 1, false),
+        (vec![unknown(), RunInput::Stream(StreamEvent::Uncounted)], 1, false),
     ];
     for (stream, turns, expected) in rows {
         let mut state =
@@ -372,6 +376,28 @@ fn the_usage_of_a_request_that_called_a_tool_may_come_after_the_tool_has_answere
         })
         .collect();
     assert_eq!(seen, [0, 0, 1, 0, 0, 1, 0, 0, 0, 1]);
+}
+
+#[test]
+fn the_tokens_of_a_request_that_was_cut_short_are_more_than_was_said() {
+    let aborted = OutputFacts { stop_reason: StopReason::Aborted, ..facts(None, usage(100, 1), None) };
+    let so_far = || RunInput::Stream(StreamEvent::Usage { usage: usage(100, 1), cost_usd: None });
+    for (facts, cut) in [(Some(&aborted), true), (None, true), (Some(&aborted), false)] {
+        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins, so_far()]);
+        if cut {
+            assert_eq!(state.apply(RunInput::Stream(StreamEvent::Uncounted)), []);
+        }
+        let spent = |events: Vec<Event>| {
+            events.iter().filter_map(Event::spent).map(|(_, spent)| spent).collect::<Vec<_>>()
+        };
+        let expected = Spending { tokens: 101, unpriced: true, uncounted: cut, ..Spending::default() };
+        assert_eq!(spent(state.apply(RunInput::TurnEnds(facts))), [expected]);
+        // The next turn is another matter.
+        state.apply(RunInput::TurnBegins);
+        state.apply(so_far());
+        let expected = Spending { uncounted: false, ..expected };
+        assert_eq!(spent(state.apply(RunInput::TurnEnds(None))), [expected]);
+    }
 }
 
 #[test]

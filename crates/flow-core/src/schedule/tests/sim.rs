@@ -374,6 +374,7 @@ impl Sim {
                     context: None,
                     turn_id: None,
                     reported,
+                    uncounted: false,
                     run_id: run_id(),
                 }
             }
@@ -385,6 +386,7 @@ impl Sim {
                     context: None,
                     turn_id,
                     reported: None,
+                    uncounted: false,
                     run_id: run_id(),
                 }
             }

@@ -22,6 +22,16 @@ fn decode(events: &[&str]) -> (Vec<AnthropicDecoded>, Decoder) {
 }
 
 #[test]
+fn tokens_that_are_written_in_another_way_lose_no_answer() {
+    let start = r#"{"type":"message_start","message":{"model":"m","usage":null}}"#;
+    let usage = r#"{"input_tokens":7.0,"output_tokens":"many","cache_read_input_tokens":null}"#;
+    let end = format!(r#"{{"type":"message_delta","delta":{{"stop_reason":"end_turn"}},"usage":{usage}}}"#);
+    let (mut decoded, _) = decode(&[start, &end, r#"{"type":"message_stop"}"#]);
+    let Some(AnthropicDecoded::End(response)) = decoded.pop() else { panic!("{decoded:?}") };
+    assert_eq!(response.usage, Usage { input_tokens: 7, ..Usage::default() });
+}
+
+#[test]
 fn every_event_in_a_wrong_place_is_a_fault() {
     let words = delta(r#"{"type":"text_delta","text":"a"}"#);
     let thought = delta(r#"{"type":"thinking_delta","thinking":"a"}"#);

@@ -34,6 +34,7 @@ impl harness::Vendor for TestApi {
         "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
         "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"so far\"}}\n\n",
     );
+    const SIGN: &'static str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
     const GARBAGE: &'static str = "data: {\"type\":\"content_bl\n\n";
     const REPEATS: &'static str = "invalid x-api-key";
 

@@ -36,6 +36,10 @@ pub(crate) enum ResponseProgress {
 pub(crate) struct DecoderState {
     pub(crate) reader: SseReader,
     pub(crate) progress: ResponseProgress,
+    /// Whether an event came that is more than a sign of life, since somebody looked.
+    pub(crate) carries: bool,
+    /// Whether all tokens of the response are known.
+    pub(crate) counted: bool,
 }
 
 /// The type of any event.
@@ -47,6 +51,9 @@ struct EventType<'a> {
 
 /// A vendor's decoder of one response: bytes in, events out. It never waits.
 pub(crate) trait ResponseDecoder: Default {
+    /// Events that only say that the vendor is still there.
+    const SIGNS_OF_LIFE: &'static [&'static str];
+
     /// The response, or the part of it that has arrived.
     type Response: Default;
 
@@ -72,6 +79,9 @@ pub(crate) trait ResponseDecoder: Default {
     /// The error that a response with an error status means.
     fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AgentError;
 
+    /// The error in a body that came with a status of success, if it is one.
+    fn body_error(body: &[u8]) -> Option<AgentError>;
+
     /// Takes the bytes of one read, wherever it ended.
     fn push(&mut self, bytes: &[u8]) -> Vec<Decoded<Self::Response>> {
         let mut out = Vec::new();
@@ -89,7 +99,7 @@ pub(crate) trait ResponseDecoder: Default {
     /// The stream ended. Unless the response did before, it is truncated.
     fn finish(&mut self) -> Vec<Decoded<Self::Response>> {
         let mut out = Vec::new();
-        let DecoderState { reader, progress } = self.state();
+        let DecoderState { reader, progress, .. } = self.state();
         let place = match (*progress, reader.is_midway()) {
             (ResponseProgress::Ended, _) => return out,
             (_, true) => "within an event",
@@ -106,8 +116,11 @@ fn take<D: ResponseDecoder>(decoder: &mut D, event: &SseEvent<'_>, out: &mut Vec
     if decoder.state().progress == ResponseProgress::Ended {
         return;
     }
-    let done = read::<EventType<'_>>(event.data, "event")
-        .and_then(|typed| decoder.decode(&typed.kind, event.data, out));
+    let done = read::<EventType<'_>>(event.data, "event").and_then(|typed| {
+        decoder.decode(&typed.kind, event.data, out)?;
+        decoder.state().carries |= !D::SIGNS_OF_LIFE.contains(&&*typed.kind);
+        Ok(())
+    });
     if let Err(error) = done {
         fail(decoder, error, out);
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::{ErrorCode, ProviderOutput, StopReason, StreamEvent, Usage};
+use inspan_testkit::pause;
 use serde_json::{Value, json};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -56,6 +57,17 @@ pub(crate) async fn streams_that_break<R: Vendor>() {
     assert_eq!(stalled, named(ErrorCode::Timeout, "stall", "so far"));
     let silent = impatient::<R>(hold).await;
     assert_eq!(silent, named(ErrorCode::Timeout, "stall", ""));
+    for sign in [R::SIGN, ": still here\n\n"] {
+        let alive = impatient::<R>(move |stream| {
+            let mut stream = begun(stream);
+            // Not for ever, so that a fault here fails the test.
+            for _ in 0..60 {
+                say(&mut stream, sign);
+                pause(Duration::from_millis(100));
+            }
+        });
+        assert_eq!(alive.await, named(ErrorCode::Timeout, "stall", "so far"), "{sign}");
+    }
     let garbage = against::<R>(move |stream| {
         let mut stream = begun(stream);
         say(&mut stream, R::GARBAGE);
@@ -71,21 +83,27 @@ pub(crate) async fn streams_that_break<R: Vendor>() {
     assert_eq!(gigantic.await, named(ErrorCode::Protocol, "", "so far"));
 }
 
-/// What the events of a turn against a server of raw bytes say that it took, if they do.
-async fn taken<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> Option<Usage> {
+/// What the events of a turn against a server of raw bytes say that it took, if they do, and whether it took more.
+async fn taken<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (Option<Usage>, bool) {
     let harness = Harness::<R>::new(&raw(serve));
     let options = json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } });
     let (events, result) = harness.turn(options).await;
     assert!(result.is_err());
+    let is_more = events.contains(&StreamEvent::Uncounted);
     let usages = events.into_iter().filter_map(|event| match event {
         StreamEvent::Usage { usage, .. } => Some(usage),
         _ => None,
     });
-    usages.last()
+    (usages.last(), is_more)
+}
+
+/// Ends an answer of these words.
+fn answers(words: &'static str) -> impl FnOnce(TcpStream) + Send + 'static {
+    move |mut stream| say(&mut stream, words)
 }
 
 pub(crate) async fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown<R: Vendor>() {
-    let unknown = Some(Usage::default());
+    let unknown = (Some(Usage::default()), false);
     assert_eq!(taken::<R>(hold).await, unknown, "silence");
     let headed = |mut stream: TcpStream| {
         say(&mut stream, STREAM);
@@ -93,10 +111,22 @@ pub(crate) async fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unkn
     };
     assert_eq!(taken::<R>(move |stream| hold(headed(stream))).await, unknown, "silence after the head");
     assert_eq!(taken::<R>(move |stream| drop(headed(stream))).await, unknown, "an end after the head");
-    let refused = |mut stream: TcpStream| {
-        say(&mut stream, "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
-    };
-    assert_eq!(taken::<R>(refused).await, None, "a refusal");
+    let refused = answers("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(taken::<R>(refused).await, (None, false), "a refusal");
+    let gateway = answers("HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(taken::<R>(gateway).await, unknown, "a gateway that waits no longer");
+    let whole = answers(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n{\"content\": 1}",
+    );
+    assert_eq!(taken::<R>(whole).await, unknown, "no stream");
+    // What came of the answer is paid, and the vendor may say no tokens before its end.
+    let broken = taken::<R>(move |stream| {
+        let mut stream = headed(stream);
+        say(&mut stream, R::BEGUN);
+        say(&mut stream, R::GARBAGE);
+    });
+    let (known, is_more) = broken.await;
+    assert!(known.is_some() && is_more, "{known:?}");
 }
 
 pub(crate) async fn servers_that_do_not_speak_http<R: Vendor>() {
@@ -124,6 +154,14 @@ pub(crate) async fn responses_that_are_not_streams<R: Vendor>() {
             ErrorCode::Protocol,
             "contentType",
         ),
+        (
+            ResponseTemplate::new(200).set_body_json(
+                json!({ "type": "error", "error": { "type": "overloaded_error", "message": "busy" } }),
+            ),
+            ErrorCode::Overloaded,
+            "",
+        ),
+        (ResponseTemplate::new(504), ErrorCode::Overloaded, ""),
         (ResponseTemplate::new(204), ErrorCode::Protocol, "contentType"),
         (
             ResponseTemplate::new(307).insert_header("location", "http://127.0.0.1:1/elsewhere"),

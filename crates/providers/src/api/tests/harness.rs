@@ -34,6 +34,8 @@ pub(crate) trait Vendor {
     const HEADER: (&'static str, &'static str);
     /// The beginning of an answer with the text `so far`.
     const BEGUN: &'static str;
+    /// An event that only says that the vendor is still there.
+    const SIGN: &'static str;
     /// An event that is cut off in its JSON.
     const GARBAGE: &'static str;
     /// Words in which the vendor repeats the key.

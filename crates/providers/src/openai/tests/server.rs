@@ -34,6 +34,8 @@ impl harness::Vendor for TestApi {
         "data: {\"type\":\"response.output_item.added\",\"output_index\":0,\"item\":{\"type\":\"message\"}}\n\n",
         "data: {\"type\":\"response.output_text.delta\",\"output_index\":0,\"delta\":\"so far\"}\n\n",
     );
+    const SIGN: &'static str =
+        "data: {\"type\":\"response.in_progress\",\"response\":{\"id\":\"resp_1\"}}\n\n";
     const GARBAGE: &'static str = "data: {\"type\":\"response.out\n\n";
     const REPEATS: &'static str = "Incorrect API key provided:";
 
