@@ -105,12 +105,12 @@ fn flow(value: &Value) -> Option<String> {
 
 /// Whether a text is written as a block.
 fn is_block(text: &str) -> bool {
-    let printable = |c: char| {
-        c == '\n'
-            || c == '\t'
-            || !(c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}'))
-    };
-    text.contains('\n') && text.chars().all(printable)
+    text.contains('\n') && text.chars().all(|c| c == '\n' || c == '\t' || !is_escaped(c))
+}
+
+/// Whether a character is written as its number: a reader of YAML refuses it, or takes it for something else.
+fn is_escaped(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// A text of several lines as a block, whose lines are indented by so many spaces.
@@ -147,7 +147,16 @@ fn in_flow(text: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+    // JSON escapes the controls of ASCII alone, and none of the others is beyond U+FFFF.
+    let mut out = String::new();
+    for c in Value::from(text).to_string().chars() {
+        if is_escaped(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Words that YAML, or an older reader of it, takes for something else.
@@ -171,6 +180,34 @@ mod tests {
 
     use super::*;
 
+    fn check(value: &Value) {
+        let text = document(value, 0);
+        let read: Value =
+            serde_saphyr::from_str_with_options(&text, serde_saphyr::options! { strict_booleans: true })
+                .unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(read, *value, "{text}");
+    }
+
+    #[test]
+    fn each_character_is_read_again() {
+        // The others are like their neighbours.
+        let odd = ['\u{2020}'..='\u{2030}', '\u{d7fe}'..='\u{e001}', '\u{fef0}'..='\u{10001}'];
+        for c in ('\0'..='\u{17f}').chain(odd.into_iter().flatten()) {
+            let text = [format!("{c}"), format!("a{c}b"), format!("a{c}\nb{c}{c}\n")];
+            check(
+                &json!({ "alone": text[0], "in": text[1], "lines": text[2], "list": text, &text[1]: [&text] }),
+            );
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_again(text in "(?s).{0,8}", odd in "[ \t\r\n:#'\"|>{}\\[\\],&*!%@`?-]{0,6}[\0-\u{a0}\u{fff0}-\u{ffff}]{0,4}") {
+            let both = format!("{odd}{text}{odd}");
+            check(&json!({ "a": text, "b": odd, "c": [both, { "d": [&odd] }], &both: { &odd: both }, "e": { "f": text } }));
+        }
+    }
+
     #[test]
     fn what_is_written_is_read_again() {
         let rows = [
@@ -182,13 +219,7 @@ mod tests {
             json!({ "odd": ["\u{7}bell\n", "tab\tin\nlines", "\r\n", "\u{2028}\n", "trailing \nspace ", "ö\nß"] }),
             json!({ "long": ["a text that is long enough to be put", "on a line of its own, because it is too long", "for one"] }),
         ];
-        for value in rows {
-            let text = document(&value, 0);
-            let read: Value =
-                serde_saphyr::from_str_with_options(&text, serde_saphyr::options! { strict_booleans: true })
-                    .unwrap_or_else(|error| panic!("{error}\n{text}"));
-            assert_eq!(read, value, "{text}");
-        }
+        rows.iter().for_each(check);
     }
 
     #[test]
