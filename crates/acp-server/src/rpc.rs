@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::StreamExt;
 use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
@@ -173,6 +175,18 @@ impl Decoder for CheckedLines {
     }
 }
 
+/// The id of a request that cannot be read, if that can be: half of a surrogate pair in a text is no reason that its sender
+/// gets no answer.
+fn id_of(line: &str) -> Value {
+    #[derive(Deserialize)]
+    struct RequestHead {
+        id: Value,
+        #[serde(rename = "method")]
+        _method: IgnoredAny,
+    }
+    serde_json::from_str::<RequestHead>(line).map_or(Value::Null, |head| head.id)
+}
+
 /// The client's messages. Answers to our requests are delivered here; what is not a message is refused here.
 pub(crate) struct Messages<R> {
     lines: FramedRead<R, CheckedLines>,
@@ -213,7 +227,10 @@ impl<R: AsyncRead + Unpin> Messages<R> {
                     Ok(Some(incoming)) => return Some(incoming),
                     Err((id, error)) => self.client.answer(&id, Err(error)).await,
                 },
-                Err(error) => self.refuse(format!("a line is not JSON: {error}")).await,
+                Err(error) => {
+                    let why = RpcError::new(PARSE_ERROR, format!("a line is not JSON: {error}"));
+                    self.client.answer(&id_of(&line), Err(why)).await;
+                }
             }
         }
     }

@@ -47,6 +47,19 @@ async fn what_is_no_message_is_refused_and_reading_continues() {
 }
 
 #[tokio::test]
+async fn half_of_a_surrogate_pair_is_refused_under_the_id_of_its_request() {
+    let cut = r#""params":{"text":"\ud83d"}}"#;
+    let heads =
+        [r#"{"id":"a","method":"x","#, r#"{"id":7,"method":"x","#, r#"{"id":7,"#, r#"{"method":"x","#];
+    let input: String = heads.map(|head| format!("{head}{cut}\n")).concat();
+    let (read, written) = read(input.as_bytes()).await;
+    let seen: Vec<_> = written.iter().map(|refused| (&refused["id"], &refused["error"]["code"])).collect();
+    let code = json!(PARSE_ERROR);
+    let ids = [json!("a"), json!(7), Value::Null, Value::Null];
+    assert_eq!((read, seen), (vec![], ids.iter().map(|id| (id, &code)).collect()));
+}
+
+#[tokio::test]
 async fn bytes_that_are_no_text_are_refused_and_reading_continues() {
     let (read, written) = read(b"\xff\xfe\n{\"method\":\"x\",\"params\":1}\n").await;
     assert_eq!(read, [Incoming::Notification { method: "x".to_owned(), params: json!(1) }]);
