@@ -5,6 +5,7 @@
 //! server itself is a program of a node or an agent does all end with that.
 
 mod call;
+mod lines;
 mod names;
 mod questions;
 mod resources;

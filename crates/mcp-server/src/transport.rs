@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
-use rmcp::service::{QuitReason, RoleServer, ServerInitializeError, ServiceExt};
-use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::service::{QuitReason, ServerInitializeError, ServiceExt};
 use rmcp::transport::streamable_http_server::session::local::{
     LocalSessionManager, LocalSessionManagerError, SessionError,
 };
@@ -21,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::FlowServer;
+use crate::lines::LineTransport;
 use crate::server::{LONGEST_MESSAGE, LONGEST_WAIT};
 
 /// How many clients may have a session at once.
@@ -121,9 +121,7 @@ pub async fn serve_stdio(
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
-    let transport =
-        AsyncRwTransport::<RoleServer, _, _>::new(input, output).with_max_line_length(LONGEST_MESSAGE);
-    let running = match server.serve(transport).await {
+    let running = match server.serve(LineTransport::new(input, output)).await {
         Ok(running) => running,
         // A client that leaves before it has said anything wants nothing.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
