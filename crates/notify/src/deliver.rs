@@ -107,6 +107,17 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// Records that the channels for flows of a folder are known from now on, so that nothing is lost of what happens before
+    /// they are opened. A fault shows once they are used.
+    pub async fn begin(&self, folder: &std::path::Path) {
+        let now = self.clock.now();
+        for channel in self.source.channels(folder).unwrap_or_default() {
+            if self.ledger.since(&channel.name, &channel.origin, now).await.is_err() {
+                break;
+            }
+        }
+    }
+
     /// Warns that a channel takes no answers, and records it for doctor.
     fn report_of(&self, channel: &Arc<NotificationChannel>) -> FaultReport {
         let (ledger, warn, channel) = (self.ledger.clone(), Arc::clone(&self.warn), Arc::clone(channel));
@@ -216,6 +227,8 @@ struct Scanner {
     folders: BTreeMap<SessionId, PathBuf>,
     /// The channels of each folder, as they were read for this search.
     known: BTreeMap<PathBuf, Vec<usize>>,
+    /// Since when each channel is known, by name and file.
+    since: BTreeMap<(String, String), Timestamp>,
     /// What was warned of.
     warned: BTreeSet<String>,
     workers: Vec<WorkerTask>,
@@ -255,6 +268,7 @@ impl Scanner {
             holder: Holder { owner: Owner::of_process(), number },
             folders: BTreeMap::new(),
             known: BTreeMap::new(),
+            since: BTreeMap::new(),
             warned: BTreeSet::new(),
             workers: Vec::new(),
             listeners: BTreeMap::new(),
@@ -337,6 +351,14 @@ impl Scanner {
             Vec::new()
         });
         let mut workers = Vec::new();
+        // What happens from now on is sent through all of them, also if one cannot be opened yet, or this process ends before
+        // it is.
+        for channel in &channels {
+            if let Err(error) = self.since(channel).await {
+                self.warn(format!("no notifications: {error}"));
+                return None;
+            }
+        }
         for channel in channels {
             match self.worker(&channel).await {
                 Ok(at) => workers.push(at),
@@ -352,6 +374,17 @@ impl Scanner {
         Some(workers)
     }
 
+    /// Since when a channel is known: what happened before is not sent.
+    async fn since(&mut self, channel: &FolderChannel) -> Result<Timestamp, LedgerError> {
+        let key = (channel.name.clone(), channel.origin.clone());
+        if let Some(known) = self.since.get(&key) {
+            return Ok(*known);
+        }
+        let since = self.delivery.ledger.since(&channel.name, &channel.origin, self.began).await?;
+        self.since.insert(key, since);
+        Ok(since)
+    }
+
     /// The worker of a channel, which is started if it does not run. One with other settings ends: what it was sending is
     /// sent again, under the same id.
     async fn worker(&mut self, channel: &FolderChannel) -> Result<usize, WorkerError> {
@@ -363,8 +396,8 @@ impl Scanner {
         if let Some(at) = known.filter(|at| self.workers[*at].worker.channel.settings == channel.settings) {
             return Ok(at);
         }
+        let since = self.since(channel).await?;
         let channel = Arc::new(self.delivery.source.open(channel).map_err(WorkerError::Channel)?);
-        let since = self.delivery.ledger.since(&channel.name, &channel.origin, self.began).await?;
         let worker = Worker::new(self.delivery.clone(), channel, self.holder.clone(), since, self.until);
         let worker = Arc::new(worker);
         let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run()));

@@ -102,6 +102,48 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     assert_eq!((left, count()), (Undelivered::default(), 2 * after_one));
 }
 
+/// A channel that cannot be used yet.
+struct NotYet(FolderChannel);
+
+impl ChannelSource for NotYet {
+    fn channels(&self, _: &Path) -> Result<Vec<FolderChannel>, String> {
+        Ok(vec![self.0.clone()])
+    }
+
+    fn open(&self, _: &FolderChannel) -> Result<NotificationChannel, String> {
+        Err("its variable is not set".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn what_happens_before_a_channel_can_be_opened_is_sent_once_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let sent = folder.path().join("sent");
+    let store = Arc::new(MemoryStore::new());
+    let ready = delivery(Arc::clone(&store), folder.path(), "true").await;
+    let clock = Arc::new(SetClock::default());
+    // Nobody has used the channel before.
+    let ready = Delivery {
+        ledger: Ledger::at(&folder.path().join("new")),
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        warn: Arc::new(|_| {}),
+        ..ready
+    };
+    let channel = ready.source.channels(Path::new("")).unwrap().remove(0);
+    let not_yet = Delivery { source: Arc::new(NotYet(channel)), ..ready.clone() };
+    let lease = begin(&store, "s").await;
+    append(&store, &lease, 1, clock.now(), "before", question("b")).await;
+    clock.0.store(10, Ordering::Relaxed);
+    let end = || Instant::now() + Duration::from_secs(60);
+    deliver_once(not_yet, end()).await;
+    clock.0.store(20, Ordering::Relaxed);
+    append(&store, &lease, 2, clock.now(), "after", question("a")).await;
+    clock.0.store(30, Ordering::Relaxed);
+    assert_eq!(deliver_once(ready, end()).await, Undelivered::default());
+    let said = fs::read_to_string(&sent).unwrap_or_default();
+    assert_eq!(["`after` asks", "`before` asks"].map(|text| said.contains(text)), [true, false], "{said}");
+}
+
 /// The time of the question is up; an answer is stored in one session, and another continues one: nobody runs them.
 #[tokio::test]
 async fn a_question_is_announced_as_it_can_be_answered() {
