@@ -418,7 +418,8 @@ async fn the_end_of_a_file_that_is_no_text_begins_with_no_part_of_a_secret() {
     ] });
     let builder = runner(&flow, [PATH, ("MY_SECRET", secret)]).cwd(work.path());
     let result = builder.build().run(Map::new()).await.unwrap();
-    let stdout = result.outputs["a"]["stdout"].as_str().unwrap();
+    let output = result.outputs.get("a").unwrap_or_else(|| panic!("{:?}", result.error));
+    let stdout = output["stdout"].as_str().unwrap();
     assert!(stdout.ends_with(&dots) && !stdout.contains("6789"), "{}", &stdout[..40]);
 }
 
