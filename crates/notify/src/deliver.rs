@@ -107,17 +107,6 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Records that the channels for flows of a folder are known from now on, so that nothing is lost of what happens before
-    /// they are opened. A fault shows once they are used.
-    pub async fn begin(&self, folder: &std::path::Path) {
-        let now = self.clock.now();
-        for channel in self.source.channels(folder).unwrap_or_default() {
-            if self.ledger.since(&channel.name, &channel.origin, now).await.is_err() {
-                break;
-            }
-        }
-    }
-
     /// Warns that a channel takes no answers, and records it for doctor.
     fn report_of(&self, channel: &Arc<NotificationChannel>) -> FaultReport {
         let (ledger, warn, channel) = (self.ledger.clone(), Arc::clone(&self.warn), Arc::clone(channel));
