@@ -100,7 +100,7 @@ fn qwen_code_gets_settings_beneath_those_of_the_machine() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("machine.json");
     let name = "QWEN_CODE_SYSTEM_DEFAULTS_PATH";
-    let environment = Environment::default().with(name, &file.display().to_string());
+    let environment = Environment::default().with(name, file.display().to_string());
     let environment = for_program(&environment, &QWEN.variables());
     let given = || {
         let (variable, content) = defaults(&QWEN, &environment, folder.path())?;
