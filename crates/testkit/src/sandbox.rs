@@ -399,7 +399,7 @@ mod tests {
         let ended = sandbox.run(&["-c", "setsid sleep 600 & echo $INSPAN_HOME >&2; exit 3"]).unwrap();
         assert_eq!((ended.code, ended.stderr.trim()), (3, &*sandbox.home().display().to_string()));
         let error = sandbox.none_left().unwrap_err().to_string();
-        assert!(error.starts_with("left behind after 1s: ") && error.ends_with("sleep 600"), "{error}");
+        assert!(error.starts_with("left behind after 5s: ") && error.ends_with("sleep 600"), "{error}");
         assert_eq!(sandbox.processes(), BTreeMap::new());
         sandbox.check().unwrap();
     }
