@@ -24,6 +24,11 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
+    /// What an answer in a schema has.
+    pub(crate) fn of(schema: &Value) -> Self {
+        if schema["type"] == "object" { Self::Object } else { Self::Any }
+    }
+
     fn is(self, json: &str) -> bool {
         self == Self::Any || json.starts_with('{')
     }

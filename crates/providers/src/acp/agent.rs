@@ -18,7 +18,7 @@ use super::session::outside_a_turn;
 use super::terminals::{CommandContext, Terminals};
 use super::wire;
 use crate::environment::{PrivateFile, temporary};
-use crate::instructed;
+use crate::instructed::{self, Wanted};
 use crate::json_rpc::{Incoming, Peer, refuse};
 use crate::moment::reset_in_words;
 use crate::program::session::NotReady;
@@ -63,7 +63,8 @@ pub(super) struct AcpAgent {
 pub(super) struct AcpPrompt {
     blocks: Vec<ContentBlock>,
     commands: CommandPolicy,
-    form: wire::AnswerForm,
+    /// What the text is to contain, by instruction.
+    wanted: Option<Wanted>,
     /// Asks for JSON of a schema.
     instruction: Option<String>,
     policy: Policy,
@@ -79,11 +80,7 @@ impl AcpPrompt {
             } else {
                 CommandPolicy::No
             },
-            form: match &options.output_schema {
-                None => wire::AnswerForm::Text,
-                Some(schema) if schema["type"] == "object" => wire::AnswerForm::Object,
-                Some(_) => wire::AnswerForm::Json,
-            },
+            wanted: options.output_schema.as_ref().map(Wanted::of),
             instruction: options.output_schema.as_ref().map(instructed::instruction),
             policy: Policy::new(options),
         }
@@ -252,7 +249,7 @@ impl Agent for AcpAgent {
         self.warnings.extend(prompt.blocks.iter().find_map(unread));
         blocks.extend(prompt.instruction.map(|text| json!({ "type": "text", "text": text })));
         let params = json!({ "sessionId": self.session, "prompt": blocks });
-        self.decoder.begin(self.peer.request("session/prompt", params)?, prompt.form);
+        self.decoder.begin(self.peer.request("session/prompt", params)?, prompt.wanted);
         self.policy = prompt.policy;
         self.granted = Granted::default();
         self.runs.clear();

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::wire;
 use crate::decode::{Warned, head};
+use crate::instructed::Wanted;
 use crate::json_rpc::{Incoming, LOST, LocalId, RemoteId};
 use crate::moment::lifted_at;
 use crate::output::context_use;
@@ -63,8 +64,8 @@ pub(super) struct AcpDecoder {
     model: Option<String>,
     /// The request whose answer ends the turn in progress.
     prompt: Option<LocalId>,
-    /// The requested form of its answer.
-    form: wire::AnswerForm,
+    /// What its text is to contain, by instruction.
+    wanted: Option<Wanted>,
     spent: SessionCost,
     /// When the usage limit is lifted that the account has reached. The agent says it once, and not in each turn.
     resets_at: Option<Timestamp>,
@@ -108,8 +109,8 @@ impl AcpDecoder {
     }
 
     /// A prompt was sent in this request: its turn begins.
-    pub(super) fn begin(&mut self, prompt: LocalId, form: wire::AnswerForm) {
-        self.form = form;
+    pub(super) fn begin(&mut self, prompt: LocalId, wanted: Option<Wanted>) {
+        self.wanted = wanted;
         self.turn = AcpTurnState::default();
         self.spent.begin_turn();
         self.prompt = Some(prompt);

@@ -7,9 +7,9 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use super::decode::AcpTurnEnd;
-use super::wire::{AnswerForm, AuthMethod};
+use super::wire::AuthMethod;
 use crate::error::{first_line, sentence};
-use crate::instructed::{self, Wanted};
+use crate::instructed;
 use crate::json_rpc::{METHOD_NOT_FOUND, RpcError, UNREADABLE};
 use crate::output::TurnOutput;
 use crate::program::{self, Cancelled};
@@ -41,12 +41,7 @@ impl program::TurnEnd for AcpTurnEnd {
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
-        let wanted = match self.form {
-            AnswerForm::Text => None,
-            AnswerForm::Json => Some(Wanted::Any),
-            AnswerForm::Object => Some(Wanted::Object),
-        };
-        let wanted = wanted.filter(|_| reason == StopReason::Complete);
+        let wanted = self.wanted.filter(|_| reason == StopReason::Complete);
         let output = self.output.ended(reason, self.full_text);
         TurnOutput {
             structured_output: wanted.and_then(|wanted| instructed::extract(&output.text, wanted)),

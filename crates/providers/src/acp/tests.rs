@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::AcpProvider;
 use super::decode::{AcpDecoded, AcpDecoder, WantedAction};
-use super::wire::AnswerForm;
 use crate::json_rpc::{Codec, Incoming, LocalId};
 use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
@@ -38,7 +37,7 @@ impl Replay<'_> {
         if (opened || ended)
             && let Some(prompt) = self.prompts.pop_front()
         {
-            self.decoder.begin(prompt, AnswerForm::Text);
+            self.decoder.begin(prompt, None);
         }
     }
 }

@@ -11,17 +11,6 @@ use crate::decode::whole_number;
 /// The version that is supported here.
 pub(super) const VERSION: u64 = 1;
 
-/// The requested form of an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum AnswerForm {
-    #[default]
-    Text,
-    /// The text contains JSON, by instruction.
-    Json,
-    /// The text contains a JSON object, by instruction.
-    Object,
-}
-
 /// The answer to `initialize`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -96,8 +96,7 @@ impl Api for Messages {
         let wanted = match (schema, &open) {
             (None, _) => OutputKind::Text,
             (Some(_), None) => OutputKind::Structured,
-            (Some(schema), Some(_)) if schema["type"] == "object" => OutputKind::Instructed(Wanted::Object),
-            (Some(_), Some(_)) => OutputKind::Instructed(Wanted::Any),
+            (Some(schema), Some(_)) => OutputKind::Instructed(Wanted::of(schema)),
         };
         let earlier = std::mem::take(&mut conversation.messages);
         let history = MessagesHistory::new(session.clone(), earlier, messages, wanted);

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::super::wire;
 use super::{AcpDecoded, AcpDecoder, spent};
+use crate::instructed::Wanted;
 use crate::json_rpc::RpcError;
 use crate::output::TurnOutput;
 
@@ -28,8 +29,8 @@ pub(in super::super) struct AcpTurnEnd {
     pub(in super::super) only_denied: bool,
     /// What the turn came to; its text is the last message.
     pub(in super::super) output: TurnOutput,
-    /// The requested form of the answer.
-    pub(in super::super) form: wire::AnswerForm,
+    /// What its text is to contain, by instruction.
+    pub(in super::super) wanted: Option<Wanted>,
     /// All text of the turn.
     pub(in super::super) full_text: String,
     /// When a usage limit is lifted.
@@ -137,7 +138,7 @@ impl AcpDecoder {
             },
             full_text: turn.text.into_text(),
             cancelled: turn.cancelled,
-            form: self.form,
+            wanted: self.wanted,
             resets_at: self.resets_at,
             ..AcpTurnEnd::default()
         }

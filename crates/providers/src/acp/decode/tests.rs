@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::wire::AnswerForm;
 use super::*;
 use crate::json_rpc::Codec;
 
@@ -14,7 +13,7 @@ const OPENED: &str = r#"{"id":1,"result":{"sessionId":"s"}}"#;
 /// What a decoder in its first turn makes of these bytes.
 fn decode(bytes: &[u8]) -> Vec<AcpDecoded> {
     let mut decoder = AcpDecoder::of_new(ProviderSessionId::from("s"));
-    decoder.begin(2, AnswerForm::Text);
+    decoder.begin(2, None);
     let mut codec = Codec::default();
     let mut out = Vec::new();
     codec.push(bytes, |message| out.extend(decoder.take(message)));
