@@ -126,7 +126,7 @@ impl AcpAgent {
         let params = json!({ "sessionId": self.session, "prompt": prompt });
         self.decoder.go_on(self.peer.request("session/prompt", params)?);
         let message =
-            "the agent ended its turn because a tool was denied; its model was told to go on without it";
+            "the agent ended its turn because a tool was denied; its model was told to continue without it";
         turn.warn("endedAtDenial", message.to_owned());
         Ok(())
     }

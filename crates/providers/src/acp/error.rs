@@ -70,7 +70,7 @@ fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
     }
     if end.only_denied {
         let message =
-            "the agent ended its turn at every denial of a tool, although it was told to go on without it";
+            "the agent ended its turn at every denial of a tool, although it was told to continue without it";
         return Err(AgentError::new(ErrorCode::ToolDenied, message));
     }
     match end.stop_reason.as_deref() {
