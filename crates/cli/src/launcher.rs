@@ -15,8 +15,8 @@ use inspan_engine::{IdSource, RandomIds, SESSION_VARIABLE, create_private_dir_al
 use inspan_flow::RunStore;
 use inspan_protocol::SessionId;
 use inspan_sessions::{
-    ForkOptions, ForkPoint, Launcher, RegisteredFlow, ResumeOptions, SessionError, SessionErrorCode,
-    Sessions, StartOptions, async_trait,
+    ForkOptions, ForkPoint, Launcher, RegisteredFlow, ResumeOptions, ResumeTo, SessionError,
+    SessionErrorCode, Sessions, StartOptions, async_trait,
 };
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt;
@@ -223,11 +223,12 @@ impl Launcher for ProgramLauncher {
         self.call(arguments, None).await
     }
 
-    async fn check_resume(&self, session: &SessionId) -> Result<(), SessionError> {
+    async fn check_resume(&self, session: &SessionId, to: ResumeTo) -> Result<(), SessionError> {
         let (session, invocation) = (session.clone(), self.invocation.clone());
         let checked = tokio::task::spawn_blocking(move || {
-            store::read(&invocation, async |store| {
-                secrets::check_stored(&*store, &session, &invocation).await
+            store::read(&invocation, async |store| match to {
+                ResumeTo::Continue => secrets::check_stored(&*store, &session, &invocation).await,
+                ResumeTo::Stop => secrets::check_stop(&*store, &session, &invocation).await,
             })
         });
         let checked =

@@ -66,6 +66,11 @@ impl Graph {
         &self.bodies[0]
     }
 
+    /// Whether a stop of a session may start nodes of the flow: some edge fires however its source ends.
+    pub fn cleans_up(&self) -> bool {
+        self.bodies.iter().any(|body| body.edges_that_clean_up().next().is_some())
+    }
+
     /// The JSON Schema of the flow's input: the one it states with its defaults, else one made of its defaults and of
     /// what its nodes use. What has a default is not required.
     pub fn described_input(&self) -> Value {

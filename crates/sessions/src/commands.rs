@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use crate::{
-    CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
-    SessionTarget, Sessions, finish, is_driven,
+    CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, ResumeTo, SessionError,
+    SessionErrorCode, SessionTarget, Sessions, finish, is_driven,
     keyed::{RequestKey, key_reused},
     target::decided,
 };
@@ -223,7 +223,7 @@ impl Sessions {
                 let content = content.clone().unwrap_or_default();
                 let answer = PersonAnswer { content, choice: choice.clone() };
                 if !target.is_driven() {
-                    self.launcher.check_resume(session).await?;
+                    self.launcher.check_resume(session, ResumeTo::Continue).await?;
                 }
                 let result = target.answer(&open, &answer).await?;
                 self.receipt(&target, command, result).await
@@ -266,6 +266,9 @@ impl Sessions {
                 self.receipt(&target, command, result).await
             }
             SessionCommand::Stop { reason } => {
+                if !target.is_driven() && !target.entry.digest.status.has_ended() {
+                    self.launcher.check_resume(session, ResumeTo::Stop).await?;
+                }
                 let result = target.post_and_wait(&Command::Abort { reason: reason.clone() }).await?;
                 self.receipt(&target, command, result).await?;
                 target.stopped().await?;
@@ -369,7 +372,7 @@ impl Sessions {
     ) -> Result<Receipt, SessionError> {
         match (result, command) {
             (CommandResult::Accepted, _) => Ok(Receipt::of(target.id().clone())),
-            // A session that is stopped so ends before any node starts.
+            // A session that is stopped so starts no node but what cleans up.
             (CommandResult::Stored(number), SessionCommand::Reply { .. } | SessionCommand::Stop { .. }) => {
                 self.resume_with(target, number).await
             }

@@ -34,8 +34,8 @@ pub trait Launcher: Send + Sync {
         refused()
     }
 
-    /// Fails if a session that no process runs cannot be resumed here: an answer to it is not stored then.
-    async fn check_resume(&self, _session: &SessionId) -> Result<(), SessionError> {
+    /// Fails if a session that no process runs cannot be resumed here: an answer to it, or a stop, is not stored then.
+    async fn check_resume(&self, _session: &SessionId, _to: ResumeTo) -> Result<(), SessionError> {
         Ok(())
     }
 
@@ -54,6 +54,15 @@ pub trait Launcher: Send + Sync {
     async fn flows(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
         Ok(Vec::new())
     }
+}
+
+/// What a session is resumed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeTo {
+    /// Its work goes on.
+    Continue,
+    /// It ends: no node starts but what cleans up.
+    Stop,
 }
 
 /// How a session is started.

@@ -42,7 +42,7 @@ pub use follow::{Followed, Follower, event_filter};
 use graph::check_names_frames;
 pub use graph::{foreign_types, graph, node_path};
 pub use launcher::{
-    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
+    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, ResumeTo, StartOptions,
 };
 pub use output::SessionOutput;
 pub use question::{OpenQuestions, Question, is_late, questions};

@@ -28,12 +28,30 @@ pub(crate) async fn check_stored(
     session: &SessionId,
     invocation: &Invocation,
 ) -> Result<(), Failure> {
+    check_stored_if(stored, session, invocation, |_| true).await
+}
+
+/// The same before a stop, which would start what cleans up, is stored.
+pub(crate) async fn check_stop(
+    stored: &dyn RunStore,
+    session: &SessionId,
+    invocation: &Invocation,
+) -> Result<(), Failure> {
+    check_stored_if(stored, session, invocation, Graph::cleans_up).await
+}
+
+async fn check_stored_if(
+    stored: &dyn RunStore,
+    session: &SessionId,
+    invocation: &Invocation,
+    starts_nodes: impl Fn(&Graph) -> bool,
+) -> Result<(), Failure> {
     let record = stored.record(session).await?;
     if !are_needed(&SessionSettings::of_map(&record.settings)?, invocation) {
         return Ok(());
     }
     let graph = store::graph_of(&record)?;
-    check(&graph, invocation)
+    if starts_nodes(&graph) { check(&graph, invocation) } else { Ok(()) }
 }
 
 impl StoredSession {
@@ -45,14 +63,15 @@ impl StoredSession {
         }
     }
 
-    /// The same before it goes on itself. Another process may run it, and one that is to be stopped ends before any node
-    /// starts.
+    /// The same before it goes on itself. Another process may run it, and one that is to be stopped starts no node but what
+    /// cleans up.
     pub(super) fn check_own_secrets(&self, invocation: &Invocation) -> Result<(), Failure> {
         if self.graph.secrets.is_empty() || self.owner.is_some() {
             return Ok(());
         }
         let waiting = session::runtime()?.block_on(self.store.unanswered(&self.record.session))?;
-        match waiting.iter().any(|posted| matches!(posted.command, Command::Abort { .. })) {
+        let is_stopped = waiting.iter().any(|posted| matches!(posted.command, Command::Abort { .. }));
+        match is_stopped && !self.graph.cleans_up() {
             true => Ok(()),
             false => self.check_secrets(&self.graph, invocation),
         }

@@ -122,13 +122,16 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
             return Ok(Some((id, number)));
         }
         if !target.session.is_driven() {
+            if !target.session.entry.digest.status.has_ended() {
+                secrets::check_stop(&*target.store, &id, invocation).await?;
+            }
             let number = target.session.post(&command).await?;
             return Ok(Some((id, number)));
         }
         target.stopped().await.map(|()| None)
     })?;
     let Some((id, number)) = open else { return Ok(Exit::Success) };
-    // No process runs it: it is resumed here, and ends before any node starts.
+    // No process runs it: it is resumed here, and no node starts but what cleans up.
     let mode = RunModeArgs::default();
     let resumed = StoredSession::open(id.as_str(), invocation)
         .and_then(|kept| kept.resume(Resume::default(), &mode, Ask::Never, invocation));

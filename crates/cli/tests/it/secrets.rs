@@ -365,6 +365,37 @@ nodes:
 }
 
 #[test]
+fn a_session_is_stopped_only_where_the_secrets_of_what_cleans_up_are_set() {
+    let flow = "\
+flow: { name: f, secrets: [DEPLOY_TOKEN] }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: Go on? } }
+  - { id: clean, type: exec, dependsOn: [{ node: ask, on: any }], input: { argv: [sh, -c, 'echo cleaned >> did'] } }
+";
+    let folder = &flow_folder(flow);
+    let with = |arguments: &[&str]| {
+        let mut command = program(folder, arguments);
+        ran(folder, command.env("DEPLOY_TOKEN", "tl-bou-lfz-0123"))
+    };
+    assert_eq!(with(&["run", "flow.yaml", "--session-id", "s", "--no-input"]).code, Some(3));
+    let said = "the environment variable DEPLOY_TOKEN, which the `secrets` of the flow name, is not set";
+    inspan(folder, &["stop", "s"]).expect(4).says(said);
+    let server = Server::start(folder);
+    let command = json!({ "command": { "type": "stop" } });
+    let refused = server.client().post("/api/v1/sessions/s/commands", &command);
+    assert_eq!((refused.status, refused.text.contains(said)), (500, true), "{}", refused.text);
+    // What was refused is not stored, and the session waits as before.
+    let log = inspan(folder, &["logs", "s", "--json", "--type", "session:abort"]).stdout;
+    assert!(!log.contains("session:abort"), "{log}");
+    assert!(!folder.join("did").exists());
+    let stopped = with(&["stop", "s"]);
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+    assert_eq!(fs::read_to_string(folder.join("did")).unwrap(), "cleaned\n");
+    // One that has ended needs none.
+    inspan(folder, &["stop", "s"]).says("ended");
+}
+
+#[test]
 fn a_page_or_a_report_that_is_passed_on_shows_no_key_that_an_input_or_the_flow_holds() {
     let key = "sk-ant-api03-planted-in-the-input-0123456789";
     let flow = format!(
