@@ -129,6 +129,11 @@ impl NodeKind {
     pub fn needs_machine(self, occupies: Occupies) -> bool {
         matches!(self, Self::Plain | Self::Agent) && occupies == Occupies::Slot
     }
+
+    /// Whether it may cost money: it is an agent, or runs nodes that may be agents.
+    pub(crate) fn may_cost(self) -> bool {
+        matches!(self, Self::Agent | Self::Frames)
+    }
 }
 
 /// Whether a node's attempt takes one of the flow's places for work.

@@ -182,6 +182,9 @@ pub struct Facts {
     pub(crate) ending: Option<Ending>,
     /// The event that is the cause of the ending, if it is an event.
     pub(crate) ended_by: Option<u64>,
+    /// Whether a stop came while the run was ending: nothing that may cost money begins any more.
+    #[serde(default)]
+    pub(crate) stopped_while_ending: bool,
     /// The tasks about which something may be decided since the newest event.
     #[serde(skip)]
     pub(crate) touched: Vec<TaskRef>,
@@ -367,10 +370,8 @@ impl Facts {
                 let error = reason.as_ref().map(|reason| {
                     AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
                 });
-                // What cleans up in a session that fails may wait for a person: a stop ends that too.
-                let asks = |node: &NodeState| node.more.as_ref().is_some_and(|more| more.asked.is_some());
-                if self.tasks().any(|(task, node)| asks(node) && !node.has_ended() && !self.must_end(task)) {
-                    self.ending = None;
+                if self.ending.is_some() && self.stop_cleanup(graph) {
+                    (self.ending, self.ended_by) = (None, Some(seq));
                 }
                 self.end_early(Ending { outcome: Outcome::Stopped, error });
                 let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();

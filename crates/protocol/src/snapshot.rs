@@ -252,6 +252,9 @@ pub struct NodeSnapshot {
     /// Whether the newest attempt was cancelled before any machine had begun it.
     #[serde(skip_serializing_if = "is_default")]
     pub never_began: bool,
+    /// Whether the newest attempt cleans up, so that it goes on although its frame or the flow ends.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cleans_up: bool,
     /// Whether a loop has sent the run back to it, so that it runs whatever its other edges say.
     #[serde(skip_serializing_if = "is_default")]
     pub sent_back: bool,

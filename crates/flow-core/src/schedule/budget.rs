@@ -60,12 +60,10 @@ impl Run {
                     actions.push(self.exceeded(&used_up));
                     return;
                 }
-                if self.facts.ending.is_none() {
-                    self.cancel_running_agents(budget, actions);
-                }
+                self.cancel_running_agents(budget, actions);
             }
         }
-        if self.knows_node_budgets() && self.facts.ending.is_none() {
+        if self.knows_node_budgets() {
             self.cancel_over_budget(actions);
         }
     }
@@ -100,17 +98,34 @@ impl Run {
         }
     }
 
-    /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
+    /// The agents that are in the middle of a turn; one that has just ended its last may finish, and one that ends with the
+    /// flow is not cancelled twice.
+    fn spenders(&self) -> Vec<TaskRef> {
+        self.facts.tasks().map(|(task, _)| task).filter(|task| self.spends(*task)).collect()
+    }
+
+    fn spends(&self, task: TaskRef) -> bool {
+        let node = self.facts.node(task);
+        let ends = || self.facts.ending.is_some() && self.facts.must_end(task);
+        node.status == NodeStatus::Running && node.spends() && !ends()
+    }
+
+    /// Cancels the agents that spend, or ends the run.
     fn cancel_running_agents(&mut self, budget: Budget, actions: &mut Vec<Action>) {
-        let nodes = self.facts.tasks();
-        let spend = nodes.filter(|(_, node)| node.status == NodeStatus::Running && node.spends());
-        let spenders: Vec<_> = spend.map(|(task, _)| task).collect();
-        match budget.on_exceeded {
-            OnExceeded::Pause => {
-                spenders.into_iter().for_each(|task| self.cancel(task, CancelCause::Pausing, actions));
+        let (spenders, why) = (self.spenders(), self.why_cancelled(budget));
+        match why {
+            CancelCause::OverBudget if self.facts.ending.is_none() => {
+                actions.extend((!spenders.is_empty()).then(|| self.end_over_budget()));
             }
-            OnExceeded::Fail if spenders.is_empty() => {}
-            OnExceeded::Fail => actions.push(self.end_over_budget()),
+            _ => spenders.into_iter().for_each(|task| self.cancel(task, why, actions)),
+        }
+    }
+
+    /// Why an agent is cancelled of whose budget nothing is left. A run that ends waits for no larger one.
+    fn why_cancelled(&self, budget: Budget) -> CancelCause {
+        match budget.on_exceeded {
+            OnExceeded::Pause if self.facts.ending.is_none() => CancelCause::Pausing,
+            _ => CancelCause::OverBudget,
         }
     }
 
@@ -131,9 +146,7 @@ impl Run {
 
     fn cancel_over_own_budget(&mut self, task: TaskRef, actions: &mut Vec<Action>) {
         let Some(budget) = self.facts.node_budget(&self.graph, task) else { return };
-        let state = &self.facts.node(task);
-        let spends = state.status == NodeStatus::Running && state.spends();
-        let more = state.more.as_ref();
+        let more = self.facts.node(task).more.as_ref();
         let was_reported = more.is_some_and(|more| more.budget_reported);
         let unpriced = more.is_some_and(|more| more.spent.unpriced && !more.unpriced_before);
         let uncounted = more.is_some_and(|more| more.spent.uncounted && !more.uncounted_before);
@@ -147,8 +160,8 @@ impl Run {
         if !was_reported {
             actions.push(self.exceeded(&used_up));
         }
-        if spends {
-            self.cancel(task, why_cancelled(budget), actions);
+        if self.spends(task) {
+            self.cancel(task, self.why_cancelled(budget), actions);
         }
     }
 
@@ -171,19 +184,15 @@ impl Run {
 
     /// Cancels agents in frames whose budget, or whose node's budget, is used up, or ends these frames.
     fn cancel_over_budget_around(&mut self, actions: &mut Vec<Action>) {
-        let spend = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Running && node.spends();
-        let nested = |(task, _): &(TaskRef, &NodeState)| task.frame != FrameIx::FLOW;
-        let spenders: Vec<TaskRef> =
-            self.facts.tasks().filter(nested).filter(spend).map(|(task, _)| task).collect();
         let mut ended = BTreeSet::new();
-        for task in spenders {
+        for task in self.spenders().into_iter().filter(|task| task.frame != FrameIx::FLOW) {
             let Some(used_up) = self.facts.used_up_around(&self.graph, task) else { continue };
             match self.frame_without_budget(task, &used_up) {
                 Some(frame) if ended.insert(frame) => {
                     actions.extend(self.end_frame(frame, self.over_budget(Some(&used_up))));
                 }
                 Some(_) => {}
-                None => self.cancel(task, why_cancelled(used_up.budget), actions),
+                None => self.cancel(task, self.why_cancelled(used_up.budget), actions),
             }
         }
     }
@@ -337,12 +346,5 @@ impl Reusable {
         let mut facts = Facts::new(graph);
         facts.carry(graph, spent, nodes, self.raised());
         Some(facts.flow_used_up(graph)?.limit)
-    }
-}
-
-fn why_cancelled(budget: Budget) -> CancelCause {
-    match budget.on_exceeded {
-        OnExceeded::Pause => CancelCause::Pausing,
-        OnExceeded::Fail => CancelCause::OverBudget,
     }
 }

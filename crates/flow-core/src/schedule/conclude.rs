@@ -73,7 +73,7 @@ impl Run {
             (Err(error), Some(CancelCause::Ending | CancelCause::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {
-                let (reason, cause) = self.facts.why_cancelled(node.frame);
+                let (reason, cause) = self.facts.why_cut(node.frame, why == CancelCause::Pausing);
                 Event::TaskCancelled {
                     task_id,
                     session_id: self
@@ -92,7 +92,8 @@ impl Run {
                 let error = match reason {
                     Some(CancelCause::TimedOut) => self.timed_out(node),
                     Some(CancelCause::OverBudget) => {
-                        self.over_budget(self.facts.used_up_around(&self.graph, node).as_ref())
+                        let used_up = self.facts.used_up_around(&self.graph, node);
+                        self.over_budget(used_up.or_else(|| self.facts.flow_used_up(&self.graph)).as_ref())
                     }
                     _ => error,
                 };

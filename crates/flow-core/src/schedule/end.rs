@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
     graph::{EdgeIx, FrameIx, NodeIx, TaskRef},
-    node::Occupies,
+    node::{NodeKind, Occupies},
     state::{NodeState, Pause},
 };
 
@@ -30,20 +30,13 @@ impl Run {
         // A question need not end by itself. All else that cleans up is waited for.
         let asking: Vec<TaskRef> = self.asking().collect();
         let only_asks = self.facts.running() <= asking.len() as u32;
-        let was_cut = |(task, node): (TaskRef, &NodeState)| {
-            node.status == NodeStatus::Cancelled && !self.facts.must_end(task)
-        };
         let is_stopped = ending.outcome == Outcome::Stopped;
         if only_asks && is_stopped && !asking.is_empty() {
             return asking.iter().for_each(|task| self.cancel(*task, CancelCause::Ending, actions));
         }
         // A stop is more than the pause before it.
-        if only_asks
-            && self.facts.pausing.is_some()
-            && !is_stopped
-            && (!asking.is_empty() || self.facts.tasks().any(was_cut))
-        {
-            return self.pause_when_idle(actions);
+        if !is_stopped && self.pause_cleanup(only_asks, actions) {
+            return;
         }
         self.take_answers(actions);
         // What cleans up may run frames, in which nodes follow each other as elsewhere.
@@ -86,6 +79,49 @@ impl Run {
             return;
         }
         self.finish(ending.outcome, ending.error, now, actions);
+    }
+
+    /// Cuts short for a pause what cleans up and is not to go on, and lays the session to rest once nothing else runs; returns
+    /// whether there is anything that the pause cuts.
+    fn pause_cleanup(&mut self, only_asks: bool, actions: &mut Vec<Action>) -> bool {
+        if self.facts.pausing.is_none() {
+            return false;
+        }
+        let was_cut = |(task, node): (TaskRef, &NodeState)| {
+            node.status == NodeStatus::Cancelled && !self.facts.must_end(task)
+        };
+        let has_cut = self.asking().next().is_some() || self.facts.tasks().any(was_cut);
+        let cuts = self.has_cleanup_to_cut();
+        if cuts {
+            self.cut_cleanup(actions);
+        }
+        let pauses = only_asks && (cuts || has_cut);
+        if pauses && actions.is_empty() {
+            self.pause_when_idle(actions);
+        }
+        cuts || pauses
+    }
+
+    /// Whether something cleans up, or is about to, that a pause cuts short: it may cost money, or run for long.
+    fn has_cleanup_to_cut(&self) -> bool {
+        self.facts.tasks().any(|(task, node)| {
+            let cleans_up = node.status == NodeStatus::Running && !self.facts.must_end(task);
+            let kind = self.facts.spec(&self.graph, task).kind;
+            kind.may_cost() && (cleans_up || self.agenda.is_ready(task))
+        })
+    }
+
+    /// Cancels, for a pause, agents that clean up and all that runs in frames of a node that does.
+    fn cut_cleanup(&mut self, actions: &mut Vec<Action>) {
+        let ends = |(task, node): &(TaskRef, &NodeState)| {
+            let is_agent = self.facts.spec(&self.graph, *task).kind == NodeKind::Agent;
+            let mut owners = self.facts.around(task.frame).filter_map(|frame| frame.owner);
+            let is_cut = is_agent || owners.any(|owner| self.facts.node(owner).cleans_up);
+            let runs = node.status == NodeStatus::Running && node.frames.is_none();
+            runs && is_cut && !self.is_answered(*task, node)
+        };
+        let running: Vec<TaskRef> = self.facts.tasks().filter(ends).map(|(task, _)| task).collect();
+        running.into_iter().for_each(|task| self.cancel(task, CancelCause::Pausing, actions));
     }
 
     /// Fires the `on: any` edges in a frame that is ending: those of ended nodes, and once nothing else can happen in it

@@ -4,6 +4,7 @@
 mod agents;
 mod budgets;
 mod cleanup;
+mod cleanup_cut;
 mod conversations;
 mod fallback;
 mod frame_budgets;

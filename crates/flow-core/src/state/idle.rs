@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{NodePath, NodeStatus, Outcome, Prompt, PromptKind, Reply, Timestamp};
+use inspan_protocol::{EdgeStatus, NodePath, NodeStatus, Outcome, Prompt, PromptKind, Reply, Timestamp};
 
 use super::{
     Facts,
@@ -117,6 +117,10 @@ impl Facts {
                 self.node_mut(task).more().add_message(node_message);
             }
             // A node that runs frames continues; its timer and theirs have moved.
+            if self.node(task).needs_confirmation && self.is_stopping() {
+                // Nobody is asked about it any more: a node that cleans up in frames ends with it.
+                self.end_cleanup_around(task.frame);
+            }
             self.touched.push(task);
         }
         let waiting = self.tasks().filter(|(_, node)| node.status == NodeStatus::Waiting);
@@ -146,12 +150,40 @@ impl Facts {
         }
     }
 
+    /// A stop that comes while the run is ending ends what cleans up and may cost money, and what waits for a person; returns
+    /// whether there is such work. What of it has not begun begins no more. Everything else that cleans up goes on.
+    pub(super) fn stop_cleanup(&mut self, graph: &Graph) -> bool {
+        let (mut is_waited_for, mut costs) = (false, Vec::new());
+        for (task, node) in self.tasks().filter(|(_, node)| !node.has_ended()) {
+            let is_asked = node.more.as_ref().is_some_and(|more| more.asked.is_some());
+            is_waited_for |= (is_asked || node.needs_confirmation) && !self.must_end(task);
+            let may_begin = || {
+                let has_edge = |status| self.has_any_end(graph, task, status);
+                node.has_not_begun() && (has_edge(EdgeStatus::Fired) || has_edge(EdgeStatus::Pending))
+            };
+            if self.spec(graph, task).kind.may_cost() && (node.cleans_up || may_begin()) {
+                costs.push(task);
+            }
+        }
+        let stops = !self.phase_ended && (is_waited_for || !costs.is_empty());
+        if stops {
+            costs.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
+            self.stopped_while_ending = true;
+        }
+        stops
+    }
+
+    /// Whether the run ends because it is to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.ending.as_ref().is_some_and(|ending| ending.outcome == Outcome::Stopped)
+    }
+
     /// What cleans up and was cut short for a pause begins again if the session is stopped before it has paused.
     pub(super) fn clean_up_again(&mut self, graph: &Graph, task: TaskRef) {
         let node = self.node(task);
         let asks = node.more.as_ref().is_some_and(|more| more.asks);
         let is_cut = node.status == NodeStatus::Cancelled && !self.must_end(task);
-        let is_stopped = self.ending.as_ref().is_some_and(|ending| ending.outcome == Outcome::Stopped);
+        let is_stopped = self.is_stopping();
         if is_cut && is_stopped && asks && !self.is_ending(task.frame) {
             // What asked in frames of a node that cleans up is not asked again: the node ends with it.
             self.end_cleanup_around(task.frame);
@@ -271,7 +303,8 @@ impl Facts {
         match node.status {
             NodeStatus::Running => node.frames.is_none(),
             NodeStatus::Paused => true,
-            NodeStatus::Cancelled => !self.is_ending(task.frame),
+            // What cleans up is cancelled for a pause, or because all is to stop.
+            NodeStatus::Cancelled => !self.is_ending(task.frame) || (node.cleans_up && !self.is_stopping()),
             _ => false,
         }
     }

@@ -351,6 +351,7 @@ impl NodeState {
             interrupted: self.interrupted,
             doubt: self.needs_confirmation,
             never_began: self.never_began,
+            cleans_up: self.cleans_up,
             sent_back: self.sent_back,
             failed_passes: self.failed_passes,
             follows_work: self.follows_work,
@@ -383,6 +384,7 @@ impl NodeState {
         self.interrupted = saved.interrupted;
         self.needs_confirmation = saved.doubt;
         self.never_began = saved.never_began;
+        self.cleans_up = saved.cleans_up;
         self.sent_back = saved.sent_back;
         self.failed_passes = saved.failed_passes;
         self.follows_work = saved.follows_work;

@@ -200,6 +200,16 @@ impl Facts {
         }
     }
 
+    /// The same for an attempt that was cancelled, maybe for a pause: what cleans up is paused while the flow ends.
+    pub(crate) fn why_cut(&self, frame: FrameIx, for_pause: bool) -> (CancelReason, Option<u64>) {
+        let pause =
+            self.pausing.as_ref().filter(|_| for_pause && self.ending.is_some() && !self.is_stopping());
+        match pause {
+            Some(pause) => (CancelReason::Pause, Some(pause.seq)),
+            None => self.why_cancelled(frame),
+        }
+    }
+
     /// Tokens of all agents.
     pub fn usage(&self) -> Usage {
         self.session.usage

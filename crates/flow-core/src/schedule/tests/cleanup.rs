@@ -27,7 +27,7 @@ nodes:
 /// A node that fails while the others are at work.
 const FAILS: &str = "  - { id: bad, type: control.noop, dependsOn: [take] }\n";
 
-fn status(sim: &Sim, node: &str) -> NodeStatus {
+pub(super) fn status(sim: &Sim, node: &str) -> NodeStatus {
     let ix = sim.run.graph().flow().find(node).unwrap();
     sim.run.state().node(TaskRef::of_flow(ix)).status
 }
@@ -44,7 +44,7 @@ fn assert_ends(sim: &Sim, back: NodeStatus, flow: Outcome) {
     assert_eq!(ends, (back, NodeStatus::Cancelled, Some(flow)), "{}", story(&sim.log));
 }
 
-fn starts_of(sim: &Sim, node: &str) -> usize {
+pub(super) fn starts_of(sim: &Sim, node: &str) -> usize {
     let is_start = |event: &Event| matches!(event, Event::TaskStart { path, .. } if path.node() == node);
     sim.log.iter().filter(|envelope| is_start(&envelope.event)).count()
 }

@@ -279,11 +279,17 @@ impl Facts {
     }
 
     /// Whether a task may start although its frame is to end: it cleans up, and what it cleans up after has ended or can begin
-    /// no more. The end of the flow waits for no usage limit.
+    /// no more. The end of the flow waits for no usage limit, a stop for no person, and a stop during the end for nothing
+    /// that may cost money.
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
-        let node = self.node(task);
+        let (node, spec) = (self.node(task), self.body(graph, task.frame).node(task.node));
+        let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
         let is_limited = node.status == NodeStatus::Waiting && self.ending.is_some();
-        let needs_all = self.body(graph, task.frame).node(task.node).join != Join::Any;
+        let is_in_doubt = node.needs_confirmation && !is_answered && self.is_stopping();
+        if is_limited || is_in_doubt || (self.stopped_while_ending && spec.kind.may_cost()) {
+            return false;
+        }
+        let needs_all = spec.join != Join::Any;
         let runs_yet = |from: NodeIx| {
             let from = self.frames[task.frame].task(from);
             let is_led_to = |status| self.has_any_end(graph, from, status);
@@ -294,7 +300,7 @@ impl Facts {
         let mut open = self.any_ends(graph, task, EdgeStatus::Pending);
         let waits = needs_all && open.any(runs_yet);
         let may_begin = node.cleans_up || (node.attempt == 0 && !waits);
-        may_begin && !is_limited && self.has_any_end(graph, task, EdgeStatus::Fired)
+        may_begin && self.has_any_end(graph, task, EdgeStatus::Fired)
     }
 
     /// Whether an edge that fires in any case leads to a task and has this status.

@@ -1,0 +1,246 @@
+//! What ends or interrupts work that cleans up: a stop while the run is ending, a pause, and a budget that is used up.
+
+use inspan_protocol::{Event, NodeStatus, Outcome, RunSnapshot};
+
+use super::{
+    budgets::{names, turns},
+    cleanup::{starts_of, status},
+    sim::{AttemptStep, Sim, story, world},
+};
+use crate::{
+    schedule::{Run, StartNode},
+    testing::graph,
+};
+
+/// A node after `bad` or `prepare`, with agents in its frames.
+const EACH: &str = "
+  - id: each
+    type: control.foreach
+    dependsOn: [{ node: FIRST, on: any }]
+    input: { items: [1, 2, 3], maxConcurrency: 1, onItemError: continue }
+    body: { nodes: [{ id: talk, type: talk.agent, input: { prompt: go } }] }
+";
+
+/// One that is an agent.
+const TALK: &str = "
+  - { id: talk, type: talk.agent, dependsOn: [{ node: FIRST, on: any }], input: { prompt: go } }
+";
+
+/// A flow that fails, and cleans up with these nodes.
+fn fails(nodes: &str) -> String {
+    let bad = "flow: { name: f }\nnodes:\n  - { id: bad, type: control.noop }";
+    format!("{bad}{}", nodes.replace("FIRST", "bad"))
+}
+
+/// One that is stopped before it cleans up.
+fn prepares(nodes: &str) -> String {
+    let prepare = "flow: { name: f }\nnodes:\n  - { id: wait_prepare, type: control.noop }";
+    format!("{prepare}{}", nodes.replace("FIRST", "wait_prepare"))
+}
+
+fn abort() -> Event {
+    Event::SessionAbort { reason: None }
+}
+
+fn pause() -> Event {
+    Event::SessionPause { reason: None, cause: None }
+}
+
+/// That flow when an agent is at work that cleans up.
+fn at_work(text: &str) -> Sim {
+    let mut sim = Sim::new(&graph(text), &[]);
+    if text.contains("wait_prepare") {
+        sim.until_event("task:start", world);
+        sim.emit(None, abort());
+    }
+    sim.driven_to("agent:start", world)
+}
+
+/// How often a node has completed.
+fn completed(sim: &Sim, node: &str) -> usize {
+    let ends =
+        |event: &Event| matches!(event, Event::TaskComplete { task_id, .. } if task_id.as_str() == node);
+    sim.log.iter().filter(|envelope| ends(&envelope.event)).count()
+}
+
+#[test]
+fn a_stop_while_the_run_is_ending_ends_what_costs_money() {
+    for (nodes, node) in [(EACH, "each"), (TALK, "talk")] {
+        for text in [fails(nodes), prepares(nodes)] {
+            let mut sim = at_work(&text);
+            sim.emit(None, abort());
+            let wish = sim.log.len();
+            sim.drive(world);
+            sim.check();
+            let ends = (status(&sim, node), sim.run.state().outcome());
+            let expected = (NodeStatus::Cancelled, Some(Outcome::Stopped));
+            assert_eq!(ends, expected, "{text}{}", story(&sim.log));
+            assert_eq!(starts_of(&sim, "talk"), 1, "{text}{}", story(&sim.log));
+            // Also where the process dies then.
+            for cut in wish..sim.log.len() {
+                let sim = Sim::resumed(sim.run.graph(), &sim.log[..cut], None).driven(world);
+                sim.check();
+                let ends = (starts_of(&sim, "talk"), sim.run.state().outcome());
+                assert_eq!(ends, (1, Some(Outcome::Stopped)), "{cut}: {text}{}", story(&sim.log));
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_stop_while_the_run_is_ending_nothing_begins_that_costs_money() {
+    for nodes in [EACH, TALK] {
+        let back = "\n  - { id: wait_back, type: control.noop, dependsOn: [{ node: bad, on: any }] }";
+        let text = fails(&format!("{back}{}", nodes.replace("FIRST", "wait_back")));
+        let mut sim = Sim::new(&graph(&text), &[]);
+        while status(&sim, "wait_back") != NodeStatus::Running {
+            sim.step(&world);
+        }
+        sim.emit(None, abort());
+        sim.drive(world);
+        sim.check();
+        let ends = (status(&sim, "wait_back"), starts_of(&sim, "talk"), sim.run.state().outcome());
+        let expected = (NodeStatus::Complete, 0, Some(Outcome::Stopped));
+        assert_eq!(ends, expected, "{text}{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn a_pause_while_the_run_is_ending_cuts_agents_and_the_clean_up_goes_on_later() {
+    let back = "\n  - { id: wait_back, type: control.noop, dependsOn: [{ node: FIRST, on: any }] }";
+    for (nodes, times) in [(EACH, 3), (TALK, 1)] {
+        let text = fails(&format!("{back}{nodes}"));
+        let mut sim = at_work(&text);
+        let graph = sim.run.graph().clone();
+        sim.until_event("agent:session", world);
+        sim.emit(None, pause());
+        let wish = sim.log.len();
+        sim.drive(world);
+        let rests = (sim.run.state().outcome(), starts_of(&sim, "talk"), status(&sim, "wait_back"));
+        assert_eq!(rests, (None, 1, NodeStatus::Complete), "{text}{}", story(&sim.log));
+        let cancelled = sim.log.iter().find_map(|envelope| match &envelope.event {
+            Event::TaskCancelled { cause, .. } => *cause,
+            _ => None,
+        });
+        assert_eq!(cancelled, Some(wish as u64), "{text}{}", story(&sim.log));
+        for cut in wish..=sim.log.len() {
+            let sim = Sim::resumed(&graph, &sim.log[..cut], None).driven(world);
+            sim.check();
+            let ends = (completed(&sim, "talk"), completed(&sim, "wait_back"), sim.run.state().outcome());
+            assert_eq!(ends, (times, 1, Some(Outcome::Failed)), "{cut}: {text}{}", story(&sim.log));
+            assert!(sim.starts("talk")[0].ends_with(": continue"), "{cut}: {:?}", sim.starts("talk"));
+        }
+        let saved = serde_json::to_string(&sim.run.snapshot(&graph.input)).unwrap();
+        let saved: RunSnapshot = serde_json::from_str(&saved).unwrap();
+        let restored = Sim::restored(&graph, &saved, sim.now).driven(world);
+        let ends = (completed(&restored, "talk"), restored.run.state().outcome());
+        assert_eq!(ends, (times, Some(Outcome::Failed)), "{text}{}", story(&restored.log));
+        // A stop instead ends it.
+        let mut sim = Sim::resumed(&graph, &sim.log, None);
+        sim.emit(None, abort());
+        sim.drive(world);
+        sim.check();
+        let ends = (starts_of(&sim, "talk"), sim.run.state().outcome());
+        assert_eq!(ends, (1, Some(Outcome::Stopped)), "{text}{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn after_a_pause_while_the_run_is_ending_no_agent_starts() {
+    let back = "\n  - { id: wait_back, type: control.noop, dependsOn: [{ node: bad, on: any }] }";
+    let text = fails(&format!("{back}{}", TALK.replace("FIRST", "wait_back")));
+    let mut sim = Sim::new(&graph(&text), &[]);
+    while status(&sim, "wait_back") != NodeStatus::Running {
+        sim.step(&world);
+    }
+    sim.emit(None, pause());
+    sim.drive(world);
+    let rests = (status(&sim, "wait_back"), starts_of(&sim, "talk"), sim.run.state().outcome());
+    assert_eq!(rests, (NodeStatus::Complete, 0, None), "{}", story(&sim.log));
+    let sim = Sim::resumed(sim.run.graph(), &sim.log, None).driven(world);
+    sim.check();
+    let ends = (starts_of(&sim, "talk"), sim.run.state().outcome());
+    assert_eq!(ends, (1, Some(Outcome::Failed)), "{}", story(&sim.log));
+}
+
+/// Agents of four turns.
+fn talks(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    if start.path.node() == "talk" { turns(4, Some(0.1))(start, run) } else { world(start, run) }
+}
+
+#[test]
+fn a_budget_holds_while_the_run_is_ending() {
+    let each = "
+  - id: each
+    type: control.foreach
+    NODE
+    dependsOn: [{ node: bad, on: any }]
+    input: { items: [1], onItemError: continue }
+    body: { BODY, nodes: [{ id: talk, type: talk.agent, AGENT, input: { prompt: go } }] }
+";
+    let plain = TALK.replace("FIRST", "bad").replace("input:", "AGENT, input:");
+    let back = "  - { id: wait_back, type: control.noop, dependsOn: [{ node: bad, on: any }] }";
+    for exceeded in ["fail", "pause"] {
+        let policy = format!("policy: {{ budget: {{ tokens: 15, onExceeded: {exceeded} }} }}");
+        for (nodes, place) in [
+            (each, "FLOW"),
+            (each, "NODE"),
+            (each, "BODY"),
+            (each, "AGENT"),
+            (plain.as_str(), "FLOW"),
+            (plain.as_str(), "AGENT"),
+        ] {
+            let text = format!(
+                "flow: {{ name: f, FLOW }}\nnodes:\n  - {{ id: bad, type: control.noop }}{nodes}{back}"
+            );
+            let text = text.replace(place, &policy);
+            let text = text.replace(", FLOW", "").replace("    NODE\n", "").replace("BODY, ", "");
+            let text = text.replace(" AGENT,", "");
+            let sim = Sim::new(&graph(&text), &[]).driven(talks);
+            sim.check();
+            let ends = (names(&sim, "agent:usage"), names(&sim, "budget:exceeded"));
+            assert_eq!(ends, (2, 1), "{text}\n{}", story(&sim.log));
+            assert_eq!(completed(&sim, "talk"), 0, "{text}\n{}", story(&sim.log));
+            let ends = (status(&sim, "wait_back"), sim.run.state().outcome());
+            assert_eq!(ends, (NodeStatus::Complete, Some(Outcome::Failed)), "{text}\n{}", story(&sim.log));
+        }
+    }
+}
+
+#[test]
+fn a_stop_leaves_no_frame_open_and_asks_nobody() {
+    let each = "
+  - id: each
+    type: control.foreach
+    dependsOn: [{ node: FIRST, on: any }]
+    input: { items: [1, 2], maxConcurrency: 1 }
+    body: { nodes: [{ id: wait_in, type: control.noop, effects: external }] }
+";
+    let plain = "
+  - { id: wait_in, type: control.noop, effects: external, dependsOn: [{ node: FIRST, on: any }] }
+";
+    for (nodes, end) in [(each, Some(NodeStatus::Cancelled)), (plain, None)] {
+        for text in [fails(nodes), prepares(nodes)] {
+            let is_stopped = text.contains("wait_prepare");
+            let mut sim = Sim::new(&graph(&text), &[]);
+            sim.until_event("task:start", world);
+            if is_stopped {
+                sim.emit(None, abort());
+            }
+            while starts_of(&sim, "wait_in") == 0 {
+                sim.step(&world);
+            }
+            let mut sim = Sim::resumed(sim.run.graph(), &sim.log, None);
+            // The first stop counts, and one that comes now.
+            if !is_stopped {
+                sim.emit(None, abort());
+            }
+            sim.drive(world);
+            sim.check();
+            let asked = names(&sim, "session:prompt");
+            let ends = (sim.run.state().outcome(), asked, starts_of(&sim, "wait_in"));
+            assert_eq!(ends, (Some(Outcome::Stopped), 0, 1), "{text}{}", story(&sim.log));
+            end.into_iter().for_each(|end| assert_eq!(status(&sim, "each"), end, "{}", story(&sim.log)));
+        }
+    }
+}
