@@ -112,7 +112,7 @@ impl FlowParts {
         let place = |node: &Node| format!("{prefix}{}", node.id);
         for node in &body.nodes {
             let place = place(node);
-            if node.policy.retry.max_attempts > 1 && !node.policy.retry.is_of_agents() {
+            if node.policy.retry.max_attempts > 1 && !node.policy.retry.is_automatic {
                 self.routes.insert(retry(&place), format!("a retry of `{place}`"));
             }
             if let Some(agents) = &node.agents {

@@ -146,18 +146,24 @@ static OF_OTHERS: LazyLock<Arc<NodePolicy>> =
     LazyLock::new(|| Arc::new(policy(&PolicySpec::default(), NodeKind::Plain)));
 
 fn policy(written: &PolicySpec, kind: NodeKind) -> NodePolicy {
-    let default = Retry::default();
-    let on = if kind == NodeKind::Agent { RetryOn::Retryable } else { RetryOn::Any };
+    let default = match kind {
+        // The number alone replaces the automatic retries; the other keys change them.
+        NodeKind::Agent if written.max_attempts.is_none() => Retry::of_agents(),
+        NodeKind::Agent => Retry { on: RetryOn::Retryable, ..Retry::default() },
+        _ => Retry::default(),
+    };
+    let backoff = written.backoff.unwrap_or(default.backoff);
     let retry = Retry {
         max_attempts: written.max_attempts.unwrap_or(default.max_attempts),
-        backoff: written.backoff.unwrap_or(default.backoff),
+        backoff,
         factor: written.factor.unwrap_or(default.factor),
-        max_backoff: written.max_backoff,
-        on: written.on.unwrap_or(on),
+        max_backoff: written.max_backoff.or(default.max_backoff.map(|longest| longest.max(backoff))),
+        on: written.on.unwrap_or(default.on),
+        is_automatic: default.is_automatic,
     };
     NodePolicy {
         timeout: written.timeout,
-        retry: if written.has_retry || kind != NodeKind::Agent { retry } else { Retry::of_agents() },
+        retry,
         on_failure: written.on_failure,
         budget: written.budget,
         on_limit: written.on_limit,

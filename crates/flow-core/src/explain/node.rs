@@ -407,7 +407,7 @@ impl Walk<'_> {
         let retry = &policy.retry;
         match retry.max_attempts {
             0 | 1 => "it has no retries".to_owned(),
-            _ if retry.is_of_agents() && node.failures <= 1 => "it has no retries".to_owned(),
+            _ if retry.is_automatic && node.failures <= 1 => "it has no retries".to_owned(),
             max if node.counted_failures(retry) >= max => format!("all {max} attempts are used"),
             _ if retry.on == RetryOn::Retryable && !error.is_retryable() => {
                 format!("{} is not retryable", error.code)

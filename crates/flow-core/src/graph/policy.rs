@@ -34,6 +34,8 @@ pub struct Retry {
     pub max_backoff: Option<Duration>,
     /// Which failures are tried again.
     pub on: RetryOn,
+    /// Whether nobody has said how often: an agent is then tried again by itself.
+    pub is_automatic: bool,
 }
 
 /// A wait of this length between two attempts is no surprise, whatever the author says.
@@ -65,25 +67,29 @@ impl Retry {
             factor: 3.0,
             max_backoff: Some(Duration::from_secs(120)),
             on: RetryOn::Passing,
+            is_automatic: true,
         }
-    }
-
-    /// Whether nobody has written it.
-    pub fn is_of_agents(&self) -> bool {
-        self.on == RetryOn::Passing
     }
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { max_attempts: 1, backoff: Duration::ZERO, factor: 1.0, max_backoff: None, on: RetryOn::Any }
+        Self {
+            max_attempts: 1,
+            backoff: Duration::ZERO,
+            factor: 1.0,
+            max_backoff: None,
+            on: RetryOn::Any,
+            is_automatic: false,
+        }
     }
 }
 
 /// Which failures are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryOn {
-    /// Those of the vendor and the network that pass by themselves. No flow says it; an agent has it if its flow says nothing.
+    /// Those of the vendor and the network that pass by themselves. No flow says it; an agent has it if its flow does not say
+    /// which, or how often.
     Passing,
     /// Those whose code says that trying again may help.
     Retryable,

@@ -70,7 +70,7 @@ impl Run {
                 }
             },
             // So is a failure that came first; only what ended because it had to is cancelled.
-            (Err(error), Some(CancelCause::Ending | CancelCause::Pausing))
+            (Err(error), Some(why @ (CancelCause::Ending | CancelCause::Pausing)))
                 if error.code == ErrorCode::Aborted =>
             {
                 let (reason, cause) = self.facts.why_cut(node.frame, why == CancelCause::Pausing);
@@ -196,15 +196,18 @@ impl Run {
                     matches!(error.code, ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network);
                 // At first it may be a wrong address; what has answered before speaks the protocol.
                 let breaks = error.code == ErrorCode::Protocol && self.facts.node(node).has_worked();
-                (passes || breaks)
-                    && self.facts.node(node).failures < MOST_PASSING
-                    && spec.effects != Effects::External
-                    && self.next_agent(node).is_none()
+                passes || breaks
             }
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
             RetryOn::Retryable => error.is_retryable(),
         };
+        let may_by_itself = || {
+            self.facts.node(node).failures < MOST_PASSING
+                && spec.effects != Effects::External
+                && self.next_agent(node).is_none()
+        };
         again
+            && (!retry.is_automatic || may_by_itself())
             && kept_output(error).is_none()
             && tried < retry.max_attempts
             && self.facts.ending.is_none()

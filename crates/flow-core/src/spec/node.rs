@@ -86,7 +86,6 @@ pub(crate) struct SessionSpec<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct PolicySpec {
     pub(crate) timeout: Option<Duration>,
-    pub(crate) has_retry: bool,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) backoff: Option<Duration>,
     pub(crate) factor: Option<f64>,
@@ -381,7 +380,6 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
     } else if let Some(mut retry) =
         policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink))
     {
-        read.has_retry = true;
         read.max_attempts = retry.count("maxAttempts", sink);
         read.backoff = retry.duration("backoff", sink);
         let least = "a number of at least 1";

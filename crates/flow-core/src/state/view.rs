@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState, budget::UsedUp, frame::FrameState};
-use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, TaskRef};
+use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, RetryOn, TaskRef};
 
 impl Facts {
     /// The status of the session.
@@ -251,7 +251,7 @@ impl NodeState {
     /// The attempts of this pass that failed, as far as they count against its retries. An agent whose author says nothing may
     /// work for hours: a vendor that was busy an hour ago does not count.
     pub fn counted_failures(&self, retry: &Retry) -> u32 {
-        if retry.is_of_agents() { self.failures_in_a_row } else { self.failures }
+        if retry.on == RetryOn::Passing { self.failures_in_a_row } else { self.failures }
     }
 
     /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.

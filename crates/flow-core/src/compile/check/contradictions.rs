@@ -194,6 +194,24 @@ impl<'o> NodeOptions<'o> {
         {
             found.push(("policy.retry.maxBackoff", "`maxBackoff` is shorter than `backoff`".to_owned()));
         }
+        let says_more = policy.backoff.is_some()
+            || policy.factor.is_some()
+            || policy.max_backoff.is_some()
+            || policy.on.is_some();
+        // One of `defaults` is there for the nodes that say how often.
+        let is_own = |retry: &&Yaml| {
+            let policy = spec.policy_yaml.map_or(retry.span, |policy| policy.span);
+            let [from, to, at] = [policy.start, policy.end, retry.span.start].map(|at| (at.line, at.column));
+            policy.source == retry.span.source && (from..=to).contains(&at)
+        };
+        let retry = spec.policy_yaml.and_then(|policy| policy.get("retry")).filter(is_own);
+        if says_more
+            && retry.is_some_and(|retry| retry.get("maxAttempts").is_none())
+            && self.node.kind().is_some_and(|kind| kind != NodeKind::Agent)
+        {
+            let message = "`retry` without `maxAttempts` does nothing: this node is tried once";
+            found.push(("policy.retry", message.to_owned()));
+        }
         if let (Some(own), Some(whole)) = (policy.timeout, flow.timeout)
             && own > whole
         {

@@ -447,8 +447,26 @@ fn an_agent_whose_author_says_nothing_is_tried_again_after_what_passes() {
         let waits = 2 + 6 + 18 + 54 + 95 * 120;
         assert_eq!((sim.starts("a").len(), sim.now.as_millis() / 1_000), (100, waits), "{code:?}");
     }
+    // What the author says without a number changes the attempts, and leaves their number.
+    let rows = [
+        ("backoff: 30s", ErrorCode::Overloaded, 6, 30 + 90 + 3 * 120),
+        ("backoff: 5m", ErrorCode::Overloaded, 6, 5 * 300),
+        ("maxBackoff: 10m", ErrorCode::Overloaded, 6, 2 + 6 + 18 + 54 + 162),
+        ("factor: 1", ErrorCode::Overloaded, 6, 5 * 2),
+        ("on: retryable", ErrorCode::Overloaded, 6, 2 + 6 + 18 + 54 + 120),
+        ("on: any", ErrorCode::InvalidRequest, 6, 2 + 6 + 18 + 54 + 120),
+        ("backoff: 30s", ErrorCode::InvalidRequest, 1, 0),
+    ];
+    for (retry, code, attempts, seconds) in rows {
+        let graph = graph(&format!(", policy: {{ retry: {{ {retry} }} }}"));
+        let sim = Sim::new(&graph, &[]).driven(fails(code));
+        sim.check();
+        let took = (sim.starts("a").len(), sim.now.as_millis() / 1_000);
+        assert_eq!(took, (attempts, seconds), "{retry} {code:?}");
+    }
     // What the author says holds, and what may have taken effect is not done again without a question.
-    for more in [", policy: { retry: { maxAttempts: 1 } }", ", effects: external"] {
+    let external = ", effects: external, policy: { retry: { on: any } }";
+    for more in [", policy: { retry: { maxAttempts: 1 } }", ", effects: external", external] {
         let sim = Sim::new(&graph(more), &[]).driven(fails(ErrorCode::Overloaded));
         assert_eq!(sim.starts("a").len(), 1, "{more}");
     }
