@@ -9,8 +9,11 @@ use super::decode::chosen_model;
 use super::launch::Choices;
 use super::wire::{ConfigOption, Configured, Modes, Opened};
 
-/// Modes of agents in which they ask for nothing.
-const ASK_NOTHING: [&str; 3] = ["auto", "bypassPermissions", "yolo"];
+/// Modes in which agents ask before they change something. Droid calls it `normal`.
+const ASKS: [&str; 2] = ["default", "normal"];
+/// Modes of agents in which they ask for nothing, or for little.
+const ASK_NOTHING: [&str; 7] =
+    ["auto", "auto-high", "auto-low", "auto-medium", "bypassPermissions", "full-access", "yolo"];
 
 impl AcpAgent {
     /// Chooses what the launch says among what the session offers. What is not offered fails the call before it
@@ -44,7 +47,7 @@ impl AcpAgent {
         Ok(())
     }
 
-    /// Without a mode of the call the session has the agent's mode `default`, which asks. Some agents begin in one in which a model
+    /// Without a mode of the call the session has the agent's mode that asks. Some agents begin in one in which a model
     /// answers for the person.
     async fn choose_mode(
         &mut self,
@@ -62,8 +65,8 @@ impl AcpAgent {
             (None, None) if mode.is_none() => return Ok(()),
             (None, None) => return Err(not_offered("mode")),
         };
-        let is_offered = |mode: &str| values.iter().any(|value| value == mode);
-        let Some(mode) = mode.or_else(|| is_offered("default").then(|| "default".to_owned())) else {
+        let is_offered = |mode: &&str| values.iter().any(|value| value == *mode);
+        let Some(mode) = mode.or_else(|| ASKS.into_iter().find(is_offered).map(str::to_owned)) else {
             let asks_nothing = now.filter(|now| ASK_NOTHING.contains(&now.as_str()));
             self.warnings.extend(asks_nothing.map(|mode| {
                 let message = format!(

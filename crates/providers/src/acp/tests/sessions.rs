@@ -263,6 +263,11 @@ async fn without_a_mode_the_agent_is_put_into_the_one_that_asks() {
     let offers = offers.replace(r#""currentValue":"build""#, r#""currentValue":"auto""#);
     let older = OLDER.replace(r#""currentModeId":"build""#, r#""currentModeId":"auto""#);
     let older_asks = older.replace(r#"{"id":"plan"}"#, r#"{"id":"plan"},{"id":"default"}"#);
+    let droid = |asks: &str, now: &str| {
+        format!(
+            r#"{{"sessionId":"s-1","modes":{{"currentModeId":"{now}","availableModes":[{asks}{{"id":"spec"}},{{"id":"auto-high"}}]}}}}"#
+        )
+    };
     let rows = [
         (offers.replace(r#"{"value":"plan"}"#, asks), vec!["session/set_config_option"], vec![]),
         (older_asks.clone(), vec!["session/set_mode"], vec![]),
@@ -270,6 +275,9 @@ async fn without_a_mode_the_agent_is_put_into_the_one_that_asks() {
         (offers, vec![], vec!["modeAsksNothing"]),
         (older, vec![], vec!["modeAsksNothing"]),
         (OLDER.to_owned(), vec![], vec![]),
+        (droid(r#"{"id":"normal"},"#, "auto-high"), vec!["session/set_mode"], vec![]),
+        (droid(r#"{"id":"normal"},"#, "normal"), vec![], vec![]),
+        (droid("", "auto-high"), vec![], vec!["modeAsksNothing"]),
     ];
     for (opened, chosen, warned) in rows {
         let fake = agent(&choosing(&opened));
