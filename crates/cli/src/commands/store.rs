@@ -1,9 +1,9 @@
 //! `inspan store`: maintains the file of the sessions. Shared sessions have no such file.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use inspan_engine::{Clock, SystemClock, create_private};
@@ -97,7 +97,9 @@ async fn export(
     }
     let store = SqliteStore::open_reader(path)?;
     let id = store::find(&store, prefix).await?.session;
-    let to: Box<dyn Write + Send> = match output {
+    let beside = output.and_then(Beside::of);
+    let target = beside.as_ref().map(|beside| beside.part.as_path()).or(output);
+    let to: Box<dyn Write + Send> = match target {
         Some(file) => Box::new(create_private(file).map_err(|error| {
             Failure::usage(format!("file {} cannot be written: {error}", file.display()))
         })?),
@@ -115,19 +117,52 @@ async fn export(
         Err(TransferError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return Ok(Exit::Success);
         }
-        Err(error) => return Err(failed(&error)),
+        Err(error) => {
+            if let Some(beside) = beside {
+                // What was read of the session is less than what the file has.
+                let _ = fs::remove_file(beside.part);
+            }
+            return Err(failed(&error));
+        }
     };
+    if let (Some(beside), None) = (&beside, &exported.damage) {
+        fs::rename(&beside.part, &beside.file).map_err(|error| {
+            Failure::new(Exit::Failed, format!("file {} cannot be replaced: {error}", beside.file.display()))
+        })?;
+    }
     if output.is_some() {
         report_done("exported", &exported, invocation);
     }
-    match exported.damage {
-        None => Ok(Exit::Success),
-        Some(damage) => Err(Failure::new(
-            Exit::Failed,
-            format!(
-                "session `{id}` is damaged, and only the events before the damage were exported: {damage}"
-            ),
+    let Some(damage) = exported.damage else { return Ok(Exit::Success) };
+    let what =
+        format!("session `{id}` is damaged, and only the events before the damage were exported: {damage}");
+    let failure = Failure::new(Exit::Failed, what);
+    Err(match beside {
+        Some(Beside { file, part }) => failure.with_hint(format!(
+            "they are in {}; {} is the earlier export, as it was",
+            part.display(),
+            file.display()
         )),
+        None => failure,
+    })
+}
+
+/// A file beside one that has an export already: that one is replaced only by a whole session.
+struct Beside {
+    file: PathBuf,
+    part: PathBuf,
+}
+
+impl Beside {
+    fn of(file: &Path) -> Option<Self> {
+        if !file.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
+            return None;
+        }
+        // A link stays: the file that it leads to is replaced.
+        let file = fs::canonicalize(file).ok()?;
+        let mut part = file.clone().into_os_string();
+        part.push(".part");
+        Some(Self { file, part: part.into() })
     }
 }
 

@@ -90,6 +90,36 @@ fn accepting_the_loss_repairs_what_cannot_be_listed() {
 }
 
 #[test]
+fn an_earlier_export_is_kept_if_the_session_is_damaged_by_now() {
+    let folder = &folder_with(&[]);
+    let stored = Stored::new(folder);
+    stored.session("s", "review_loop", None, Driven::Left);
+    drop(stored);
+    let export = ["store", "export", "s", "-o", "s.jsonl"];
+    inspan(folder, &export).expect(0);
+    let whole = fs::read_to_string(folder.join("s.jsonl")).unwrap();
+    // A whole one replaces it, and nothing is left beside it.
+    inspan(folder, &export).expect(0);
+    assert!(!folder.join("s.jsonl.part").exists());
+    let store = home(folder).join("sessions.db");
+    let mut bytes = fs::read(&store).unwrap();
+    let event = br#""task:complete""#;
+    let at = bytes.windows(event.len()).position(|found| found == event).unwrap();
+    bytes[at + 1] = b'T';
+    fs::write(&store, bytes).unwrap();
+    inspan(folder, &export)
+        .expect(1)
+        .says("only the events before the damage were exported")
+        .says("s.jsonl.part");
+    assert_eq!(fs::read_to_string(folder.join("s.jsonl")).unwrap(), whole);
+    let part = fs::read_to_string(folder.join("s.jsonl.part")).unwrap();
+    assert!(part.lines().count() > 1 && part.lines().count() < whole.lines().count(), "{part}");
+    // Without an earlier one the part is in the file itself.
+    inspan(folder, &["store", "export", "s", "-o", "new.jsonl"]).expect(1);
+    assert_eq!(fs::read_to_string(folder.join("new.jsonl")).unwrap(), part);
+}
+
+#[test]
 fn the_sessions_of_a_cluster_are_not_those_of_this_machine() {
     let folder = &folder_with(&[]);
     let stored = Stored::new(folder);
