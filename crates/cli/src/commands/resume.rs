@@ -21,7 +21,9 @@ use crate::{
 };
 
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    detach::check(&args.mode, invocation)?;
+    let files =
+        [("--input-file", args.input_file.as_deref()), ("--message-file", args.message_file.as_deref())];
+    detach::check(&args.mode, &files, invocation)?;
     let mut kept = StoredSession::open(&args.session, invocation)?;
     if args.in_place {
         kept.must_be_open()?;

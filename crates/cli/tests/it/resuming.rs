@@ -126,6 +126,16 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
     signal(&child, "INT");
     ended(folder, child);
     inspan(folder, &["resume", "s", "--detach", "--events", "-"]).expect(2);
+    for (command, option) in [
+        (&["run", "flow.yaml"][..], "--input-file"),
+        (&["fork", "s"], "--input-file"),
+        (&["resume", "s", "--edited"], "--input-file"),
+        (&["resume", "s"], "--message-file"),
+    ] {
+        inspan(folder, &[command, &["--detach", option, "-"]].concat())
+            .expect(2)
+            .says(&format!("`{option} -` reads stdin, which a background process does not have"));
+    }
     open_gate(folder);
     inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"])
         .expect(0)

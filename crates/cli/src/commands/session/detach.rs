@@ -32,10 +32,19 @@ const BEGINS: Duration = Duration::from_secs(20);
 /// What it says once it drives the session.
 const BEGUN: &[u8; 6] = b"begun\n";
 
-/// Refuses a background process that cannot be, before the command does anything.
-pub(in crate::commands) fn check(mode: &RunModeArgs, invocation: &Invocation) -> Result<(), Failure> {
+/// Refuses a background process that cannot be, before the command does anything. `files` are the options with a file that
+/// it reads.
+pub(in crate::commands) fn check(
+    mode: &RunModeArgs,
+    files: &[(&str, Option<&Path>)],
+    invocation: &Invocation,
+) -> Result<(), Failure> {
     if !mode.detach || invocation.engine.is_some() {
         return Ok(());
+    }
+    if let Some((option, _)) = files.iter().find(|(_, file)| *file == Some(Path::new("-"))) {
+        let what = format!("`{option} -` reads stdin, which a background process does not have");
+        return Err(Failure::usage(what).with_hint(format!("name a file: `{option} FILE`")));
     }
     if mode.events.as_deref() == Some(Path::new("-")) {
         return Err(Failure::usage(
