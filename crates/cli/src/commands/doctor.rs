@@ -68,7 +68,7 @@ struct Findings {
 /// An agent CLI.
 struct Program {
     status: ProgramStatus,
-    /// Versions like the one that the adapter was tested with, as `2.1.x`.
+    /// Versions like the one that the adapter was tested with, as `2.1.147 - 2.1.247`.
     supported: String,
     is_supported: bool,
     /// The command that installs the tested version, if this one is another.
@@ -86,7 +86,13 @@ impl Program {
         let fits = |version: &str| series.is_empty() || is_near(version);
         let is_supported = status.version.as_deref().is_none_or(fits);
         let hint = (!is_supported).then(|| format!("{install}@{}", status.tested_version));
-        let supported = if series.is_empty() { String::new() } else { format!("{series}.x") };
+        let supported = match tested {
+            _ if series.is_empty() => String::new(),
+            Some(tested) => {
+                format!("{series}.{} - {series}.{}", tested.saturating_sub(NEAR), tested.saturating_add(NEAR))
+            }
+            None => format!("{series}.x"),
+        };
         Self { supported, is_supported, hint, status }
     }
 }
