@@ -728,7 +728,9 @@ nodes:
     assert_eq!(known, [(Some(7_000), false), (None, false), (None, true)]);
     let (graph, mut seen) = (cluster.graph(&session), 0);
     let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
+    tokio::time::pause();
     let ended = lost.follow(&session, &graph, &hub, &mut seen, WhenWaiting::Stay).await;
+    tokio::time::resume();
     assert!(
         ended.unwrap_err().to_string().contains("was interrupted: the workers of a test no longer run it")
     );

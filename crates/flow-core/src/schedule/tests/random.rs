@@ -32,7 +32,7 @@ fn resume_and_compare(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, 
 
 /// Where a log is cut: anywhere if it is short, and else at about 40 places that the seed chooses.
 fn cuts(from: usize, to: usize, seed: u64) -> impl Iterator<Item = usize> {
-    let step = (to.saturating_sub(from) / 40).max(1);
+    let step = (to.saturating_sub(from) / 20).max(1);
     (from + seed as usize % step..to).step_by(step)
 }
 
