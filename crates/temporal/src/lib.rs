@@ -5,7 +5,8 @@
 //! nothing of what agents are asked or answer.
 
 mod attempt;
-#[cfg(feature = "sdk")]
+// Addresses and buckets need no SDK to be tested.
+#[cfg(any(feature = "sdk", test))]
 mod cluster;
 mod decide;
 mod follow;
@@ -20,7 +21,9 @@ mod workflow;
 
 pub use attempt::{AttemptError, AttemptRunner};
 #[cfg(feature = "sdk")]
-pub use cluster::{Cluster, ClusterStatus, EngineError};
+pub use cluster::ClusterStatus;
+#[cfg(any(feature = "sdk", test))]
+pub use cluster::{Cluster, EngineError};
 pub use decide::{
     DecideError, Decider, Decision, HostedAttempt, HostedSession, LostAttempt, Refused, RunningAttempt,
     SessionHost,

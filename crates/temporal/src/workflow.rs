@@ -33,7 +33,7 @@ use temporalio_sdk::{
 use temporalio_workflow as _;
 
 use crate::{
-    cluster::{Cluster, EngineError},
+    cluster::{Cluster, EngineError, LONGEST_HISTORY, may_begin},
     decide::{LostAttempt, Refused, RunningAttempt},
     log::LogPosition,
     worker::AttemptQueue,
@@ -46,13 +46,7 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 const LONGEST_DECISION: Duration = Duration::from_secs(120);
 /// From how many history events on a session that runs nothing continues in a new history.
 const LONG_HISTORY: u32 = 4_000;
-/// From how many history events on a session warns, since it waits for the end of what it runs to continue in a new history.
-/// Earlier versions began nothing from here on.
-const VERY_LONG_HISTORY: u32 = 20_000;
-/// From how many history events on a session begins nothing, until it can continue in a new history. The server's limit is
-/// 51 200; the ends of what runs need the rest.
-const LONGEST_HISTORY: u32 = 45_000;
-/// What a history says of this program that goes on from [`VERY_LONG_HISTORY`] to [`LONGEST_HISTORY`].
+/// What a history says of this program that goes on up to [`LONGEST_HISTORY`].
 const GOES_ON: &str = "begins until 45000";
 /// How long an attempt waits for the one machine that can run it.
 const MACHINE: Duration = Duration::from_secs(30 * 60);
@@ -396,12 +390,6 @@ fn was_not_taken(error: &ActivityExecutionError) -> bool {
     error.as_timeout().is_some_and(|timeout| timeout.timeout_type() == TimeoutType::ScheduleToStart)
 }
 
-/// Whether attempts begin at this length of the history. An old history may have been recorded by a version that did not
-/// go on.
-fn may_begin(history: u32, goes_on: impl FnOnce() -> bool) -> bool {
-    history < VERY_LONG_HISTORY || (history < LONGEST_HISTORY && goes_on())
-}
-
 /// Whether the session goes on in a very long history, which is warned of once.
 fn goes_on(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, has_warned: &mut bool) -> bool {
     if !std::mem::replace(has_warned, true) && !ctx.is_replaying() {
@@ -456,33 +444,4 @@ fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: 
     // The command is given at the first poll, so in the order of the names.
     let end = Box::pin(async move { ctx.execute_activity(Attempts::attempt, given, options).await });
     Flight { attempt, cancel, end }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_session_begins_nodes_until_shortly_before_the_limit_of_the_server() {
-        let rows = [
-            (VERY_LONG_HISTORY - 1, false, true),
-            (VERY_LONG_HISTORY, true, true),
-            // It was recorded by a version that began nothing from here on.
-            (VERY_LONG_HISTORY, false, false),
-            (LONGEST_HISTORY - 1, true, true),
-            (LONGEST_HISTORY, true, false),
-        ];
-        for (history, goes_on, begins) in rows {
-            assert_eq!(may_begin(history, || goes_on), begins, "{history} {goes_on}");
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn sessions_that_began_with_another_version_continue() {
-        for session in ["killed", "stopped"] {
-            let path = format!("{}/../../fixtures/temporal/{session}.json", env!("CARGO_MANIFEST_DIR"));
-            let repeated = replay_history(&std::fs::read(path).unwrap()).await;
-            assert_eq!(repeated, Ok(()), "{session}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use object_store::{
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     path::Path,
 };
-use temporalio_client::Url;
+use url::Url;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::{Cluster, EngineError, alive_since};
+use super::{Cluster, EngineError, LONGEST_HISTORY, VERY_LONG_HISTORY, alive_since, may_begin};
 use crate::log::{Segment, Writer};
 
 fn refused(address: &str) -> String {
@@ -105,6 +105,21 @@ fn the_address_of_the_compose_file_is_one() {
     let address = compose.lines().find_map(|line| line.trim().strip_prefix("INSPAN_ENGINE: ")).unwrap();
     let cluster: Cluster = address.parse().unwrap();
     assert_eq!(cluster.key_variables(), ["INSPAN_LOG_KEY"]);
+}
+
+#[test]
+fn a_session_begins_nodes_until_shortly_before_the_limit_of_the_server() {
+    let rows = [
+        (VERY_LONG_HISTORY - 1, false, true),
+        (VERY_LONG_HISTORY, true, true),
+        // It was recorded by a version that began nothing from here on.
+        (VERY_LONG_HISTORY, false, false),
+        (LONGEST_HISTORY - 1, true, true),
+        (LONGEST_HISTORY, true, false),
+    ];
+    for (history, goes_on, begins) in rows {
+        assert_eq!(may_begin(history, || goes_on), begins, "{history} {goes_on}");
+    }
 }
 
 /// The answers of a server that repeats what it was sent.
