@@ -10,7 +10,6 @@ use serde_json::{Map, Number, Value};
 use crate::{AgentError, Environment, Event, Prompt, ProviderSessionId, StreamEvent};
 
 mod decoded;
-mod forms;
 mod names;
 mod options;
 mod shapes;
@@ -446,7 +445,7 @@ fn learn(secrets: &mut Vec<Secret>, secret: &str, sort: Sort, replacement: &str)
     let replacement: Arc<str> = replacement.into();
     let mut add = |text: &str, sort: Sort| {
         let forms = match sort {
-            Sort::Anywhere => forms::of(text),
+            Sort::Anywhere => decoded::forms(text),
             Sort::Word => vec![text.to_owned()],
         };
         secrets.extend(forms.into_iter().map(|text| Secret { text, replacement: replacement.clone(), sort }));

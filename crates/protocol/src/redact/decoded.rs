@@ -1,16 +1,56 @@
-//! A text without its escapes, and without the line breaks of base64. In JSON and in URLs the writer decides what is
+//! A text without its escapes, and without the line breaks of base64, and the forms in which a secret may appear in it. In JSON and in URLs the writer decides what is
 //! escaped and how: `/` may be `\/`, `\u002f` or `%2F`. `base64` begins a line after 76 characters, PEM after 64, and
 //! YAML indents them.
 
 use std::ops::Range;
 
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use memchr::memchr3;
+
+use super::names::SHORTEST;
 
 /// A line of base64 is at least so long. Most words of a text are shorter, so most texts are read once only.
 const SHORTEST_LINE: usize = 8;
 /// How often a text is decoded: JSON in JSON in JSON (what a tool gives is in an event, which a program may print), with
 /// lines of base64 in it.
 pub(super) const STEPS: usize = 4;
+/// A shorter part of a base64 text is too short to search for.
+const SHORTEST_BASE64: usize = 8;
+
+/// All forms of a secret, the plain one first: as it is, with `+` for spaces as in URLs, and within base64. Each of them may be
+/// in a text with escapes, which is decoded before it is searched.
+pub(super) fn forms(secret: &str) -> Vec<String> {
+    let mut forms = vec![secret.to_owned()];
+    // What looks like an escape in the secret itself, such as in the address of a database, is decoded with the text.
+    forms.extend(decoded(secret).filter(|text| text.len() >= SHORTEST));
+    forms.push(secret.replace(' ', "+"));
+    for before in 0..3 {
+        let plain = base64(secret, before);
+        forms.extend(plain.iter().map(|text| text.replace('+', "-").replace('/', "_")));
+        forms.extend(plain);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    forms.retain(|form| seen.insert(form.clone()));
+    forms
+}
+
+/// A text without its escapes, if it has any.
+pub(super) fn decoded(text: &str) -> Option<String> {
+    Decoded::of(text.as_bytes(), TextEnd::Last).and_then(|decoded| String::from_utf8(decoded.bytes).ok())
+}
+
+/// What a base64 text certainly has in it when the secret follows so many bytes (of three). The characters at its ends
+/// depend on what is beside the secret too, and have less than a character of the secret.
+fn base64(secret: &str, before: usize) -> Option<String> {
+    /// Bits of a character.
+    const BITS: usize = 6;
+    let mut bytes = vec![0; before];
+    bytes.extend_from_slice(secret.as_bytes());
+    let text = STANDARD_NO_PAD.encode(&bytes);
+    text.get((before * 8).div_ceil(BITS)..bytes.len() * 8 / BITS)
+        .filter(|text| text.len() >= SHORTEST_BASE64)
+        .map(str::to_owned)
+}
 
 /// A text after one step of decoding.
 pub(super) struct Decoded {

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::forms::decoded;
+use super::decoded::decoded;
 
 /// Shorter values are ordinary words and numbers.
 pub(super) const SHORTEST: usize = 8;
