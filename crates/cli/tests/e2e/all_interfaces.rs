@@ -212,7 +212,8 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let command =
         |command: Value| api.ask(&format!("sessions/{id}/commands"), Some(&json!({ "command": command })));
     eventually(STEP, "the agent listens", || {
-        Ok(shown(sandbox, &id)?["nodes"]["ox"]["status"] == json!("running"))
+        let (_, begun, _) = output_of(sandbox, &["logs", &id, "--json", "--type", "agent:start"])?;
+        Ok(!begun.is_empty())
     })?;
     command(json!({ "type": "send", "content": "and louder" }))?;
     command(json!({ "type": "close" }))?;
