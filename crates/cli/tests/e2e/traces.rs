@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use flate2::read::GzDecoder;
-use inspan_testkit::{Agent, Sandbox, eventually};
+use inspan_testkit::{Agent, PythonPackage, Sandbox, eventually};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
 use serde_json::{Value, json};
@@ -240,7 +240,7 @@ pub(super) fn real_collector(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let (http, onward) = (format!("127.0.0.1:{port}"), collector.server.uri());
     let pid_file = sandbox.path("collector.pid").display().to_string();
-    let mut command = Command::new(rotel()?);
+    let mut command = Command::new(PythonPackage::Rotel.installed()?);
     command.args(["start", "--otlp-http-endpoint", &http, "--otlp-grpc-endpoint", "127.0.0.1:0"]);
     command.args(["--exporter", "otlp", "--otlp-exporter-endpoint", &onward]);
     command.args(["--otlp-exporter-protocol", "http", "--batch-timeout", "50ms", "--pid-file", &pid_file]);
@@ -279,9 +279,4 @@ pub(super) fn real_collector(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("what arrived twice", &all, &live)?;
     running.kill()?;
     running.finish().map(drop)
-}
-
-/// A collector that PyPI has as a program: its receiver is not ours, and not made with the packages that we use.
-fn rotel() -> anyhow::Result<PathBuf> {
-    crate::pip_program("rotel", "0.0.1a15", "rotel/rotel-agent")
 }

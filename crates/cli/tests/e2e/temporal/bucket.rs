@@ -4,7 +4,7 @@
 use std::{fs, net::TcpStream, process::Command, time::Duration};
 
 use anyhow::ensure;
-use inspan_testkit::{RunningProcess, Sandbox, eventually, pause};
+use inspan_testkit::{PythonPackage, RunningProcess, Sandbox, eventually, pause};
 use serde_json::json;
 
 use super::{
@@ -42,13 +42,11 @@ struct Bucket {
 impl Bucket {
     /// Starts the server; every later command in the sandbox finds the bucket there.
     fn start(sandbox: &mut Sandbox) -> anyhow::Result<Self> {
-        let wanted = ["moto[s3]==5.2.5", "flask==3.1.2", "flask-cors==6.0.1"];
-        let library = crate::pip_library("moto", "5.2.5", &wanted, "moto/server.py")?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = Command::new("python3");
         command.args(["-c", SERVER, &port.to_string()]);
         sandbox.enclose(&mut command);
-        command.env("PYTHONPATH", library);
+        command.env("PYTHONPATH", PythonPackage::Moto.installed()?);
         let mut server = sandbox.start(command)?;
         let listens = || {
             ensure!(!server.has_ended()?, "the server has ended: {}", fs::read_to_string(&server.stderr)?);

