@@ -98,6 +98,9 @@ async fn export(
     let store = SqliteStore::open_reader(path)?;
     let id = store::find(&store, prefix).await?.session;
     let beside = output.and_then(Beside::of);
+    if let Some(beside) = &beside {
+        check_replaces(&beside.part, "an exported session", |file| begins_with(file, "{\"format\":"))?;
+    }
     let target = beside.as_ref().map(|beside| beside.part.as_path()).or(output);
     let to: Box<dyn Write + Send> = match target {
         Some(file) => Box::new(create_private(file).map_err(|error| {

@@ -101,6 +101,11 @@ fn an_earlier_export_is_kept_if_the_session_is_damaged_by_now() {
     // A whole one replaces it, and nothing is left beside it.
     inspan(folder, &export).expect(0);
     assert!(!folder.join("s.jsonl.part").exists());
+    // A file of that name that holds something else is left alone.
+    fs::write(folder.join("s.jsonl.part"), "mine").unwrap();
+    inspan(folder, &export).expect(2).says("s.jsonl.part");
+    assert_eq!(fs::read_to_string(folder.join("s.jsonl.part")).unwrap(), "mine");
+    fs::remove_file(folder.join("s.jsonl.part")).unwrap();
     let store = home(folder).join("sessions.db");
     let mut bytes = fs::read(&store).unwrap();
     let event = br#""task:complete""#;
