@@ -291,6 +291,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether it ends although it cleans up, if a stop comes then: it may cost money, or waits for a person or a time.
+    pub(crate) fn ends_at_stop(&self) -> bool {
+        self.kind.may_cost() || self.occupies == Occupies::Nothing
+    }
+
     /// What decides whose conversations its agent can continue.
     pub(crate) fn provider(&self) -> (&str, Option<&str>) {
         (&self.node_type, self.program.as_deref())

@@ -78,7 +78,8 @@ impl Entry {
             step: facts.frames_step(graph, task),
             is_active: false,
         };
-        let is_held = matches!(node.status, NodeStatus::Cancelled | NodeStatus::Paused) && !is_ending;
+        let is_held = matches!(node.status, NodeStatus::Cancelled | NodeStatus::Paused)
+            && (!is_ending || facts.is_paused_cleanup(node));
         let runs = node.status == NodeStatus::Running;
         let decides = entry.ready.is_some() || entry.timer.is_some() || entry.settles.is_some();
         Self { is_active: is_held || runs || decides, ..entry }

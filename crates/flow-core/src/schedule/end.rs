@@ -82,7 +82,7 @@ impl Run {
     }
 
     /// Cuts short for a pause what cleans up and is not to go on, and lays the session to rest once nothing else runs; returns
-    /// whether there is anything that the pause cuts.
+    /// whether there is anything that the pause cuts. Nothing more starts then: it may have to come after what was cut.
     fn pause_cleanup(&mut self, only_asks: bool, actions: &mut Vec<Action>) -> bool {
         if self.facts.pausing.is_none() {
             return false;
@@ -95,11 +95,10 @@ impl Run {
         if cuts {
             self.cut_cleanup(actions);
         }
-        let pauses = only_asks && (cuts || has_cut);
-        if pauses && actions.is_empty() {
+        if only_asks && (cuts || has_cut) && actions.is_empty() {
             self.pause_when_idle(actions);
         }
-        cuts || pauses
+        cuts || has_cut
     }
 
     /// Whether something cleans up, or is about to, that a pause cuts short: it may cost money, or run for long.
@@ -138,6 +137,9 @@ impl Run {
             let has_ended = match state.nodes[from].status {
                 NodeStatus::Running => false,
                 NodeStatus::Pending => is_idle && !cleans_up(from),
+                NodeStatus::Cancelled | NodeStatus::Paused => {
+                    !self.facts.is_paused_cleanup(&state.nodes[from])
+                }
                 _ => true,
             };
             if is_open(edge) && waits && has_ended {

@@ -150,10 +150,10 @@ impl Facts {
         }
     }
 
-    /// A stop that comes while the run is ending ends what cleans up and may cost money, and what waits for a person; returns
-    /// whether there is such work. What of it has not begun begins no more. Everything else that cleans up goes on.
+    /// A stop that comes while the run is ending ends what cleans up and may cost money, and what waits for a person or a time;
+    /// returns whether there is such work. What of it has not begun begins no more. Everything else that cleans up goes on.
     pub(super) fn stop_cleanup(&mut self, graph: &Graph) -> bool {
-        let (mut is_waited_for, mut costs) = (false, Vec::new());
+        let (mut is_waited_for, mut ended) = (false, Vec::new());
         for (task, node) in self.tasks().filter(|(_, node)| !node.has_ended()) {
             let is_asked = node.more.as_ref().is_some_and(|more| more.asked.is_some());
             is_waited_for |= (is_asked || node.needs_confirmation) && !self.must_end(task);
@@ -161,16 +161,21 @@ impl Facts {
                 let has_edge = |status| self.has_any_end(graph, task, status);
                 node.has_not_begun() && (has_edge(EdgeStatus::Fired) || has_edge(EdgeStatus::Pending))
             };
-            if self.spec(graph, task).kind.may_cost() && (node.cleans_up || may_begin()) {
-                costs.push(task);
+            if self.spec(graph, task).ends_at_stop() && (node.cleans_up || may_begin()) {
+                ended.push(task);
             }
         }
-        let stops = !self.phase_ended && (is_waited_for || !costs.is_empty());
+        let stops = !self.phase_ended && (is_waited_for || !ended.is_empty());
         if stops {
-            costs.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
+            ended.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
             self.stopped_while_ending = true;
         }
         stops
+    }
+
+    /// Whether a node that was cancelled continues: what cleans up is cancelled for a pause, or because all is to stop.
+    pub(crate) fn is_paused_cleanup(&self, node: &NodeState) -> bool {
+        node.cleans_up && !self.is_stopping()
     }
 
     /// Whether the run ends because it is to stop.
@@ -303,8 +308,7 @@ impl Facts {
         match node.status {
             NodeStatus::Running => node.frames.is_none(),
             NodeStatus::Paused => true,
-            // What cleans up is cancelled for a pause, or because all is to stop.
-            NodeStatus::Cancelled => !self.is_ending(task.frame) || (node.cleans_up && !self.is_stopping()),
+            NodeStatus::Cancelled => !self.is_ending(task.frame) || self.is_paused_cleanup(node),
             _ => false,
         }
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState, budget::UsedUp, frame::FrameState};
-use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, RetryOn, TaskRef};
+use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, TaskRef};
 
 impl Facts {
     /// The status of the session.
@@ -200,13 +200,12 @@ impl Facts {
         }
     }
 
-    /// The same for an attempt that was cancelled, maybe for a pause: what cleans up is paused while the flow ends.
+    /// The same for an attempt that was cancelled, maybe for a pause: what cleans up is paused while the flow or its frame ends.
     pub(crate) fn why_cut(&self, frame: FrameIx, for_pause: bool) -> (CancelReason, Option<u64>) {
-        let pause =
-            self.pausing.as_ref().filter(|_| for_pause && self.ending.is_some() && !self.is_stopping());
-        match pause {
+        match &self.pausing {
+            _ if !for_pause || self.is_stopping() => self.why_cancelled(frame),
             Some(pause) => (CancelReason::Pause, Some(pause.seq)),
-            None => self.why_cancelled(frame),
+            None => (CancelReason::Budget, None),
         }
     }
 
@@ -251,7 +250,7 @@ impl NodeState {
     /// The attempts of this pass that failed, as far as they count against its retries. An agent whose author says nothing may
     /// work for hours: a vendor that was busy an hour ago does not count.
     pub fn counted_failures(&self, retry: &Retry) -> u32 {
-        if retry.on == RetryOn::Passing { self.failures_in_a_row } else { self.failures }
+        if retry.is_automatic { self.failures_in_a_row } else { self.failures }
     }
 
     /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.

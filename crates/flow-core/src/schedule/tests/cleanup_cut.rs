@@ -26,6 +26,20 @@ const TALK: &str = "
   - { id: talk, type: talk.agent, dependsOn: [{ node: FIRST, on: any }], input: { prompt: go } }
 ";
 
+/// A flow that goes on, and cleans up in a frame that fails.
+const IN_FRAME: &str = "
+flow: { name: f }
+nodes:
+  - id: outer
+    type: control.foreach
+    input: { items: [1], onItemError: continue }
+    body:
+      nodes:
+        - { id: bad, type: control.noop }
+        - { id: talk, type: talk.agent, dependsOn: [{ node: bad, on: any }], input: { prompt: go } }
+        - { id: after, type: control.noop, dependsOn: [{ node: talk, on: any }] }
+";
+
 /// A flow that fails, and cleans up with these nodes.
 fn fails(nodes: &str) -> String {
     let bad = "flow: { name: f }\nnodes:\n  - { id: bad, type: control.noop }";
@@ -88,8 +102,11 @@ fn a_stop_while_the_run_is_ending_ends_what_costs_money() {
 }
 
 #[test]
-fn after_a_stop_while_the_run_is_ending_nothing_begins_that_costs_money() {
-    for nodes in [EACH, TALK] {
+fn after_a_stop_while_the_run_is_ending_nothing_begins_that_costs_money_or_asks() {
+    let asks = "
+  - { id: talk, type: human.input, dependsOn: [{ node: FIRST, on: any }], input: { prompt: 'Remove it?' } }
+";
+    for nodes in [EACH, TALK, asks] {
         let back = "\n  - { id: wait_back, type: control.noop, dependsOn: [{ node: bad, on: any }] }";
         let text = fails(&format!("{back}{}", nodes.replace("FIRST", "wait_back")));
         let mut sim = Sim::new(&graph(&text), &[]);
@@ -142,6 +159,31 @@ fn a_pause_while_the_run_is_ending_cuts_agents_and_the_clean_up_goes_on_later() 
         sim.check();
         let ends = (starts_of(&sim, "talk"), sim.run.state().outcome());
         assert_eq!(ends, (1, Some(Outcome::Stopped)), "{text}{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn what_comes_after_a_paused_clean_up_waits_for_it() {
+    let more = "
+  - { id: wait_back, type: control.noop, dependsOn: [{ node: FIRST, on: any }] }
+  - { id: after, type: control.noop, dependsOn: [{ node: talk, on: any }] }
+";
+    for (text, outcome) in
+        [(fails(&format!("{TALK}{more}")), Outcome::Failed), (IN_FRAME.to_owned(), Outcome::Success)]
+    {
+        let mut sim = at_work(&text);
+        sim.until_event("agent:session", world);
+        sim.emit(None, pause());
+        let wish = sim.log.len();
+        sim.drive(world);
+        let rests = (sim.run.state().outcome(), starts_of(&sim, "talk"), starts_of(&sim, "after"));
+        assert_eq!(rests, (None, 1, 0), "{text}{}", story(&sim.log));
+        for cut in wish..=sim.log.len() {
+            let sim = Sim::resumed(sim.run.graph(), &sim.log[..cut], None).driven(world);
+            sim.check();
+            let ends = (completed(&sim, "talk"), completed(&sim, "after"), sim.run.state().outcome());
+            assert_eq!(ends, (1, 1, Some(outcome)), "{cut}: {text}{}", story(&sim.log));
+        }
     }
 }
 
@@ -205,6 +247,16 @@ fn a_budget_holds_while_the_run_is_ending() {
             assert_eq!(ends, (NodeStatus::Complete, Some(Outcome::Failed)), "{text}\n{}", story(&sim.log));
         }
     }
+}
+
+#[test]
+fn a_budget_that_pauses_holds_what_comes_after_its_agent() {
+    let text = IN_FRAME.replace("name: f }", "name: f, policy: { budget: { tokens: 15 } } }");
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.drive(talks);
+    sim.check();
+    let rests = (sim.run.state().outcome(), names(&sim, "flow:paused"), starts_of(&sim, "after"));
+    assert_eq!(rests, (None, 1, 0), "{}", story(&sim.log));
 }
 
 #[test]

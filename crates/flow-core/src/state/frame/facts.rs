@@ -280,13 +280,13 @@ impl Facts {
 
     /// Whether a task may start although its frame is to end: it cleans up, and what it cleans up after has ended or can begin
     /// no more. The end of the flow waits for no usage limit, a stop for no person, and a stop during the end for nothing
-    /// that may cost money.
+    /// that may cost money or waits.
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
         let (node, spec) = (self.node(task), self.body(graph, task.frame).node(task.node));
         let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
         let is_limited = node.status == NodeStatus::Waiting && self.ending.is_some();
         let is_in_doubt = node.needs_confirmation && !is_answered && self.is_stopping();
-        if is_limited || is_in_doubt || (self.stopped_while_ending && spec.kind.may_cost()) {
+        if is_limited || is_in_doubt || (self.stopped_while_ending && spec.ends_at_stop()) {
             return false;
         }
         let needs_all = spec.join != Join::Any;
