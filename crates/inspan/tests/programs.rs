@@ -2,7 +2,7 @@
 //! a separate crate that depends on `inspan` alone, as `CONTRIBUTING.md` describes it, runs in a flow.
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use inspan_testkit::example;
 
@@ -48,43 +48,35 @@ fn every_example_runs() {
     });
 }
 
-/// The profiles of the workspace: with others everything would be built again.
-fn profiles(manifest: &str) -> String {
-    let mut lines = String::new();
-    let mut in_profile = false;
-    for line in manifest.lines() {
-        if line.starts_with('[') {
-            in_profile = line.starts_with("[profile");
-        }
-        if in_profile {
-            lines.push_str(line);
-            lines.push('\n');
-        }
-    }
-    lines
-}
-
 #[test]
 fn a_provider_of_another_crate_runs_in_a_flow() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    // The folder in which this test was built, so that nothing is built a second time that need not be.
+    // The folder in which this test was built. In a workspace of the same form nothing is built a second time.
     let test = std::env::current_exe().unwrap();
     let target = test.ancestors().nth(3).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let inspan = env!("CARGO_MANIFEST_DIR");
-    // With it the packages from outside have the features that they have here; with others they would be built again.
-    let features = root.join("crates/workspace-hack");
-    let manifest = format!(
-        "[package]\nname = \"parrot\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\ninspan = {{ path = {inspan:?} }}\nworkspace-hack = {{ path = {features:?} }}{DEPENDENCIES}\n{}",
-        profiles(&fs::read_to_string(root.join("Cargo.toml")).unwrap()),
-    );
-    fs::create_dir(folder.path().join("src")).unwrap();
-    fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
-    fs::write(folder.path().join("src/main.rs"), include_str!("outside/parrot.rs")).unwrap();
+    let workspace = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let members = r#"members = ["crates/*", "xtask"]"#;
+    assert!(workspace.contains(members), "the workspace has other members");
+    let workspace = workspace.replace(members, r#"members = ["crates/*", "parrot"]"#);
+    fs::write(folder.path().join("Cargo.toml"), workspace).unwrap();
     fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+    for shared in ["crates", ".cargo"] {
+        symlink(root.join(shared), folder.path().join(shared)).unwrap();
+    }
+    // With the features of the workspace the packages from outside need not be built again either.
+    let manifest = format!(
+        "[package]\nname = \"parrot\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\ninspan.path = \"../crates/inspan\"\nworkspace-hack.path = \"../crates/workspace-hack\"{DEPENDENCIES}"
+    );
+    fs::create_dir_all(folder.path().join("parrot/src")).unwrap();
+    fs::write(folder.path().join("parrot/Cargo.toml"), manifest).unwrap();
+    fs::write(folder.path().join("parrot/src/main.rs"), include_str!("outside/parrot.rs")).unwrap();
     let mut cargo = inspan_testkit::cargo(folder.path());
-    let output =
-        cargo.args(["run", "--quiet", "--offline"]).env("CARGO_TARGET_DIR", target).output().unwrap();
+    let output = cargo
+        .args(["run", "--quiet", "--offline", "-p", "parrot"])
+        .env("CARGO_TARGET_DIR", target)
+        .output()
+        .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let (stdout, errors) = (text(output.stdout), text(output.stderr));
     assert_eq!(stdout, "answer: \"hello, hello!, hello, hello!!\"\ngreet: \"hello, hello!\"\n", "{errors}");
