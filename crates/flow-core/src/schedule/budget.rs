@@ -99,15 +99,14 @@ impl Run {
     }
 
     /// The agents that are in the middle of a turn; one that has just ended its last may finish, and one that ends with the
-    /// flow is not cancelled twice.
+    /// flow or its frame is not cancelled twice.
     fn spenders(&self) -> Vec<TaskRef> {
         self.facts.tasks().map(|(task, _)| task).filter(|task| self.spends(*task)).collect()
     }
 
     fn spends(&self, task: TaskRef) -> bool {
         let node = self.facts.node(task);
-        let ends = || self.facts.ending.is_some() && self.facts.must_end(task);
-        node.status == NodeStatus::Running && node.spends() && !ends()
+        node.status == NodeStatus::Running && node.spends() && !self.facts.must_end(task)
     }
 
     /// Cancels the agents that spend, or ends the run.
@@ -198,7 +197,7 @@ impl Run {
     }
 
     /// The frame that ends because of a budget that is used up for a task in it; none if the budget is the task's own or
-    /// pauses, or if the task cleans up in a frame that ends.
+    /// pauses, or if the frame ends already, so that the task cleans up.
     fn frame_without_budget(&self, task: TaskRef, used_up: &UsedUp) -> Option<FrameIx> {
         let is_its = |frame: FrameIx, owner: Option<TaskRef>| match used_up.owner {
             BudgetOwner::Frame(ix) => frame == ix,
@@ -206,7 +205,7 @@ impl Run {
         };
         let fails = used_up.budget.on_exceeded == OnExceeded::Fail && !self.facts.node(task).cleans_up;
         let frame = self.facts.around(task.frame).find(|frame| is_its(frame.id, frame.owner));
-        frame.filter(|_| fails).map(|frame| frame.id)
+        frame.map(|frame| frame.id).filter(|frame| fails && !self.facts.is_ending(*frame))
     }
 
     /// Reports once that a limit of a budget cannot be enforced; returns whether it was reported now.
@@ -273,10 +272,10 @@ impl Run {
             return match (used_up.budget.on_exceeded, self.frame_without_budget(task, &used_up)) {
                 (OnExceeded::Pause, _) if pauses => BudgetDecision::Later,
                 (OnExceeded::Pause, _) => BudgetDecision::Never(self.over_budget(Some(&used_up))),
-                (OnExceeded::Fail, Some(frame)) if !self.facts.is_ending(frame) => {
+                (OnExceeded::Fail, Some(frame)) => {
                     BudgetDecision::NotInFrame(frame, self.over_budget(Some(&used_up)))
                 }
-                (OnExceeded::Fail, _) => BudgetDecision::Never(self.over_budget(Some(&used_up))),
+                (OnExceeded::Fail, None) => BudgetDecision::Never(self.over_budget(Some(&used_up))),
             };
         }
         if let Some(used_up) = self.facts.flow_used_up(&self.graph) {

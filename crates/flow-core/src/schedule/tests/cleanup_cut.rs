@@ -250,6 +250,28 @@ fn a_budget_holds_while_the_run_is_ending() {
 }
 
 #[test]
+fn a_budget_holds_for_what_a_clean_up_runs_in_a_frame_that_is_ending() {
+    let each = "
+        - id: each
+          type: control.foreach
+          dependsOn: [{ node: bad, on: any }]
+          input: { as: it, items: [1], onItemError: continue }
+          body: { nodes: [{ id: talk, type: talk.agent, input: { prompt: go } }] }
+";
+    let (head, _) = IN_FRAME.split_once("\n        - { id: talk").unwrap();
+    for place in ["    input:", "      nodes:"] {
+        let indent = place.len() - place.trim_start().len();
+        let policy =
+            format!("{}policy: {{ budget: {{ tokens: 15, onExceeded: fail }} }}", " ".repeat(indent));
+        let text = head.replacen(place, &format!("{policy}\n{place}"), 1) + each;
+        let sim = Sim::new(&graph(&text), &[]).driven(talks);
+        sim.check();
+        let ends = (names(&sim, "agent:usage"), completed(&sim, "talk"), sim.run.state().outcome());
+        assert_eq!(ends, (2, 0, Some(Outcome::Success)), "{text}\n{}", story(&sim.log));
+    }
+}
+
+#[test]
 fn a_budget_that_pauses_holds_what_comes_after_its_agent() {
     let text = IN_FRAME.replace("name: f }", "name: f, policy: { budget: { tokens: 15 } } }");
     let mut sim = Sim::new(&graph(&text), &[]);
