@@ -193,12 +193,9 @@ impl PythonPackage {
             ensure!(pip.status.success(), "pip could not install {name}:\n{}", errors.trim());
             Ok(())
         };
-        let found = |folder: &Path| Some(folder.join(path)).filter(|path| path.exists());
-        let found = installed_once(name, found, install)?;
-        Ok(match (self, found.parent()) {
-            (Self::Moto, Some(folder)) => folder.to_owned(),
-            _ => found,
-        })
+        let find = |folder: &Path| folder.join(path).exists().then(|| folder.to_owned());
+        let folder = installed_once(name, find, install)?;
+        Ok(if self == Self::Moto { folder } else { folder.join(path) })
     }
 }
 
