@@ -182,7 +182,7 @@ pub struct Facts {
     pub(crate) ending: Option<Ending>,
     /// The event that is the cause of the ending, if it is an event.
     pub(crate) ended_by: Option<u64>,
-    /// Whether a stop came while the run was ending: nothing that may cost money begins any more.
+    /// Whether a stop came while the run was ending: nothing that may cost money or waits begins any more.
     #[serde(default)]
     pub(crate) stopped_while_ending: bool,
     /// The tasks about which something may be decided since the newest event.

@@ -1,6 +1,6 @@
-//! A text without its escapes, and without the line breaks of base64, and the forms in which a secret may appear in it. In JSON and in URLs the writer decides what is
-//! escaped and how: `/` may be `\/`, `\u002f` or `%2F`. `base64` begins a line after 76 characters, PEM after 64, and
-//! YAML indents them.
+//! A text without its escapes, and without the line breaks of base64, and the forms in which a secret may appear in it. In
+//! JSON and in URLs the writer decides what is escaped and how: `/` may be `\/`, `\u002f` or `%2F`. `base64` begins a line
+//! after 76 characters, PEM after 64, and YAML indents them.
 
 use std::ops::Range;
 
