@@ -138,18 +138,18 @@ agents! {
         two_branches 90, two_nodes 60, failed_within_a_turn 60,
     }
     acp_opencode: OPENCODE, acp::<acp::OpenCode> {
-        text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
+        tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
     }
     droid: DROID, acp::<acp::Droid> {
-        text 80, tool_allowed 80, tool_denied 80, structured 80, resumed_in_a_new_process 80,
+        tool_allowed 80, tool_denied 80, structured 80, resumed_in_a_new_process 80,
         key_refused 80, unknown_session 80,
     }
     gemini: GEMINI, acp::<acp::Gemini> {
-        text 80, two_nodes 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
+        two_nodes 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
     }
     qwen: QWEN, acp::<acp::Qwen> {
-        text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
+        tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
         resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
     }
     // What these do within a turn is proved by `conformance_claude`, `conformance_codex` and `conformance_opencode`.
@@ -213,9 +213,6 @@ cases! {
     opencode_names: OPENCODE, 80, vendors::opencode_names;
     opencode_limits: OPENCODE, 120, vendors::opencode_limits;
     acp_choices: &[Agent::Claude, Agent::ClaudeAcp, Agent::OpenCode], 160, vendors::acp_choices;
-    three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
-    three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
-    three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
     recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
     lesson_06_prompt_files: CLAUDE, 40, conversations::lesson_prompt_files;
     lesson_09_multi_turn: CLAUDE, 40, conversations::lesson_multi_turn;
@@ -224,9 +221,6 @@ cases! {
     killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
     approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
     usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
-    three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
-    three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
-    three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
     three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
     // The suite over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
@@ -251,11 +245,13 @@ cases! {
     mcp_codex_http: CODEX, 60, interfaces::mcp_codex_http;
     acp_public_client: CLAUDE_ACP, 60, interfaces::acp_public_client;
     traces_collected: NONE, 40, traces::real_collector;
+    // Each of these runs the flow that every provider runs, and so `three_nodes` too.
     traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
     traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
     traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
     traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
     traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
+    traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
     temporal_same_as_here: NONE, 60, temporal::same_as_here;
     temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
     temporal_stopped: NONE, 40, temporal::stopped;
@@ -272,5 +268,4 @@ cases! {
     temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 90, temporal::agents_resumed;
     temporal_long_outage: CLAUDE, 60, temporal::long_outage;
     temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
-    traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }

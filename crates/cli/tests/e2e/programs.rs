@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use inspan_conformance::{THREE_NODES, TargetContext, shape};
 use inspan_model_server::ModelServer;
 use inspan_protocol::Environment;
-use inspan_testkit::Sandbox;
+use inspan_testkit::{Finished, Sandbox};
 use serde_json::Value;
 
 use super::checks::{ended, main_requests, output_of, same, says, serve};
@@ -50,8 +50,12 @@ pub(super) fn conformance(sandbox: &mut Sandbox, target: &str) -> anyhow::Result
 /// The flow that every provider runs leaves a log of the shape that all leave.
 pub(super) fn three_nodes(sandbox: &mut Sandbox, target: &str) -> anyhow::Result<()> {
     let (flow, _server) = serve_three_nodes(sandbox, target)?;
-    let run = sandbox.run_flow(&flow, &[])?;
-    ended(&run, 0, "success")?;
+    has_the_shape(&sandbox.run_flow(&flow, &[])?)
+}
+
+/// The run of that flow has succeeded, and its log has the shape that all have.
+pub(super) fn has_the_shape(run: &Finished) -> anyhow::Result<()> {
+    ended(run, 0, "success")?;
     let expected: Vec<String> = THREE_NODES.iter().map(|&line| line.to_owned()).collect();
     same("the shape of the log", &shape(&run.events), &expected)
 }
