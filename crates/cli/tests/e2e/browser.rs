@@ -26,7 +26,6 @@ pub(super) struct Look {
 pub(super) const WIDE: Look = Look { width: 1280, height: 800, scheme: "light" };
 pub(super) const WIDE_DARK: Look = Look { scheme: "dark", ..WIDE };
 pub(super) const NARROW: Look = Look { width: 360, height: 740, scheme: "light" };
-pub(super) const NARROW_DARK: Look = Look { scheme: "dark", ..NARROW };
 
 /// A browser with one page.
 pub(super) struct Browser {
