@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use inspan_model_server::Scenario;
+use inspan_model_server::{RecordedRequest, Scenario};
 use inspan_protocol::{Environment, Supervisor};
 use tokio::time::{Instant, timeout};
 
@@ -19,6 +19,8 @@ use crate::worker::{self, Worker};
 
 /// How long one behaviour may take.
 const LIMIT: Duration = Duration::from_secs(100);
+/// So many characters of a request are shown.
+const REQUEST_END: usize = 200;
 /// The row about what is left behind in the end.
 const LEFT: (&str, &str) = ("nothing_left", "leaves no process behind, and the key in no file");
 
@@ -115,7 +117,21 @@ async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> CheckResult {
         Check::Status(error) => Box::pin(errors::check(&case, error)),
     };
     let checked = timeout(LIMIT, check).await;
-    checked.map_err(|_| Difference::from("it does not end"))?
+    let checked = checked.map_err(|_| Difference::from("it does not end")).flatten();
+    checked.map_err(|finding| seen_by_the_model(finding, &case.requests()))
+}
+
+/// The finding with the ends of the requests that the model received: one that nobody expected may be the cause.
+fn seen_by_the_model(finding: Difference, requests: &[RecordedRequest]) -> Difference {
+    let end = |request: &RecordedRequest| {
+        let spoken = ["messages", "input", "contents"].iter().find_map(|key| request.body.get(key));
+        let body: Vec<char> = spoken.unwrap_or(&request.body).to_string().chars().collect();
+        let end: String = body[body.len().saturating_sub(REQUEST_END)..].iter().collect();
+        format!("{} {:?} {:?} {end}", request.number, request.turn, request.ending)
+    };
+    let ends: Vec<String> = requests.iter().map(end).collect();
+    let more = finding.more.iter().cloned().chain(ends).collect::<Vec<_>>().join("; ");
+    Difference { more: (!more.is_empty()).then_some(more), ..finding }
 }
 
 /// Why there is nothing to check: by the descriptor and the target's tools, or by the target's exceptions.
