@@ -47,16 +47,20 @@ pub fn pause(wait: Duration) {
     std::thread::sleep(wait);
 }
 
-/// Polls every few milliseconds until the condition holds.
+/// Polls until the condition holds: every few milliseconds, and seldom if asking takes long, so that asking does not slow
+/// what is waited for.
 pub fn eventually(
     limit: Duration,
     what: &str,
     mut holds: impl FnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let deadline = Deadline::after(limit);
-    while !holds()? {
+    loop {
+        let asked = Stopwatch::start();
+        if holds()? {
+            return Ok(());
+        }
         ensure!(!deadline.is_over(), "after {limit:?} it still does not hold: {what}");
-        pause(Duration::from_millis(2));
+        pause(asked.elapsed().clamp(Duration::from_millis(2), Duration::from_millis(500)));
     }
-    Ok(())
 }
