@@ -28,7 +28,7 @@ nodes:
 "#;
 
 /// How long one step may take.
-const STEP: Duration = Duration::from_secs(20);
+const STEP: Duration = Duration::from_secs(60);
 
 /// A receiver of webhooks that takes everything.
 struct Webhooks {

@@ -173,7 +173,7 @@ pub(super) fn output_of(sandbox: &Sandbox, arguments: &[&str]) -> anyhow::Result
 pub(super) fn first_line(process: &RunningProcess, part: &str) -> anyhow::Result<String> {
     let stdout = process.stderr.with_extension("stdout");
     let mut line = String::new();
-    eventually(Duration::from_secs(20), "the program prints its address", || {
+    eventually(Duration::from_secs(60), "the program prints its address", || {
         line = std::fs::read_to_string(&stdout)?.lines().next().unwrap_or_default().to_owned();
         Ok(line.contains(part))
     })?;

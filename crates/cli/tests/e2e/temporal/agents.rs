@@ -20,7 +20,7 @@ use super::{
 };
 
 /// How long until an agent is at work, on a busy machine.
-pub(super) const AT_WORK: Duration = Duration::from_secs(25);
+pub(super) const AT_WORK: Duration = Duration::from_secs(60);
 /// How many sessions of the sweep run at once, and how many agents work in each, one after another.
 const SESSIONS: usize = 3;
 const AGENTS: usize = 3;

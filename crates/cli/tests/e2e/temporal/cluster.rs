@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// How long a server or a worker may take until it works, on a busy machine.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(60);
 /// After how many seconds without a sign a worker counts as lost.
 pub(super) const HEARTBEAT: u64 = 1;
 

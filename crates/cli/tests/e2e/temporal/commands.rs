@@ -12,7 +12,7 @@ use super::{
 };
 
 /// How long a session may take for what it does at once, on a busy machine.
-pub(super) const SOON: Duration = Duration::from_secs(15);
+pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// A node that appends a line to a file when it begins, and runs for so many seconds.
 pub(super) fn sleeper(id: &str, seconds: &str) -> Value {

@@ -61,7 +61,7 @@ fn made(sandbox: &Sandbox, twin: &Twin, engine: &[&str]) -> anyhow::Result<Made>
         let shown = on(&["show", twin.name, "--json"])?.expect(0)?.json()?;
         Ok(shown["state"] == twin.state)
     };
-    inspan_testkit::eventually(std::time::Duration::from_secs(10), twin.state, ended)?;
+    inspan_testkit::eventually(super::commands::SOON, twin.state, ended)?;
     let mut shown = without_times(on(&["show", twin.name, "--json"])?.expect(0)?.json()?);
     // The second asking counts as an attempt.
     if let Some(asked) = shown.pointer_mut("/nodes/who").and_then(Value::as_object_mut) {
