@@ -13,6 +13,7 @@ use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{DynProvider, Erased, Host, ProviderSessionId, SessionId};
 use inspan_providers::ClaudeProvider;
 use inspan_testkit::{Agent, Sandbox, Stopwatch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -27,6 +28,8 @@ const ANSWER: &str = "All oxen are well, and the wagon is on its way over the pa
 const PIECES: usize = 20;
 /// The longest that all of it may take.
 const LIMIT: Duration = Duration::from_secs(300);
+/// The longest that what is driven by hand may say nothing.
+const SILENCE: Duration = Duration::from_secs(30);
 /// The adapter finds by it what its program has started, and ends that; what is driven by hand is not.
 const MARK_OF_THE_ADAPTER: &str = "INSPAN_PROCESS";
 
@@ -264,13 +267,18 @@ impl RunningAgent {
         self.input.write_all(format!("{line}\n").as_bytes()).context("the program takes no input")
     }
 
-    /// The next line of this type.
+    /// The next line of this type, which may be anywhere in it. Nothing within a line of another type is of this one.
     fn read_until(&mut self, kind: &str) -> anyhow::Result<String> {
-        let start = format!("{{\"type\":\"{kind}\"");
+        let named = format!("\"type\":\"{kind}\"");
         loop {
+            if self.lines.buffer().is_empty() {
+                let mut output = [PollFd::new(self.lines.get_ref(), PollFlags::IN)];
+                let ready = poll(&mut output, Some(&Timespec::try_from(SILENCE)?))?;
+                ensure!(ready > 0, "the program is silent before its `{kind}`");
+            }
             let mut line = String::new();
             ensure!(self.lines.read_line(&mut line)? > 0, "the program ended before its `{kind}`");
-            if line.starts_with(&start) {
+            if line.contains(&named) {
                 return Ok(line);
             }
         }
