@@ -84,7 +84,11 @@ impl Loaded {
                 self.set_agent(name, settings);
                 Ok(())
             }
-            Change::Budget { node, is_of_body, limits } => {
+            Change::Budget { is_default: true, limits, .. } => {
+                limits.usd.into_iter().for_each(|usd| self.default_budget(usd));
+                Ok(())
+            }
+            Change::Budget { node, is_of_body, limits, .. } => {
                 self.set_budget(node.as_ref(), *is_of_body, *limits)
             }
         }
@@ -121,7 +125,7 @@ impl Loaded {
         for (key, limit) in usd.into_iter().chain(tokens) {
             here.set(key, here.span, Yaml::new(here.span, Data::Number(limit)));
         }
-        self.changes.push(Change::Budget { node: id.cloned(), is_of_body, limits });
+        self.changes.push(Change::Budget { node: id.cloned(), is_of_body, is_default: false, limits });
         Ok(())
     }
 
@@ -234,8 +238,11 @@ impl Loaded {
         let policy = root.get("flow").unwrap_or(root).get("policy");
         let budget = policy.and_then(|policy| policy.get("budget"));
         if budget.and_then(|budget| budget.get("usd")).is_none() {
+            let set = self.set_budget(None, false, BudgetLimits { usd: Some(usd), tokens: None });
             // A policy that is not a mapping is reported by the compiler.
-            drop(self.set_budget(None, false, BudgetLimits { usd: Some(usd), tokens: None }));
+            if let (Ok(()), Some(Change::Budget { is_default, .. })) = (set, self.changes.last_mut()) {
+                *is_default = true;
+            }
         }
     }
 
@@ -357,6 +364,21 @@ mod tests {
         nodes::builtin_catalog,
         testing::loaded,
     };
+
+    #[test]
+    fn a_default_budget_that_is_made_again_gives_way_to_the_budget_of_an_edited_flow() {
+        let mut flow = flow();
+        flow.default_budget(50.0);
+        let [change] = flow.changes() else { panic!("{:?}", flow.changes()) };
+        let mut edited = loaded(
+            "{ flow: { name: f, policy: { budget: { usd: 4 } } }, nodes: [{ id: a, type: control.noop }] }",
+        );
+        edited.change(change).unwrap();
+        assert_eq!(edited.changes(), []);
+        let mut unedited = loaded("nodes: [{ id: a, type: control.noop }]");
+        unedited.change(change).unwrap();
+        assert_eq!(unedited.changes(), std::slice::from_ref(change));
+    }
 
     fn flow() -> Loaded {
         let text = "

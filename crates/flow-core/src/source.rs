@@ -121,6 +121,9 @@ pub enum Change {
         /// Whether it is that of the body of the node.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_of_body: bool,
+        /// Whether the limits are those of the settings, which a limit in the flow replaces.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_default: bool,
         /// The limits.
         limits: BudgetLimits,
     },

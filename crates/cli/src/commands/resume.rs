@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::{Graph, Loaded, OverrideError, Parent, ParentKind, Resume, StoreError};
+use inspan_flow::{FlowError, Graph, Loaded, OverrideError, Parent, ParentKind, Resume, StoreError};
 use inspan_protocol::{BudgetRaise, SessionId};
 use serde_json::{Map, Value};
 
@@ -35,12 +35,23 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     }
     let edited = match kept.edited() {
         _ if args.as_started => None,
-        Ok(edited) => edited,
+        Ok(edited) => edited.map(|(loaded, notes)| {
+            for note in &notes {
+                terminal::progress(note);
+            }
+            loaded
+        }),
         Err(why) if args.edited => {
-            return Err(Failure::usage(why).with_hint("`--as-started` uses the flow as it was started"));
+            return Err(
+                Failure::usage(why.to_string()).with_hint("`--as-started` uses the flow as it was started")
+            );
         }
-        // A file that is gone or cannot be read changes nothing: the session has its own copy.
-        Err(_) => None,
+        // The session has its own copy of a file that is gone.
+        Err(FlowError::NotFound { .. } | FlowError::NotAFile { .. }) => None,
+        Err(why) => {
+            terminal::progress(&format!("note: {why}; using the flow as it was started\n"));
+            None
+        }
     };
     if args.plan
         && let Some(owner) = kept.owner.take()

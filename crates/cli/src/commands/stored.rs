@@ -4,8 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
-    FACTS, Graph, Loaded, NodeRegistry, Owner, Parent, Plan, Planned, Resume, Reusable, ReuseDecision,
-    ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError, builtin_nodes, takes_input,
+    Change, FACTS, FlowError, Graph, Loaded, NodeRegistry, Owner, Parent, Plan, Planned, Resume, Reusable,
+    ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError, builtin_nodes,
+    takes_input,
 };
 use inspan_protocol::{Command, Envelope, NodePath, Prompt, Reply, SessionId, SessionStatus};
 use inspan_sessions::{SessionErrorCode, is_driven};
@@ -113,6 +114,16 @@ pub(super) fn tell_left_out(gone: &[String], session: &SessionId) {
     }
 }
 
+/// The option of `inspan run` that makes a change.
+fn option_of(change: &Change) -> &'static str {
+    match change {
+        Change::Provider { .. } => "--provider",
+        Change::Model { .. } => "--model",
+        Change::Budget { .. } => "--budget",
+        _ => "--set",
+    }
+}
+
 impl StoredSession {
     pub(super) fn open(prefix: &str, invocation: &Invocation) -> Result<Self, Failure> {
         let store = store::open_writer(invocation)?;
@@ -151,15 +162,19 @@ impl StoredSession {
         Loaded::from_source(&self.record.flow).map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// The flow as its file is now, if that is another than the session began with.
-    pub(super) fn edited(&self) -> Result<Option<Loaded>, String> {
+    /// The flow as its file is now, if that is another than the session began with; with a note for each option of the
+    /// session's start that the edited flow has no place for.
+    pub(super) fn edited(&self) -> Result<Option<(Loaded, Vec<String>)>, FlowError> {
         let source = &self.record.flow;
         let file = source.folder.join(Path::new(&source.file).file_name().unwrap_or_default());
-        let mut loaded = inspan_flow::load(&file).map_err(|error| error.to_string())?;
+        let mut loaded = inspan_flow::load(&file)?;
+        let mut notes = Vec::new();
         for change in &source.changes {
-            loaded.change(change).map_err(|error| error.to_string())?;
+            if let Err(error) = loaded.change(change) {
+                notes.push(format!("`{}` of the session is ignored: {error}\n", option_of(change)));
+            }
         }
-        Ok((!loaded.is_as_in(source)).then_some(loaded))
+        Ok((!loaded.is_as_in(source)).then_some((loaded, notes)))
     }
 
     /// The input for a flow that may be an edited one, with these values changed. What that one does not take any more is

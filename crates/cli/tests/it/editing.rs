@@ -117,6 +117,32 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
 }
 
 #[test]
+fn an_option_that_an_edited_flow_has_no_place_for_is_ignored_with_a_note() {
+    let flow = |first: &str, end: &str| {
+        format!(
+            "
+flow: {{ name: set }}
+nodes:
+  - {{ id: {first}, type: echo, input: {{ text: hi }} }}
+  - {{ id: last, type: exec, dependsOn: [{first}], input: {{ argv: [sh, -c, '{end}'] }} }}
+"
+        )
+    };
+    let folder = &flow_folder(&flow("first", "exit 1"));
+    inspan(folder, &["run", "flow.yaml", "--set", "first.text=hello", "--session-id", "s"]).expect(1);
+    let write = |text: &str| fs::write(folder.join("flow.yaml"), text).unwrap();
+    // A file that is broken is no reason to run the old flow.
+    write("nodes: [ {");
+    let refused = inspan(folder, &["resume", "s", "--no-input"]).expect(2);
+    assert!(refused.stderr.contains("flow.yaml:1:"), "{}", refused.stderr);
+    write(&flow("begin", "exit 0"));
+    let resumed = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]).expect(0);
+    let note = "`--set` of the session is ignored: unknown node `first`";
+    assert!(resumed.stderr.contains(note), "{}", resumed.stderr);
+    assert_eq!(resumed.json()["nodes"]["begin"]["status"], json!("complete"));
+}
+
+#[test]
 fn finished_work_runs_again_only_with_consent_also_after_the_end() {
     const FLOW: &str = "
 flow: { name: ends, input: { word: old } }
