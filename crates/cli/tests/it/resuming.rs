@@ -132,9 +132,11 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
         (&["resume", "s", "--edited"], "--input-file"),
         (&["resume", "s"], "--message-file"),
     ] {
-        inspan(folder, &[command, &["--detach", option, "-"]].concat())
-            .expect(2)
-            .says(&format!("`{option} -` reads stdin, which a background process does not have"));
+        for file in ["-", "/dev/stdin"] {
+            inspan(folder, &[command, &["--detach", option, file]].concat()).expect(2).says(&format!(
+                "`{option} {file}` reads stdin or a pipe, which a background process does not have"
+            ));
+        }
     }
     open_gate(folder);
     inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"])

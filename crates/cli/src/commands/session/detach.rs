@@ -42,8 +42,11 @@ pub(in crate::commands) fn check(
     if !mode.detach || invocation.engine.is_some() {
         return Ok(());
     }
-    if let Some((option, _)) = files.iter().find(|(_, file)| *file == Some(Path::new("-"))) {
-        let what = format!("`{option} -` reads stdin, which a background process does not have");
+    let mut given = files.iter().filter_map(|(option, file)| Some((option, (*file)?)));
+    if let Some((option, file)) = given.find(|(_, file)| belongs_to_this_process(file)) {
+        let file = file.display();
+        let what =
+            format!("`{option} {file}` reads stdin or a pipe, which a background process does not have");
         return Err(Failure::usage(what).with_hint(format!("name a file: `{option} FILE`")));
     }
     if mode.events.as_deref() == Some(Path::new("-")) {
@@ -62,6 +65,12 @@ pub(in crate::commands) fn check(
         );
     }
     Ok(())
+}
+
+/// Whether a path names stdin or a pipe, which another process does not have or cannot read again.
+fn belongs_to_this_process(file: &Path) -> bool {
+    let is_open_here = ["-", "/dev", "/proc"].iter().any(|place| file.starts_with(place));
+    is_open_here || fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
 /// Begins a new session in the background, with this call's own arguments; prints its id.
@@ -145,8 +154,14 @@ fn wait_until_begun(mut reader: PipeReader, child: &mut Child, log: &Path, from:
             }
         },
         Err(_) => {
-            let pid = child.id();
-            let message = format!("the background process {pid} did not start within {BEGINS:?}");
+            // Nobody waits for what it may still do.
+            let ended = child.kill().and_then(|()| child.wait());
+            let ended =
+                ended.map_or_else(|error| format!("cannot be ended: {error}"), |_| "was ended".into());
+            let message = format!(
+                "the background process did not start within {BEGINS:?}; process {} {ended}",
+                child.id()
+            );
             Err(Failure::new(Exit::Failed, message))
         }
     }
