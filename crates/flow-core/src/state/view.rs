@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState, budget::UsedUp, frame::FrameState};
-use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, TaskRef};
+use crate::graph::{BodyIx, FrameIx, FramesKind, Graph, OnFailure, Retry, RetryOn, TaskRef};
 
 impl Facts {
     /// The status of the session.
@@ -248,9 +248,11 @@ pub struct FramesProgress {
 
 impl NodeState {
     /// The attempts of this pass that failed, as far as they count against its retries. An agent whose author says nothing may
-    /// work for hours: a vendor that was busy an hour ago does not count.
+    /// work for hours: a vendor that was busy an hour ago does not count. What is tried again for any other reason starts over,
+    /// and each attempt of it counts.
     pub fn counted_failures(&self, retry: &Retry) -> u32 {
-        if retry.is_automatic { self.failures_in_a_row } else { self.failures }
+        let counts_in_a_row = retry.is_automatic && retry.on == RetryOn::Passing;
+        if counts_in_a_row { self.failures_in_a_row } else { self.failures }
     }
 
     /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.

@@ -464,6 +464,13 @@ fn an_agent_whose_author_says_nothing_is_tried_again_after_what_passes() {
         let took = (sim.starts("a").len(), sim.now.as_millis() / 1_000);
         assert_eq!(took, (attempts, seconds), "{retry} {code:?}");
     }
+    // What starts over each time is paid each time.
+    for retry in ["on: any", "on: any, backoff: 1ms"] {
+        let graph = graph(&format!(", policy: {{ retry: {{ {retry} }} }}"));
+        let sim = Sim::new(&graph, &[]).driven(works(ErrorCode::OutputInvalid));
+        sim.check();
+        assert_eq!(sim.starts("a").len(), 6, "{retry}");
+    }
     // What the author says holds, and what may have taken effect is not done again without a question.
     let external = ", effects: external, policy: { retry: { on: any } }";
     for more in [", policy: { retry: { maxAttempts: 1 } }", ", effects: external", external] {
