@@ -328,6 +328,7 @@ impl Facts {
         // The end of the phase repeats a cause and is not one itself.
         if !was_ending && self.ending.is_some() && !matches!(event, Event::PhaseFailed { .. }) {
             self.ended_by = Some(seq);
+            self.release_cut_cleanup(graph);
         }
         if was_limited || self.frames[FrameIx::FLOW].limited > 0 {
             self.note_limits(graph, task, at);
@@ -370,7 +371,9 @@ impl Facts {
                 let error = reason.as_ref().map(|reason| {
                     AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
                 });
-                if self.ending.is_some() && self.stop_cleanup(graph) {
+                if self.ending.is_none() {
+                    self.stop_cleanup_in_frames(graph);
+                } else if self.stop_cleanup(graph) {
                     (self.ending, self.ended_by) = (None, Some(seq));
                 }
                 self.end_early(Ending { outcome: Outcome::Stopped, error });

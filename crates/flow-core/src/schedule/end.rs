@@ -191,7 +191,11 @@ impl Run {
         cause: Option<PauseCause>,
         budget: Option<String>,
     ) -> Event {
-        let cut = self.facts.tasks().filter(|(_, node)| node.status == NodeStatus::Cancelled);
+        // What a failure or a stop has cancelled does not continue.
+        let is_cut = |(task, node): &(TaskRef, &NodeState)| {
+            node.status == NodeStatus::Cancelled && !self.facts.must_end(*task)
+        };
+        let cut = self.facts.tasks().filter(is_cut);
         let node_ids = cut.map(|(task, _)| self.facts.path(&self.graph, task)).collect();
         Event::FlowPaused { node_ids, reason, cause, budget }
     }

@@ -173,6 +173,28 @@ impl Facts {
         stops
     }
 
+    /// The first stop ends what cleans up in a frame, if it may cost money or waits. Where nothing of it has begun, it is left
+    /// to begin, as what cleans up in the flow is.
+    pub(super) fn stop_cleanup_in_frames(&mut self, graph: &Graph) {
+        let ends = |(task, node): &(TaskRef, &NodeState)| {
+            node.cleans_up && !node.has_ended() && self.spec(graph, *task).ends_at_stop()
+        };
+        let ended: Vec<TaskRef> = self.tasks().filter(ends).map(|(task, _)| task).collect();
+        ended.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
+    }
+
+    /// What cleans up in a frame and was cut for a budget is not continued once the run ends: it fails, and what comes after it
+    /// runs.
+    pub(super) fn release_cut_cleanup(&mut self, graph: &Graph) {
+        if self.pausing.is_some() || self.is_stopping() {
+            return;
+        }
+        let is_cut =
+            |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Cancelled && node.cleans_up;
+        let cut: Vec<TaskRef> = self.tasks().filter(is_cut).map(|(task, _)| task).collect();
+        cut.into_iter().for_each(|task| self.interrupt(graph, task, None));
+    }
+
     /// Whether a node that was cancelled continues: what cleans up is cancelled for a pause, or because all is to stop.
     pub(crate) fn is_paused_cleanup(&self, node: &NodeState) -> bool {
         node.cleans_up && !self.is_stopping()

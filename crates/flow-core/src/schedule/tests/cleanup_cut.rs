@@ -282,6 +282,38 @@ fn a_budget_that_pauses_holds_what_comes_after_its_agent() {
 }
 
 #[test]
+fn a_budget_that_pauses_holds_nothing_back_once_the_run_ends() {
+    let text = IN_FRAME.replace("name: f }", "name: f, policy: { budget: { tokens: 15 } } }");
+    let end = "  - { id: bad_end, type: control.noop, dependsOn: [wait_slow] }\n";
+    let text = format!("{text}  - {{ id: wait_slow, type: control.noop }}\n{end}");
+    let sim = Sim::new(&graph(&text), &[]).driven(talks);
+    sim.check();
+    let ends = (sim.run.state().outcome(), names(&sim, "agent:start"), starts_of(&sim, "after"));
+    assert_eq!(ends, (Some(Outcome::Failed), 1, 1), "{}", story(&sim.log));
+}
+
+#[test]
+fn a_stop_ends_agents_that_clean_up_in_a_frame() {
+    let each = "
+        - id: each
+          type: control.foreach
+          dependsOn: [{ node: bad, on: any }]
+          input: { as: it, items: [1, 2, 3], maxConcurrency: 1 }
+          body: { nodes: [{ id: talk, type: talk.agent, input: { prompt: go } }] }
+";
+    let (head, _) = IN_FRAME.split_once("\n        - { id: talk").unwrap();
+    for (text, after) in [(IN_FRAME.to_owned(), 1), (format!("{head}{each}"), 0)] {
+        let mut sim = at_work(&text);
+        sim.emit(None, abort());
+        sim.drive(world);
+        sim.check();
+        let ends = (starts_of(&sim, "talk"), completed(&sim, "talk"), starts_of(&sim, "after"));
+        assert_eq!(ends, (1, 0, after), "{}", story(&sim.log));
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Stopped), "{}", story(&sim.log));
+    }
+}
+
+#[test]
 fn a_stop_leaves_no_frame_open_and_asks_nobody() {
     let each = "
   - id: each

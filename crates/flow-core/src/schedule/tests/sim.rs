@@ -478,6 +478,10 @@ impl Sim {
         if let Err(fault) = check_order(&self.log) {
             panic!("{fault}\n{}", story(&self.log));
         }
+        let runs = |status| status == inspan_protocol::NodeStatus::Running;
+        let mut nodes = self.run.facts.tasks().map(|(_, node)| node.status);
+        let is_open = self.run.state().outcome().is_some() && nodes.any(runs);
+        assert!(!is_open, "something is open at the end\n{}", story(&self.log));
     }
 
     /// The places that had finished within the first events, and were started again after them. In a frame that begins
