@@ -175,11 +175,24 @@ fn side(trace: &Trace, passes: &Passes<'_>) -> Option<NodeSide> {
     })
 }
 
+/// The fields of an output that differ from run to run.
+pub(crate) const DIFFERS: [&str; 9] = [
+    "usage",
+    "costUsd",
+    "numTurns",
+    "durationMs",
+    "waitedMs",
+    "sessionId",
+    "sessionToken",
+    "threadId",
+    "toolUseId",
+];
+
 /// An output without what it cost, how long it took and which conversation it was.
 pub(crate) fn comparable(output: &Value) -> Value {
     let mut output = output.clone();
     if let Some(fields) = output.as_object_mut() {
-        for name in ["usage", "costUsd", "numTurns", "durationMs", "waitedMs", "sessionId"] {
+        for name in DIFFERS {
             fields.remove(name);
         }
     }

@@ -17,9 +17,10 @@ use serde_json::{Map, Value, json};
 use crate::{
     answer::AnswerKind,
     cases,
+    compare::DIFFERS,
     expect::word,
     file,
-    pattern::{place_in_file, without_pass},
+    pattern::{ValuePath, place_in_file, without_pass},
     trace::{AttemptEnd, NodeTrace, Trace},
     yaml,
 };
@@ -104,7 +105,8 @@ impl MadeCase {
         put("replies", replies_of(&trace, &reused));
         put("messages", json!(by_place(trace.messages())));
         // What was reused is in no order that another run repeats, as is what ran at once.
-        put("expect", expected_of(&trace, nodes, !reused.is_empty() || trace.ran_at_once()));
+        let any_order = !reused.is_empty() || trace.ran_at_once();
+        put("expect", expected_of(&trace, nodes, record.session.as_str(), any_order));
         Self { parts, name: name.to_owned(), flow: record.flow.folder.join(file_name(&record.flow.file)) }
     }
 
@@ -344,7 +346,7 @@ fn by_place<'a>(texts: impl Iterator<Item = (&'a NodePath, &'a str)>) -> BTreeMa
     places
 }
 
-fn expected_of(trace: &Trace, nodes: &NodeRegistry, any_order: bool) -> Value {
+fn expected_of(trace: &Trace, nodes: &NodeRegistry, session: &str, any_order: bool) -> Value {
     let mut expect = Map::new();
     if trace.outcome != Outcome::Success {
         expect.insert("outcome".to_owned(), json!(trace.outcome));
@@ -368,7 +370,11 @@ fn expected_of(trace: &Trace, nodes: &NodeRegistry, any_order: bool) -> Value {
     if !statuses.is_empty() {
         expect.insert("statuses".to_owned(), Value::Object(statuses));
     }
-    let outputs = results(trace, nodes);
+    let mut outputs = results(trace, nodes);
+    let given = trace.flow_outputs.as_deref().and_then(Value::as_object);
+    for (key, value) in given.into_iter().flatten().filter(|(key, _)| !key.contains(['.', '['])) {
+        of_flow(&format!("flow.{key}"), value, session, &mut outputs);
+    }
     if !outputs.is_empty() {
         expect.insert("outputs".to_owned(), Value::Object(outputs));
     }
@@ -399,6 +405,36 @@ fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
         expect_parts(place, output, keys, &mut outputs);
     }
     outputs
+}
+
+/// What the flow gives, without what differs from run to run. A key that an expectation cannot name is left out.
+fn of_flow(place: &str, value: &Value, session: &str, outputs: &mut Map<String, Value>) {
+    if !differs(value, session) {
+        if ValuePath::parse(place).is_ok() {
+            outputs.insert(place.to_owned(), exactly(value.clone()));
+        }
+        return;
+    }
+    for (at, item) in value.as_array().into_iter().flatten().enumerate() {
+        of_flow(&format!("{place}[{at}]"), item, session, outputs);
+    }
+    for (key, value) in value.as_object().into_iter().flatten() {
+        if !DIFFERS.contains(&key.as_str()) && !key.contains(['.', '[']) {
+            of_flow(&format!("{place}.{key}"), value, session, outputs);
+        }
+    }
+}
+
+/// Whether something in it differs from run to run: what was measured, the session's own id and folder.
+fn differs(value: &Value, session: &str) -> bool {
+    match value {
+        Value::String(text) => text.split('/').any(|part| part == session),
+        Value::Array(items) => items.iter().any(|item| differs(item, session)),
+        Value::Object(fields) => {
+            fields.iter().any(|(key, value)| DIFFERS.contains(&key.as_str()) || differs(value, session))
+        }
+        _ => false,
+    }
 }
 
 /// Expects these parts of an output, or all of it if none are named.

@@ -65,6 +65,7 @@ fn unreachable_input<T>() -> T {
 const FLOW: &str = "
 name: made
 input: { word: ox, key: '' }
+outputs: { said: '{{ write.text }}', all: ['{{ write }}'], file: '/tmp/{{ flow.sessionId }}/x' }
 nodes:
   - id: write
     type: scripted.agent
@@ -118,7 +119,11 @@ fn a_case_of_a_session_passes_and_holds_no_secret() {
     replies:
       ok: [again, "yes"]
     expect:
-      outputs: { end: { value: { text: "2 second [redacted MY_API_KEY]" } } }
+      outputs:
+        end: { value: { text: "2 second [redacted MY_API_KEY]" } }
+        flow.all[0].stopReason: complete
+        flow.all[0].text: second
+        flow.said: second
       path: [write, list, broken, ok, write#2, list#2, broken#2, ok#2, end]
       statuses: { broken: failed }
 "#;
