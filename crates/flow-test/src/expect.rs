@@ -11,7 +11,7 @@ use crate::{
     answer::{Period, with_suggestion},
     matcher::{Matcher, difference},
     pattern::{Pattern, ValuePath, without_pass},
-    trace::Trace,
+    trace::{NodeTrace, Trace},
 };
 
 /// The expected result of a case. What is not named is not checked, apart from the outcome.
@@ -414,10 +414,15 @@ impl Expect {
             return;
         }
         let found = trace.outputs(&address.node);
-        if found.is_empty() && !matcher.wants_none() {
-            failures.push(FailedExpectation::new(&key, "there is no output: it has not started"));
+        let (nothing, never) = (NodeTrace::default(), trace.never_began(&address.node));
+        if found.is_empty() {
+            if !matcher.wants_none() {
+                failures.push(FailedExpectation::new(&key, "there is no output: it has not started"));
+            }
+            return;
         }
-        let found = found.into_iter().map(|(path, node)| (path.clone(), (path, node))).collect();
+        let never = never.iter().map(|path| (path, &nothing));
+        let found = found.into_iter().chain(never).map(|(path, node)| (path.clone(), (path, node))).collect();
         each(failures, &key, found, |(path, node)| match &node.output {
             Some(output) => matcher.differs(address.of(output)),
             None if matcher.wants_none() => None,

@@ -19,6 +19,9 @@ use crate::{
     pattern::{Pattern, place_in_file, without_pass},
 };
 
+/// The types of nodes of which each frame is an item.
+const HAVE_ITEMS: [&str; 2] = ["control.foreach", "control.loop"];
+
 /// A session's log, folded.
 #[derive(Clone, Debug)]
 pub struct Trace {
@@ -31,6 +34,8 @@ pub struct Trace {
     /// Each place of the run at which something happened; every pass of a loop is one.
     pub nodes: BTreeMap<NodePath, NodeTrace>,
     order: Vec<NodePath>,
+    /// How many frames the node of each place has opened, or has items for.
+    frames: BTreeMap<NodePath, u32>,
     asked: Vec<AskedQuestion>,
     /// The edges that fired, by the places of their nodes in the file.
     pub fired: BTreeSet<(String, String)>,
@@ -109,6 +114,7 @@ impl Default for Trace {
             flow_outputs: None,
             nodes: BTreeMap::new(),
             order: Vec::new(),
+            frames: BTreeMap::new(),
             asked: Vec::new(),
             fired: BTreeSet::new(),
             runs: BTreeMap::new(),
@@ -184,6 +190,11 @@ impl Trace {
         }
     }
 
+    fn has_frames(&mut self, path: &NodePath, count: u32) {
+        let known = self.frames.entry(path.clone()).or_default();
+        *known = count.max(*known);
+    }
+
     fn find_asked(&mut self, id: &PromptId) -> Option<&mut AskedQuestion> {
         self.asked.iter_mut().find(|asked| asked.prompt.prompt_id == *id)
     }
@@ -202,6 +213,11 @@ impl Trace {
                 return;
             }
             Event::TaskStart { .. } if !self.order.contains(path) => self.order.push(path.clone()),
+            Event::FrameStart { index, .. } => self.has_frames(path, index.saturating_add(1)),
+            Event::FrameItems { items, .. } => {
+                let count = items.as_array().map_or(0, Vec::len);
+                self.has_frames(path, count.try_into().unwrap_or(u32::MAX));
+            }
             Event::AgentStart { run_id, .. } => drop(self.runs.insert(run_id.clone(), path.clone())),
             _ => {}
         }
@@ -420,13 +436,34 @@ impl Trace {
         best.into_values().collect()
     }
 
+    /// The places that a pattern means in frames in which nothing happened at its node.
+    pub(crate) fn never_began(&self, pattern: &Pattern) -> Vec<NodePath> {
+        let Some(node) = &pattern.node() else { return Vec::new() };
+        let place = |path: &NodePath| match pattern.has_pass() {
+            true => path.clone(),
+            false => NodePath::new(without_pass(path)),
+        };
+        let began: BTreeSet<NodePath> = self.matching(pattern).map(|(path, _)| place(path)).collect();
+        let inside = self.frames.iter().flat_map(|(owner, count)| {
+            // A subflow and a node of a pack have one frame, which paths do not count.
+            let is_counted = self.nodes.get(owner).is_some_and(|node| HAVE_ITEMS.contains(&&*node.node_type));
+            let frames = if is_counted { 0..*count } else { 0..1 };
+            frames.map(move |index| match is_counted {
+                true => NodePath::new(&format!("{owner}[{index}]/{node}")),
+                false => NodePath::new(&format!("{owner}/{node}")),
+            })
+        });
+        inside.filter(|path| pattern.matches(path) && !began.contains(path)).collect()
+    }
+
     /// The statuses of the nodes that a pattern means.
     pub(crate) fn statuses(&self, pattern: &Pattern) -> Vec<(NodePath, NodeStatus)> {
-        let found: Vec<_> = self
+        let mut found: Vec<_> = self
             .newest(pattern)
             .into_iter()
             .map(|(path, node)| (path.clone(), self.status(path, node)))
             .collect();
+        found.extend(self.never_began(pattern).into_iter().map(|path| (path, NodeStatus::Pending)));
         if !found.is_empty() {
             return found;
         }
@@ -459,7 +496,8 @@ impl Trace {
             let place = if pattern.has_pass() { path.as_str() } else { without_pass(path) };
             all.entry(place).or_insert((path, 0)).1 += node.attempts;
         }
-        let found: Vec<_> = all.into_values().map(|(path, attempts)| (path.clone(), attempts)).collect();
+        let mut found: Vec<_> = all.into_values().map(|(path, attempts)| (path.clone(), attempts)).collect();
+        found.extend(self.never_began(pattern).into_iter().map(|path| (path, 0)));
         match found.is_empty() {
             true => self.statuses(pattern).into_iter().map(|(path, _)| (path, 0)).collect(),
             false => found,

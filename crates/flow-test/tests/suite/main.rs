@@ -180,6 +180,15 @@ cases:
       outputs: { each/run.stdout: ok }
   - name: one item
     expect: { prompts: { each/say: { contains: b. } } }
+  - name: unbegun
+    answers: { 'each[1]/say': { error: auth } }
+    expect:
+      outputs: { each/run.stdout: ok, 'each[1]/run': { absent: true } }
+      statuses: { each/run: complete, 'each[1]/run': pending }
+      attempts: { each/run: 1, 'each[0]/run': 1, 'each[1]/run': 0 }
+  - name: nowhere
+    answers: { each/say: { error: auth } }
+    expect: { outputs: { each/run: { absent: true } }, statuses: { each/run: pending }, attempts: { each/run: 0 } }
 ";
     let expected = [
         "bad / expect.outputs.each/run.stdout: each[1]/run: there is no output: it is failed",
@@ -189,6 +198,12 @@ cases:
         "bad / expect.prompts.write: write: \"hunter2\" is in \"the password is hunter2\"",
         "one item / expect.prompts.each/say: each[0]/say: \"b.\" is not in \"Say a.\"",
         "one item / expect.prompts.each/say: each[2]/say: \"b.\" is not in \"Say c.\"",
+        "unbegun / expect.statuses.each/run: each[2]/run: it is skipped, not complete",
+        "unbegun / expect.statuses.each/run: each[1]/run: it is pending, not complete",
+        "unbegun / expect.outputs.each/run.stdout: each[2]/run: there is no output: it is skipped",
+        "unbegun / expect.outputs.each/run.stdout: each[1]/run: there is no output: it is pending",
+        "unbegun / expect.attempts.each/run: each[2]/run: it is tried 0 times, not 1 times",
+        "unbegun / expect.attempts.each/run: each[1]/run: it is tried 0 times, not 1 times",
     ];
     assert_eq!(failures(flow, cases), expected);
 }
