@@ -132,10 +132,10 @@ impl NodePattern {
 }
 
 /// Of the values whose pattern matches, the one with the pattern that fixes the most, and its index; of equal ones
-/// the last.
+/// the first, as a case's own values stand before those of `defaults`.
 pub(crate) fn best<'a, T>(values: &'a [(Pattern, T)], path: &NodePath) -> Option<(usize, &'a (Pattern, T))> {
     let matching = values.iter().enumerate().filter(|(_, (pattern, _))| pattern.matches(path));
-    matching.max_by_key(|(_, (pattern, _))| pattern.weight())
+    matching.rev().max_by_key(|(_, (pattern, _))| pattern.weight())
 }
 
 /// The place with its pass, so that it differs from the place of all passes.

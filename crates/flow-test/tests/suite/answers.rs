@@ -329,6 +329,9 @@ cases:
       statuses: { \"scan[2]/review\": failed }
       outputs: { end.text: \"2\", \"scan[1]/review.text\": second }
       prompts: { \"scan[1]/fix\": Fix second }
+  - name: own answers come before defaults with the same weight
+    answers: { \"scan[*]/fix\": own }
+    expect: { outputs: { scan/fix.text: own } }
   - name: faults in an item
     faults: [ { node: \"scan[0]/review\", error: limit, resetsIn: 2h } ]
     expect: { duration: { min: 2h } }
