@@ -178,6 +178,7 @@ impl Check<'_> {
         for (entry, node) in own.expect.nodes() {
             let key = of_case.clone() + &entry;
             self.known(at(&key), &key, &node);
+            self.has_passes(at(&key), &key, &node);
         }
         let mut quiet = Check { problems: Vec::new(), ..*self };
         let inherited = base.map(|base| {
@@ -320,13 +321,21 @@ impl Check<'_> {
     fn known(&mut self, at: Option<Location>, key: &str, pattern: &Pattern) {
         let nodes = self.places;
         let place = place_in_file(pattern.as_str());
-        if place.contains('*')
-            || (self.recursive && place.contains('/'))
-            || nodes.iter().any(|(known, _)| *known == place)
-        {
+        // `*` is any node.
+        let is_meant = |known: &str| {
+            let (parts, known): (Vec<_>, Vec<_>) = (place.split('/').collect(), known.split('/').collect());
+            parts.len() == known.len()
+                && parts.iter().zip(&known).all(|(part, known)| *part == "*" || part == known)
+        };
+        if (self.recursive && place.contains('/')) || nodes.iter().any(|(known, _)| is_meant(known)) {
             return;
         }
-        let hint = match closest(&place, nodes.iter().map(|(known, _)| known.as_str())) {
+        // Of `again/*` the part that can be mistyped.
+        let place = place.trim_end_matches("/*");
+        if nodes.iter().any(|(known, _)| known == place) {
+            return self.problem(at, key, format!("`{place}` runs no other nodes"));
+        }
+        let hint = match closest(place, nodes.iter().map(|(known, _)| known.as_str())) {
             Some(name) => format!("did you mean `{name}`?"),
             None => {
                 let names: Vec<&str> = nodes.iter().map(|(known, _)| known.as_str()).take(12).collect();

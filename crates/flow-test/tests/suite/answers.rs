@@ -357,9 +357,33 @@ cases:
             .to_owned(),
     ];
     assert_eq!(found, expected);
-    let wrong = "cases: [{ name: a, answers: { scan/revew: x } }]\n";
-    let expected = "f.test.yaml:1:43: `cases[0].answers.scan/revew`: unknown node `scan/revew`: did you mean `scan/review`?";
-    assert_eq!(failures(flow, wrong), [expected]);
+    let pass = "`again/try` has one pass, as no edge leads back to it; a pass of `again` is an item, counted from 0: `again[1]/try`";
+    let rows = [
+        (
+            "answers: { scan/revew: x }",
+            "43: `cases[0].answers.scan/revew`: unknown node `scan/revew`: did you mean `scan/review`?",
+        ),
+        (
+            "expect: { path: { excludes: ['scan[3]/*', end/*] } }",
+            "9: `cases[0].expect.path.end/*`: `end` runs no other nodes",
+        ),
+        (
+            "expect: { path: { excludes: [agian/*] } }",
+            "9: `cases[0].expect.path.agian/*`: unknown node `agian`: did you mean `again`?",
+        ),
+        (
+            "expect: { path: { excludes: ['again/try#2'] } }",
+            &format!("9: `cases[0].expect.path.again/try#2`: {pass}"),
+        ),
+        (
+            "expect: { attempts: { again/try#2: 0 } }",
+            &format!("55: `cases[0].expect.attempts.again/try#2`: {pass}"),
+        ),
+    ];
+    for (wrong, expected) in rows {
+        let found = failures(flow, &format!("cases: [{{ name: a, {wrong} }}]\n"));
+        assert_eq!(found, [format!("f.test.yaml:1:{expected}")]);
+    }
 }
 
 #[test]
