@@ -149,6 +149,9 @@ pub(crate) struct ToolAnswer {
     /// `deny`; without one it is denied.
     #[serde(default)]
     pub(crate) ask: bool,
+    /// Whether a fault of the case denies it.
+    #[serde(skip)]
+    pub(crate) denied: bool,
 }
 
 /// What a program does.

@@ -96,6 +96,7 @@ impl AnsweredProvider {
                     input: tool.input.clone(),
                 }));
                 let is_denied = match (tool.ask, &context.permissions) {
+                    _ if tool.denied => true,
                     (false, _) => false,
                     (true, None) => true,
                     (true, Some(broker)) => {
@@ -106,7 +107,7 @@ impl AnsweredProvider {
                         matches!(asked.await, PermissionDecision::Deny { .. })
                     }
                 };
-                if is_denied || tool.is_error {
+                if is_denied {
                     denied.push(json!({ "toolName": tool.name, "toolUseId": id, "toolInput": tool.input }));
                 }
                 let result = if is_denied { json!("permission was denied") } else { tool.result.clone() };

@@ -265,8 +265,7 @@ impl Attempt {
                 Some(AnsweredTurn::Answer(mut answer)) => {
                     if let (0, Some((at, Fault::Deny { tool, .. }))) = (call, self.fault()) {
                         self.script.state().met.insert(at);
-                        let denied =
-                            ToolAnswer { name: tool.clone(), is_error: true, ..ToolAnswer::default() };
+                        let denied = ToolAnswer { name: tool.clone(), denied: true, ..ToolAnswer::default() };
                         answer.tools.insert(0, denied);
                     }
                     Ok(TurnAnswer::Written(answer))

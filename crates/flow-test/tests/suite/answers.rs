@@ -423,6 +423,10 @@ cases:
   - name: nobody
   - name: waiting
     expect: { outcome: waiting, statuses: { why: waiting } }
+  - name: a tool that fails was allowed
+    answers: { agent: { text: done, tools: [{ name: Bash, isError: true }] } }
+    replies: { ok: yes, why: because }
+    expect: { outputs: { agent.permissionDenials: { absent: true } } }
   - name: no choice
     replies: { ok: maybe, why: because }
 ";
