@@ -42,6 +42,8 @@ pub(crate) struct CaseScript {
 struct ScriptState {
     /// How many attempts have ended, by the place with its pass and by the place without.
     ended: BTreeMap<String, u32>,
+    /// How many of those got an error of a fault instead of their answer.
+    faulted: BTreeMap<String, u32>,
     sent: Vec<SentRequest>,
     /// The recordings that were played, by the place and the number of the attempt.
     played: BTreeMap<(String, u32), Vec<RecordedCall>>,
@@ -121,17 +123,34 @@ impl CaseScript {
                 | Event::LimitWait { .. }
         );
         if let Some(path) = envelope.context.task.as_ref().filter(|_| ends) {
+            let is_faulted = matches!(self.fault(path, self.numbers(path)), Some((_, Fault::Error { .. })));
             let mut state = self.state();
-            *state.ended.entry(in_pass(path)).or_default() += 1;
-            *state.ended.entry(without_pass(path).to_owned()).or_default() += 1;
+            for place in [in_pass(path), without_pass(path).to_owned()] {
+                *state.faulted.entry(place.clone()).or_default() += u32::from(is_faulted);
+                *state.ended.entry(place).or_default() += 1;
+            }
         }
     }
 
-    pub(crate) fn attempt(self: &Arc<Self>, path: NodePath, resumed: bool) -> Attempt {
+    /// The number of the next attempt at a place, within its pass and over all passes, counting from 1.
+    fn numbers(&self, path: &NodePath) -> (u32, u32) {
         let state = self.state();
         let ended = |place: &str| state.ended.get(place).copied().unwrap_or_default();
-        let (in_pass, in_all) = (ended(&in_pass(&path)) + 1, ended(without_pass(&path)) + 1);
-        drop(state);
+        (ended(&in_pass(path)) + 1, ended(without_pass(path)) + 1)
+    }
+
+    /// The fault for the attempt with these numbers, and its place among those of the case.
+    fn fault(&self, path: &NodePath, (in_pass, in_all): (u32, u32)) -> Option<(usize, &Fault)> {
+        self.faults.iter().enumerate().find(|(_, fault)| match fault {
+            Fault::Error { node, attempt, .. } | Fault::Deny { node, attempt, .. } => {
+                node.matches(path) && *attempt == if node.has_pass() { in_pass } else { in_all }
+            }
+            Fault::Crash(_) => false,
+        })
+    }
+
+    pub(crate) fn attempt(self: &Arc<Self>, path: NodePath, resumed: bool) -> Attempt {
+        let (in_pass, in_all) = self.numbers(&path);
         Attempt { script: self.clone(), path, in_pass, in_all, resumed, calls: AtomicUsize::new(0) }
     }
 
@@ -198,23 +217,16 @@ impl Attempt {
 
     /// The fault for this attempt, and its place among those of the case.
     fn fault(&self) -> Option<(usize, &Fault)> {
-        self.script.faults.iter().enumerate().find(|(_, fault)| match fault {
-            Fault::Error { node, attempt, .. } | Fault::Deny { node, attempt, .. } => {
-                node.matches(&self.path) && self.number(node) == *attempt
-            }
-            Fault::Crash(_) => false,
-        })
+        self.script.fault(&self.path, (self.in_pass, self.in_all))
     }
 
     /// How many attempts before this one got an error instead of their answer.
     fn faults_before(&self, numbered_as: &Pattern) -> u32 {
-        let met = |fault: &&Fault| {
-            matches!(fault, Fault::Error { node, attempt, .. }
-                if node.matches(&self.path)
-                    && node.has_pass() == numbered_as.has_pass()
-                    && *attempt < self.number(node))
+        let place = match numbered_as.has_pass() {
+            true => in_pass(&self.path),
+            false => without_pass(&self.path).to_owned(),
         };
-        self.script.faults.iter().filter(met).count().try_into().unwrap_or(u32::MAX)
+        self.script.state().faulted.get(&place).copied().unwrap_or_default()
     }
 
     /// The answer of this attempt: none if no key is for it.

@@ -197,6 +197,13 @@ cases:
     expect: { outputs: { a.text: one }, duration: { min: 5h, max: 5h } }
   - name: the second attempt gets the first answer
     faults: [{ node: a, error: network }, { node: b, error: { } }]
+  - name: a fault of a pass takes no answer, whoever names the pass
+    faults: [{ node: 'a#1', error: network }]
+    expect: { attempts: { a: 2 }, outputs: { a.text: one } }
+  - name: an answer of a pass is not taken by a fault
+    answers: { 'a#1': [three] }
+    faults: [{ node: a, error: network }, { crashAfter: each }]
+    expect: { attempts: { a: 2 }, outputs: { a.text: three } }
   - name: errors
     faults: [{ node: a, error: network }, { node: a, attempt: 2, error: timeout, retryAfter: 2m }]
     expect: { attempts: { a: 3 }, outputs: { a.text: one }, duration: { min: 3m, max: 3m } }
