@@ -23,8 +23,8 @@ use crate::{
     trace::Trace,
 };
 
-/// The session's id in every case.
-const SESSION: &str = "test";
+/// The session's id in every case. Recordings fit a session of any id, so it is a word that no input has otherwise.
+const SESSION: &str = "test-6f1d2c9a";
 /// Where the folder `flow.artifacts` of that session would be.
 const ARTIFACTS: &str = "/artifacts";
 /// How long a session may take in the time of the test.

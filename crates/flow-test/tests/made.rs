@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use inspan_engine::{Filter, ProviderRegistry};
+use inspan_engine::{Filter, NodeCalls, ProviderRegistry, Recorder};
 use inspan_flow::{
     FlowRunner, Graph, MemoryStore, NodeRegistry, RunStore, Select, SessionRecord, builtin_nodes, compile,
     load,
@@ -16,7 +16,7 @@ fn providers() -> ProviderRegistry {
     inspan_providers::builtin().into_iter().collect()
 }
 
-/// Runs a flow for real, with a person who answers each question with the next of these texts.
+/// Runs a flow for real and records it in a folder named like the session, with a person who answers each question with the next of these texts.
 fn run(
     flow: &Path,
     session: &str,
@@ -37,6 +37,7 @@ fn run(
             .session_id(id.clone())
             .env(env)
             .permissions(PermissionPolicy::Deny)
+            .node_calls(NodeCalls::Record(Recorder::new(flow.with_file_name(session)).unwrap()))
             .store(store.clone())
             .build();
         let (hub, left) = (runner.hub().clone(), std::sync::Mutex::new(replies.into_iter()));
@@ -193,6 +194,19 @@ fn a_case_finds_its_place_or_says_why_not() {
             Err(why) => assert_eq!((added, text.as_str()), (Err(why.to_owned()), before.unwrap()), "{name}"),
         }
     }
+}
+
+#[test]
+fn a_recording_answers_where_its_input_has_the_word_test_and_the_id_of_its_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("f.yaml");
+    let text = "{ name: f, nodes: [{ id: a, type: exec, input: { argv: [echo, test, 'b-{{ flow.sessionId }}'] } }] }";
+    fs::write(&flow, text).unwrap();
+    run(&flow, "real", json!({}), &[]);
+    let file = folder.path().join("f.test.yaml");
+    fs::write(&file, "cases: [{ name: c, recordings: real }]").unwrap();
+    let report = Suite::new(&providers(), builtin_nodes).run(&[file], &Options::default());
+    assert!(report.passed(), "{}", report.tap());
 }
 
 #[test]
