@@ -288,11 +288,22 @@ impl Suite {
         let cases = cases::cases(path, &written, &flow.graph, &self.around.nodes)?;
         let mut recordings = BTreeMap::new();
         let mut problems = Vec::new();
-        for dir in cases.iter().filter_map(|case| case.recordings.as_ref()) {
-            if !recordings.contains_key(dir) {
-                match Replayer::load(dir) {
-                    Ok(replayer) => drop(recordings.insert(dir.clone(), replayer)),
-                    Err(error) => problems.push(problem(path, error.to_string())),
+        for (index, case) in cases.iter().enumerate() {
+            let Some(dir) = case.recordings.as_ref().filter(|dir| !recordings.contains_key(*dir)) else {
+                continue;
+            };
+            match Replayer::load(dir) {
+                Ok(replayer) => drop(recordings.insert(dir.clone(), replayer)),
+                Err(error) => {
+                    let own = written.cases.get(index).filter(|own| own.value.recordings.is_some());
+                    let at = own.or(written.defaults.as_ref()).map(|written| written.referenced);
+                    let of = own.map_or_else(|| "defaults".to_owned(), |_| format!("cases[{index}]"));
+                    let problem =
+                        FileProblem::new(path, at, Some(format!("{of}.recordings")), error.to_string());
+                    // Many cases may have that of the defaults.
+                    if !problems.contains(&problem) {
+                        problems.push(problem);
+                    }
                 }
             }
         }

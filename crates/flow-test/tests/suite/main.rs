@@ -384,7 +384,11 @@ fn what_is_wrong_with_a_file_is_said_with_its_place() {
         ("cases:\n  - { name: a, clock: noon }\n", "f.test.yaml:2:23: "),
         (
             "cases:\n  - { name: a, recordings: none }\n",
-            "f.test.yaml: recording `none`: No such file or directory (os error 2)",
+            "f.test.yaml:2:5: `cases[0].recordings`: recording `none`: No such file or directory (os error 2)",
+        ),
+        (
+            "defaults:\n  recordings: none\ncases:\n  - { name: a }\n  - { name: b }\n",
+            "f.test.yaml:2:3: `defaults.recordings`: recording `none`: No such file or directory (os error 2)",
         ),
     ];
     for (cases, expected) in rows {
