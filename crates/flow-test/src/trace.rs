@@ -85,6 +85,8 @@ pub struct NodeTrace {
     pub duration: Duration,
     /// When the attempt in progress began.
     began: Option<Timestamp>,
+    /// When its newest attempt ended.
+    pub(crate) ended: Option<Timestamp>,
     /// The text of each turn of its newest agent run.
     pub turns: Vec<String>,
     /// The agents that took over from those before them.
@@ -513,6 +515,7 @@ impl NodeTrace {
     }
 
     fn end(&mut self, now: Timestamp) {
+        self.ended = Some(now);
         if let Some(began) = self.began.take() {
             self.duration += now.since(began);
         }

@@ -315,6 +315,30 @@ cases:
 }
 
 #[test]
+fn what_a_race_decides_at_the_moment_of_the_failure_may_differ_after_a_crash() {
+    let flow = "
+name: race
+nodes:
+  - { id: plan, type: exec, input: { argv: [plan] } }
+  - { id: note, type: claude.agent, input: { prompt: hi } }
+  - { id: check, type: exec, dependsOn: [plan], input: { argv: [check] } }
+  - { id: after, type: exec, dependsOn: [note], input: { argv: [after] } }
+";
+    let cases = "
+cases:
+  - name: a
+    answers: { plan: { takes: 1m }, note: { text: done, takes: 2m }, check: { exitCode: 1, takes: 1m }, after: ok }
+    faults: [{ crashAfter: each }]
+    expect: { outcome: failed }
+  - name: b
+    answers: { plan: { takes: 1m }, note: { text: done, takes: 1m }, check: { exitCode: 1 }, after: ok }
+    faults: [{ crashAfter: each }]
+    expect: { outcome: failed }
+";
+    assert_eq!(failures(flow, cases), [""; 0]);
+}
+
+#[test]
 fn a_node_type_of_a_program_is_answered_unless_the_program_says_otherwise() {
     let cases = "
 cases:
