@@ -10,7 +10,7 @@ use std::{
 
 use inspan_flow::{Graph, NodeRegistry, SessionRecord};
 use inspan_protocol::{
-    AgentError, Envelope, ErrorCode, ErrorKind, Event, NodePath, NodeStatus, Outcome, Redactor,
+    AgentError, Envelope, ErrorCode, ErrorKind, Event, NodePath, NodeStatus, Outcome, PromptKind, Redactor,
 };
 use serde_json::{Map, Value, json};
 
@@ -236,8 +236,11 @@ fn answered(output: &Value, turns: &[String], kind: AnswerKind, said: &[&str]) -
         AnswerKind::Http | AnswerKind::Mcp => {
             let mut answer = output.clone();
             let says_it_again = kind == AnswerKind::Mcp || answer.get("json").is_some();
+            // A body that a server wrote in another way than this one is kept as it was.
+            let own_text = output["json"].to_string();
+            let as_text = kind == AnswerKind::Http && text("text") != own_text;
             if let Some(fields) = answer.as_object_mut().filter(|_| says_it_again) {
-                fields.remove("text");
+                fields.remove(if as_text { "json" } else { "text" });
             }
             answer
         }
@@ -260,6 +263,14 @@ fn answered(output: &Value, turns: &[String], kind: AnswerKind, said: &[&str]) -
                 if !says_nothing {
                     answer.insert((*key).to_owned(), value);
                 }
+            }
+            let denied = output["permissionDenials"].as_array().into_iter().flatten();
+            let denied: Vec<Value> = denied
+                .filter_map(|tool| Some((tool["toolName"].as_str()?, &tool["toolInput"])))
+                .map(|(name, input)| json!({ "name": name, "input": input, "ask": true }))
+                .collect();
+            if !denied.is_empty() {
+                answer.insert("tools".to_owned(), json!(denied));
             }
             if output["stopReason"] != json!("complete") && !output["stopReason"].is_null() {
                 answer.insert("stopReason".to_owned(), output["stopReason"].clone());
@@ -295,6 +306,14 @@ fn failed(error: &AgentError, kind: AnswerKind) -> Value {
     if let Some(kind) = error.kind().filter(|_| !is_limit) {
         answer["kind"] = json!(kind.as_str());
     }
+    // The kind is a part of it, and has its own key.
+    let more = detail.cloned().map(|mut detail| {
+        detail.as_object_mut().map(|fields| fields.remove("kind"));
+        detail
+    });
+    if let Some(detail) = more.filter(|detail| !detail.is_null() && *detail != json!({})) {
+        answer["detail"] = detail;
+    }
     if let Some(at) = error.resets_at {
         answer["resetsAt"] = json!(at);
     }
@@ -327,8 +346,10 @@ fn replies_of(trace: &Trace, reused: &[NodePath]) -> Value {
         let output = node.output.as_deref()?;
         Some((path, output["choice"].as_str().or(output["content"].as_str())?))
     });
+    // Only tools that were denied are asked for again, and nobody's reply denies them.
     let replies = trace
         .replies()
+        .filter(|(_, prompt, _)| prompt.kind != PromptKind::Permission)
         .map(|(path, _, reply)| (path, reply.choice.as_ref().unwrap_or(&reply.content).as_str()));
     let values = by_place(given.chain(replies)).into_iter().map(|(place, texts)| {
         let value = if let [only] = texts[..] { json!(only) } else { json!(texts) };
@@ -554,4 +575,31 @@ fn indent_of_cases(text: &str) -> Option<usize> {
     lines.next().filter(|line| line.trim_end() == "cases:" || line.starts_with("cases: #"))?;
     let first = lines.find(|line| line.trim_start().starts_with("- "))?;
     Some(first.len() - first.trim_start().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_keeps_the_text_of_a_body_and_the_detail_of_an_error() {
+        let http = |text: &str| {
+            let output = json!({ "status": 200, "headers": {}, "text": text, "json": { "n": 1 } });
+            answered(&output, &[], AnswerKind::Http, &[])
+        };
+        let rows = [
+            (r#"{"n":1}"#, json!({ "json": { "n": 1 } })),
+            ("{ \"n\": 1.0 }\n", json!({ "text": "{ \"n\": 1.0 }\n" })),
+        ];
+        for (text, kept) in rows {
+            let mut seen = http(text);
+            seen.as_object_mut().unwrap().retain(|key, _| key == "text" || key == "json");
+            assert_eq!(seen, kept);
+        }
+        let error = AgentError::new(ErrorCode::Network, "gone").with_detail(json!({ "host": "x" }));
+        let plain = json!({ "error": "network", "message": "gone", "detail": { "host": "x" } });
+        assert_eq!(failed(&error, AnswerKind::Agent), plain);
+        let of_kind = AgentError::new(ErrorCode::RateLimited, "full").with_kind(ErrorKind::UsageLimit);
+        assert_eq!(failed(&of_kind, AnswerKind::Agent), json!({ "error": "limit", "message": "full" }));
+    }
 }

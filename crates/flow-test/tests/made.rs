@@ -210,6 +210,29 @@ fn a_recording_answers_where_its_input_has_the_word_test_and_the_id_of_its_sessi
 }
 
 #[test]
+fn a_case_of_a_session_denies_the_tools_that_were_denied() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("deny.yaml");
+    let text = "
+name: deny
+nodes:
+  - id: code
+    type: scripted.agent
+    input: { prompt: go, options: { turns: [[{ tool: { name: Bash, input: { command: ls }, ask: true } }, { text: no }]] } }
+  - { id: said, type: echo, dependsOn: [code], when: code.permissionDenials, input: { text: '{{ code.permissionDenials[0].toolName }}' } }
+";
+    fs::write(&flow, text).unwrap();
+    let (record, events, graph, nodes) = run(&flow, "s", json!({}), &[]);
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "c", &Redactor::default());
+    let file = folder.path().join("deny.test.yaml");
+    add_case(&file, &case).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("ask: true") && text.contains("path: [code, said]"), "{text}");
+    let report = Suite::new(&providers(), builtin_nodes).run(&[file], &Options::default());
+    assert!(report.passed(), "{text}\n{}", report.tap());
+}
+
+#[test]
 fn a_case_that_makes_its_file_too_large_is_refused_and_the_file_stays() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("large.yaml");
