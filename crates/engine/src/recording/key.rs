@@ -47,8 +47,9 @@ pub(super) struct KeyedRequest {
 impl KeyedRequest {
     /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
-        Self::of(provider, &portable(normal_form(input), env.get(ARTIFACTS)), redactor)
-            .of_session(env.get(SESSION_VARIABLE))
+        // First the paths: of a hash nobody could take one.
+        let input = normal_form(&portable(input.clone(), env.get(ARTIFACTS)));
+        Self::of(provider, &input, redactor).of_session(env.get(SESSION_VARIABLE))
     }
 
     /// A call with all of its input.

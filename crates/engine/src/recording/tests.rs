@@ -366,7 +366,8 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     // The folder of a session is another one in the next session.
     let of = |folder: &str| {
         let env = Environment::default().with("INSPAN_ARTIFACTS", folder);
-        KeyedRequest::new("p", &json!({ "prompt": format!("read {folder}/a.txt") }), &env, &redactor)
+        let input = json!({ "prompt": format!("read {folder}/a.txt"), "options": { "addDirs": [folder] } });
+        KeyedRequest::new("p", &input, &env, &redactor)
     };
     assert_eq!(of("/state/s-1"), of("/state/s-2"));
     assert_eq!(of("/state/s-1").input["prompt"], "read ${INSPAN_ARTIFACTS}/a.txt");
