@@ -54,8 +54,8 @@ impl Walk<'_> {
         match &envelope.event {
             Event::TaskStart { attempt, .. } => self.started(envelope, task, *attempt),
             Event::TaskSkipped { reason, failures, .. } => self.skipped(envelope, task, *reason, failures),
-            Event::TaskCancelled { session_id, cause, .. } => {
-                let (seq, why) = self.cancelled_by(envelope.seq, *cause);
+            Event::TaskCancelled { session_id, reason, cause, .. } => {
+                let (seq, why) = self.cancelled_by(envelope.seq, *reason, *cause);
                 self.reason = format!("{why} [{seq}]");
                 let attempt = self.node(task).attempt;
                 let resumable = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
@@ -407,7 +407,9 @@ impl Walk<'_> {
         let retry = &policy.retry;
         match retry.max_attempts {
             0 | 1 => "it has no retries".to_owned(),
-            _ if retry.is_automatic && node.failures <= 1 => "it has no retries".to_owned(),
+            _ if retry.is_automatic && retry.on == RetryOn::Passing && node.failures <= 1 => {
+                "it has no retries".to_owned()
+            }
             max if node.counted_failures(retry) >= max => format!("all {max} attempts are used"),
             _ if retry.on == RetryOn::Retryable && !error.is_retryable() => {
                 format!("{} is not retryable", error.code)

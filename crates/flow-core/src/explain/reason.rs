@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, EdgeStatus, Envelope, Event, NodeStatus, PromptKind};
+use inspan_protocol::{AgentError, CancelReason, EdgeStatus, Envelope, Event, NodeStatus, PromptKind};
 use serde_json::Value;
 
 use super::walk::Walk;
@@ -120,8 +120,17 @@ impl Walk<'_> {
 
     /// Why an attempt was cancelled: the event that is the cause, and what it says. Logs of older versions do not name
     /// it; a timeout and a budget are no events before the session has ended or paused because of them.
-    pub(super) fn cancelled_by(&self, seq: u64, cause: Option<u64>) -> (u64, String) {
-        let derived = || self.state().why_cancelled(self.frame).1.or_else(|| self.budget_exceeded());
+    pub(super) fn cancelled_by(
+        &self,
+        seq: u64,
+        reason: Option<CancelReason>,
+        cause: Option<u64>,
+    ) -> (u64, String) {
+        let derived = || match reason {
+            // Its frame may have failed before.
+            Some(CancelReason::Budget) => self.budget_exceeded(),
+            _ => self.state().why_cancelled(self.frame).1.or_else(|| self.budget_exceeded()),
+        };
         let later = || {
             let mut after = self.log.iter().skip_while(|envelope| envelope.seq <= seq);
             after

@@ -67,8 +67,8 @@ impl Walk<'_> {
         let Some(task) = self.node_of(envelope) else { return };
         let path = self.path(task);
         match &envelope.event {
-            Event::TaskCancelled { cause, .. } => {
-                let (seq, why) = self.cancelled_by(envelope.seq, *cause);
+            Event::TaskCancelled { reason, cause, .. } => {
+                let (seq, why) = self.cancelled_by(envelope.seq, *reason, *cause);
                 let text = format!("`{path}` was cancelled: {why} [{seq}]");
                 self.say(envelope.seq, Some(path), StatementKind::Cancelled, text);
             }
