@@ -167,7 +167,7 @@ impl Facts {
         }
         let stops = !self.phase_ended && (is_waited_for || !ended.is_empty());
         if stops {
-            ended.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
+            self.end_cleanup_of(ended);
             self.stopped_while_ending = true;
         }
         stops
@@ -180,7 +180,7 @@ impl Facts {
             node.cleans_up && !node.has_ended() && self.spec(graph, *task).ends_at_stop()
         };
         let ended: Vec<TaskRef> = self.tasks().filter(ends).map(|(task, _)| task).collect();
-        ended.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
+        self.end_cleanup_of(ended);
     }
 
     /// What cleans up in a frame and was cut for a budget is not continued once the run ends: it fails, and what comes after it
@@ -219,9 +219,14 @@ impl Facts {
         }
     }
 
+    /// These are to end as what does not clean up.
+    fn end_cleanup_of(&mut self, tasks: Vec<TaskRef>) {
+        tasks.into_iter().for_each(|task| self.node_mut(task).cleans_up = false);
+    }
+
     fn end_cleanup_around(&mut self, frame: FrameIx) {
         let owners: Vec<TaskRef> = self.around(frame).filter_map(|frame| frame.owner).collect();
-        owners.into_iter().for_each(|owner| self.node_mut(owner).cleans_up = false);
+        self.end_cleanup_of(owners);
         self.touch_frame(FrameIx::FLOW);
     }
 

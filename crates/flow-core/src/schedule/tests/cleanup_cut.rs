@@ -40,6 +40,19 @@ nodes:
         - { id: after, type: control.noop, dependsOn: [{ node: talk, on: any }] }
 ";
 
+/// The same flow with agents in frames of the node that cleans up, which has this input.
+fn each_in_frame(input: &str) -> String {
+    let (head, _) = IN_FRAME.split_once("\n        - { id: talk").unwrap();
+    let each = "
+        - id: each
+          type: control.foreach
+          dependsOn: [{ node: bad, on: any }]
+          input: { as: it, INPUT }
+          body: { nodes: [{ id: talk, type: talk.agent, input: { prompt: go } }] }
+";
+    format!("{head}{}", each.replace("INPUT", input))
+}
+
 /// A flow that fails, and cleans up with these nodes.
 fn fails(nodes: &str) -> String {
     let bad = "flow: { name: f }\nnodes:\n  - { id: bad, type: control.noop }";
@@ -251,19 +264,12 @@ fn a_budget_holds_while_the_run_is_ending() {
 
 #[test]
 fn a_budget_holds_for_what_a_clean_up_runs_in_a_frame_that_is_ending() {
-    let each = "
-        - id: each
-          type: control.foreach
-          dependsOn: [{ node: bad, on: any }]
-          input: { as: it, items: [1], onItemError: continue }
-          body: { nodes: [{ id: talk, type: talk.agent, input: { prompt: go } }] }
-";
-    let (head, _) = IN_FRAME.split_once("\n        - { id: talk").unwrap();
+    let flow = each_in_frame("items: [1], onItemError: continue");
     for place in ["    input:", "      nodes:"] {
         let indent = place.len() - place.trim_start().len();
         let policy =
             format!("{}policy: {{ budget: {{ tokens: 15, onExceeded: fail }} }}", " ".repeat(indent));
-        let text = head.replacen(place, &format!("{policy}\n{place}"), 1) + each;
+        let text = flow.replacen(place, &format!("{policy}\n{place}"), 1);
         let sim = Sim::new(&graph(&text), &[]).driven(talks);
         sim.check();
         let ends = (names(&sim, "agent:usage"), completed(&sim, "talk"), sim.run.state().outcome());
@@ -294,15 +300,8 @@ fn a_budget_that_pauses_holds_nothing_back_once_the_run_ends() {
 
 #[test]
 fn a_stop_ends_agents_that_clean_up_in_a_frame() {
-    let each = "
-        - id: each
-          type: control.foreach
-          dependsOn: [{ node: bad, on: any }]
-          input: { as: it, items: [1, 2, 3], maxConcurrency: 1 }
-          body: { nodes: [{ id: talk, type: talk.agent, input: { prompt: go } }] }
-";
-    let (head, _) = IN_FRAME.split_once("\n        - { id: talk").unwrap();
-    for (text, after) in [(IN_FRAME.to_owned(), 1), (format!("{head}{each}"), 0)] {
+    for (text, after) in [(IN_FRAME.to_owned(), 1), (each_in_frame("items: [1, 2, 3], maxConcurrency: 1"), 0)]
+    {
         let mut sim = at_work(&text);
         sim.emit(None, abort());
         sim.drive(world);
