@@ -121,7 +121,7 @@ async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> CheckResult {
     checked.map_err(|finding| seen_by_the_model(finding, &case.requests()))
 }
 
-/// The finding with the ends of the requests that the model received: one that nobody expected may be the cause.
+/// The finding with the ends of the requests that the model received: an unexpected one may be the cause.
 fn seen_by_the_model(finding: Difference, requests: &[RecordedRequest]) -> Difference {
     let end = |request: &RecordedRequest| {
         let spoken = ["messages", "input", "contents"].iter().find_map(|key| request.body.get(key));

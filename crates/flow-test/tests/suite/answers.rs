@@ -197,7 +197,7 @@ cases:
     expect: { outputs: { a.text: one }, duration: { min: 5h, max: 5h } }
   - name: the second attempt gets the first answer
     faults: [{ node: a, error: network }, { node: b, error: { } }]
-  - name: a fault of a pass takes no answer, whoever names the pass
+  - name: a fault of a pass takes no answer of a list
     faults: [{ node: 'a#1', error: network }]
     expect: { attempts: { a: 2 }, outputs: { a.text: one } }
   - name: an answer of a pass is not taken by a fault
