@@ -142,7 +142,10 @@ pub(super) async fn deadline(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest { deadline: Some(DEADLINE), ..TurnRequest::new(WORDS) }).await?;
     check_code(turn.error()?, ErrorCode::Timeout)?;
     same("the kind", &turn.error()?.kind(), &Some(ErrorKind::Deadline))?;
-    holds(turn.took < DEADLINE + GRACE, || "it ends long after its deadline".to_owned())
+    holds(turn.took < DEADLINE + GRACE, || "it ends long after its deadline".to_owned())?;
+    // A program that has only just received the prompt may still send it after its turn has ended. The next behaviour must not
+    // see that request.
+    case.worker().renew().await
 }
 
 /// The turn ended as one that was cancelled at this moment.
