@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,7 +27,9 @@ pub struct Comparison {
     pub nodes: Vec<NodeComparison>,
     /// How the order in which the nodes started differs; empty if it is the same.
     pub path_difference: String,
-    /// Whether outcome, path, statuses and outputs are the same.
+    /// How what the flows give differs, as lines of a difference; empty if it is the same.
+    pub outputs_difference: String,
+    /// Whether outcome, path, statuses and outputs, those of the flow included, are the same.
     pub same: bool,
 }
 
@@ -91,9 +94,9 @@ pub struct NodeSide {
     pub cost_usd: Option<f64>,
     /// How long its attempts took, in milliseconds.
     pub duration_ms: u64,
-    /// Its newest output, without what it cost and how long it took.
+    /// Its newest output.
     #[serde(skip)]
-    output: Option<Value>,
+    output: Option<Arc<Value>>,
 }
 
 impl Comparison {
@@ -109,33 +112,34 @@ impl Comparison {
             tokens: trace.tokens(),
             duration_ms: millis(trace.duration()),
         });
+        let differs = |[one, other]: [String; 2]| match one == other {
+            true => String::new(),
+            false => difference(&sessions[0].session_id, &one, &sessions[1].session_id, &other),
+        };
+        let shown =
+            |output: Option<&Value>| output.map_or_else(String::new, |output| lines(&comparable(output)));
         let mut nodes = Vec::new();
         let by_place = sides.map(|side| (side.trace, by_place(side.trace)));
         for place in places(sides.map(|side| side.trace)) {
             let pair = by_place
                 .each_ref()
                 .map(|(trace, passes)| passes.get(place.as_str()).and_then(|passes| side(trace, passes)));
-            let text = |side: &Option<NodeSide>| {
-                side.as_ref().and_then(|side| side.output.as_ref()).map_or_else(String::new, lines)
-            };
-            let [one, other] = pair.each_ref().map(text);
-            let output_difference = match one == other {
-                true => String::new(),
-                false => difference(&sessions[0].session_id, &one, &sessions[1].session_id, &other),
-            };
+            let output =
+                |side: &Option<NodeSide>| shown(side.as_ref().and_then(|side| side.output.as_deref()));
+            let output_difference = differs(pair.each_ref().map(output));
             nodes.push(NodeComparison { path: place, sides: pair, output_difference });
         }
-        let [one, other] = sessions.each_ref().map(|session| session.path.join("\n") + "\n");
-        let path_difference = match one == other {
-            true => String::new(),
-            false => difference(&sessions[0].session_id, &one, &sessions[1].session_id, &other),
-        };
+        let path_difference = differs(sessions.each_ref().map(|session| session.path.join("\n") + "\n"));
+        let outputs_difference = differs(sides.map(|side| shown(side.trace.flow_outputs.as_deref())));
         let same_nodes = nodes.iter().all(|node| {
             let status = |side: &Option<NodeSide>| side.as_ref().map(|side| side.status);
             node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1])
         });
-        let same = same_nodes && path_difference.is_empty() && sessions[0].state == sessions[1].state;
-        Self { sessions, nodes, path_difference, same }
+        let same = same_nodes
+            && path_difference.is_empty()
+            && outputs_difference.is_empty()
+            && sessions[0].state == sessions[1].state;
+        Self { sessions, nodes, path_difference, outputs_difference, same }
     }
 }
 
@@ -171,7 +175,7 @@ fn side(trace: &Trace, passes: &Passes<'_>) -> Option<NodeSide> {
         attempts: nodes().map(|node| node.attempts).sum(),
         cost_usd: priced.then(|| nodes().map(|node| node.cost_usd).sum()),
         duration_ms: millis(nodes().map(|node| trace.worked(node)).sum()),
-        output: nodes().rev().find_map(|node| node.output.as_deref()).map(comparable),
+        output: nodes().rev().find_map(|node| node.output.clone()),
     })
 }
 
@@ -190,13 +194,24 @@ pub(crate) const DIFFERS: [&str; 9] = [
 
 /// An output without what it cost, how long it took and which conversation it was.
 pub(crate) fn comparable(output: &Value) -> Value {
-    let mut output = output.clone();
-    if let Some(fields) = output.as_object_mut() {
-        for name in DIFFERS {
-            fields.remove(name);
-        }
+    let mut comparable = without_measures(output);
+    if let Some(fields) = comparable.as_object_mut() {
+        fields.retain(|key, _| !DIFFERS.contains(&key.as_str()));
     }
-    output
+    comparable
+}
+
+/// The same without the measures of whole outputs of agents that are within it, such as those of the items of a foreach.
+fn without_measures(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(without_measures).collect(),
+        Value::Object(fields) => {
+            let is_of_agent = ["numTurns", "stopReason", "usage"].iter().all(|key| fields.contains_key(*key));
+            let kept = fields.iter().filter(|(key, _)| !is_of_agent || !DIFFERS.contains(&key.as_str()));
+            kept.map(|(key, value)| (key.clone(), without_measures(value))).collect()
+        }
+        _ => value.clone(),
+    }
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -275,6 +290,24 @@ mod tests {
         };
         assert_eq!(of(4), (Some(NodeStatus::Waiting), 1_000));
         assert_eq!(of(6), (Some(NodeStatus::Cancelled), 3_990));
+    }
+
+    #[test]
+    fn what_the_flows_give_counts_without_the_measures_of_agents_in_it() {
+        let of = |text: &str, turns: u64| {
+            let agent = json!({ "text": text, "numTurns": turns, "stopReason": "complete", "usage": {}, "costUsd": 0.1 * turns as f64 });
+            let outputs = json!({ "all": [agent], "durationMs": turns, "mine": { "usage": text } });
+            let mut trace = Trace::default();
+            trace.flow_outputs = Some(Arc::new(outputs));
+            trace
+        };
+        let compare = |one: &Trace, two: &Trace| Comparison::of([side("one", one), side("two", two)]);
+        assert!(compare(&of("a", 1), &of("a", 2)).same);
+        let differs = compare(&of("a", 1), &of("b", 1));
+        assert!(!differs.same);
+        let changed: Vec<&str> =
+            differs.outputs_difference.lines().filter(|line| line.starts_with(['-', '+'])).collect();
+        assert_eq!(changed.len(), 6, "{changed:?}");
     }
 
     #[test]

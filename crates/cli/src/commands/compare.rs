@@ -60,6 +60,7 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
     for node in &comparison.nodes {
         part(&format!("The output of `{}` differs:", clean(&node.path)), &node.output_difference);
     }
+    part("What the flow gives differs:", &comparison.outputs_difference);
     lines.push(Line::new());
     lines.push(match comparison.same {
         true => Line::new().with(Tone::Good, "Outcome, path, statuses and outputs are the same."),
