@@ -100,6 +100,8 @@ async fn export(
     let beside = output.and_then(Beside::of);
     if let Some(beside) = &beside {
         check_replaces(&beside.part, "an exported session", |file| begins_with(file, "{\"format\":"))?;
+        // If it is a link, what it leads to stays as it is.
+        let _ = fs::remove_file(&beside.part);
     }
     let target = beside.as_ref().map(|beside| beside.part.as_path()).or(output);
     let to: Box<dyn Write + Send> = match target {
@@ -129,7 +131,9 @@ async fn export(
         }
     };
     if let (Some(beside), None) = (&beside, &exported.damage) {
-        fs::rename(&beside.part, &beside.file).map_err(|error| {
+        // A machine that loses power must not have lost both.
+        let stored = File::open(&beside.part).and_then(|part| part.sync_all());
+        stored.and_then(|()| fs::rename(&beside.part, &beside.file)).map_err(|error| {
             Failure::new(Exit::Failed, format!("file {} cannot be replaced: {error}", beside.file.display()))
         })?;
     }

@@ -106,6 +106,12 @@ fn an_earlier_export_is_kept_if_the_session_is_damaged_by_now() {
     inspan(folder, &export).expect(2).says("s.jsonl.part");
     assert_eq!(fs::read_to_string(folder.join("s.jsonl.part")).unwrap(), "mine");
     fs::remove_file(folder.join("s.jsonl.part")).unwrap();
+    // So is the export that a link of that name leads to.
+    fs::write(folder.join("other.jsonl"), whole.replacen('\n', "\n\n", 1)).unwrap();
+    let other = fs::read_to_string(folder.join("other.jsonl")).unwrap();
+    std::os::unix::fs::symlink("other.jsonl", folder.join("s.jsonl.part")).unwrap();
+    inspan(folder, &export).expect(0);
+    assert_eq!(fs::read_to_string(folder.join("other.jsonl")).unwrap(), other);
     let store = home(folder).join("sessions.db");
     let mut bytes = fs::read(&store).unwrap();
     let event = br#""task:complete""#;
