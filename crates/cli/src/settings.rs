@@ -104,8 +104,29 @@ impl Settings {
         Self::read_all(None, Whose::ProjectWithoutOptions, invocation)
     }
 
+    /// What the project's file has for a flow in a folder, and nothing else.
+    pub(crate) fn of_project(folder: Option<&Path>, invocation: &Invocation) -> Result<Self, Failure> {
+        let mut settings = Self::default();
+        settings.read_project(folder, Whose::Project, invocation)?;
+        Ok(settings)
+    }
+
     fn read_all(folder: Option<&Path>, project: Whose, invocation: &Invocation) -> Result<Self, Failure> {
         let mut settings = Self::of_user(invocation)?;
+        settings.read_project(folder, project, invocation)?;
+        settings.variables(invocation)?;
+        if let Some(file) = &invocation.store {
+            settings.set("store", json!(file.to_string_lossy()), "--store".to_owned());
+        }
+        Ok(settings)
+    }
+
+    fn read_project(
+        &mut self,
+        folder: Option<&Path>,
+        project: Whose,
+        invocation: &Invocation,
+    ) -> Result<(), Failure> {
         let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
         let here = match (folder, &invocation.cwd) {
             (Some(folder), Some(cwd)) => Some(cwd.join(folder)),
@@ -114,13 +135,9 @@ impl Settings {
         // The folders above one are those of where it is, whatever it was called.
         let here = here.map(|here| here.canonicalize().unwrap_or(here));
         if let Some(file) = here.as_deref().and_then(project_file) {
-            settings.read(file, project)?;
+            self.read(file, project)?;
         }
-        settings.variables(invocation)?;
-        if let Some(file) = &invocation.store {
-            settings.set("store", json!(file.to_string_lossy()), "--store".to_owned());
-        }
-        Ok(settings)
+        Ok(())
     }
 
     /// What the user's own file has, and no project's.

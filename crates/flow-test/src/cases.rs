@@ -160,8 +160,8 @@ impl Check<'_> {
         let answers = self.answers(key, &own.answers);
         let replies = self.replies(key, &own.replies);
         let messages = self.by_path(key, "messages", &own.messages);
-        let faults: Vec<Fault> =
-            own.faults.iter().enumerate().filter_map(|(at, fault)| self.fault(key, at, fault)).collect();
+        let faults = own.faults.iter().flatten().enumerate();
+        let faults: Vec<Fault> = faults.filter_map(|(at, fault)| self.fault(key, at, fault)).collect();
         let (of_case, file) = (format!("{key}.expect."), self.file);
         let at = |key: &str| file.positions.get(key).copied().or(Some(spec.referenced));
         let mut problems = own.expect.problems();
@@ -212,7 +212,7 @@ impl Check<'_> {
             }
             add(&mut case.replies, base.replies);
             add(&mut case.messages, base.messages);
-            if case.faults.is_empty() {
+            if own.faults.is_none() {
                 case.faults = base.faults;
             }
             case.expect = case.expect.over(base.expect);

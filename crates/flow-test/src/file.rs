@@ -267,9 +267,9 @@ pub(crate) struct CaseSpec {
     pub(crate) messages: BTreeMap<String, Spanned<Vec<String>>>,
     /// The time at which the session starts; 2026-01-01T00:00:00Z if absent.
     pub(crate) clock: Option<Timestamp>,
-    /// What goes wrong.
+    /// What goes wrong. An empty list replaces that of `defaults`.
     #[schemars(with = "Vec<FaultSpec>")]
-    pub(crate) faults: Vec<Spanned<FaultSpec>>,
+    pub(crate) faults: Option<Vec<Spanned<FaultSpec>>>,
     /// The expected result.
     pub(crate) expect: Expect,
 }

@@ -1,11 +1,16 @@
 //! Runs one case: a session of the real engine in virtual time, and for each crash of the case one more that is resumed
 //! from what the first had stored.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use inspan_engine::{CountingIds, Filter, Replayer, VirtualClock, check_order};
 use inspan_flow::{
-    Batch, FlowRunner, FlowRunnerBuilder, Graph, MemoryStore, NodeRegistry, Owner, Resume, RunError,
+    Batch, FlowRunner, FlowRunnerBuilder, Graph, Loaded, MemoryStore, NodeRegistry, Owner, Resume, RunError,
     RunStore, SessionRecord, WhenWaiting, check_input,
 };
 use inspan_protocol::{
@@ -40,11 +45,15 @@ pub(crate) struct TestedFlow {
     pub(crate) graph: Arc<Graph>,
 }
 
+/// Changes the flow of a file as the settings that hold for it say; the error says in words why they cannot be used.
+pub(crate) type FlowSettings = Box<dyn Fn(&Path, Loaded) -> Result<Loaded, String> + Send + Sync>;
+
 /// What all cases share.
 pub(crate) struct SuiteContext {
     pub(crate) nodes: NodeRegistry,
     /// Node types that are run as they are, although they may reach outside.
     pub(crate) as_they_are: BTreeSet<String>,
+    pub(crate) settings: Option<FlowSettings>,
     pub(crate) owner: Owner,
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use inspan_engine::{ProviderRegistry, Replayer};
-use inspan_flow::{NodeRegistry, Owner, compile, load};
+use inspan_flow::{Loaded, NodeRegistry, Owner, compile, load};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -92,7 +92,18 @@ impl Suite {
     /// A suite over these providers, none of which is ever called, and the node types made of them.
     pub fn new(providers: &ProviderRegistry, nodes: impl FnOnce(&ProviderRegistry) -> NodeRegistry) -> Self {
         let nodes = nodes(&providers.map(AnsweredProvider::wrap));
-        Self { around: SuiteContext { nodes, as_they_are: BTreeSet::new(), owner: Owner::of_process() } }
+        let as_they_are = BTreeSet::new();
+        Self { around: SuiteContext { nodes, as_they_are, settings: None, owner: Owner::of_process() } }
+    }
+
+    /// Changes each flow before it is tested, as settings do that hold for its file. The error says in words why they cannot be used.
+    #[must_use]
+    pub fn with_settings(
+        mut self,
+        settings: impl Fn(&Path, Loaded) -> Result<Loaded, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.around.settings = Some(Box::new(settings));
+        self
     }
 
     /// Lets nodes of a type run as they are, because they reach nothing outside. Of other types of a program the cases
@@ -319,7 +330,10 @@ impl Suite {
     }
 
     fn flow(&self, path: &Path) -> Result<Arc<TestedFlow>, FileProblem> {
-        let loaded = load(path).map_err(|error| problem(path, error.to_string()))?;
+        let mut loaded = load(path).map_err(|error| problem(path, error.to_string()))?;
+        if let Some(settings) = &self.around.settings {
+            loaded = settings(path, loaded).map_err(|why| problem(path, why))?;
+        }
         let compiled = compile(&loaded, &self.around.nodes)
             .map_err(|problems| problem(path, format!("the flow has errors:\n{problems}")))?;
         Ok(Arc::new(TestedFlow { path: path.to_owned(), graph: Arc::new(compiled.graph) }))

@@ -38,7 +38,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         threads: args.jobs,
     };
     let format = invocation.format(args.format, TestFormat::Json)?.unwrap_or(TestFormat::Human);
-    let suite = Suite::new(&all_providers(), builtin_nodes);
+    let suite = suite(invocation);
     let report = match format {
         TestFormat::Human => suite.run_and_notify(&files, &options, &|case| {
             invocation.print(case_lines(case));
@@ -60,6 +60,15 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         TestFormat::Tap => drop(terminal::data(&report.tap())),
     }
     Ok(exit(failure.as_ref()))
+}
+
+/// A suite in which the settings of projects hold. Those of the user do not: a test says the same on every machine.
+fn suite(invocation: &Invocation) -> Suite {
+    let invocation = invocation.clone();
+    Suite::new(&all_providers(), builtin_nodes).with_settings(move |file, loaded| {
+        let settings = Settings::of_project(file.parent(), &invocation);
+        settings.map(|settings| flow::with_settings(loaded, &settings)).map_err(|failure| failure.message)
+    })
 }
 
 /// Why the cases, or the files, are not as they should be.
@@ -254,9 +263,8 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         };
         Failure::new(exit, error.to_string()).with_hint(hint)
     })?;
-    let suite = Suite::new(&all_providers(), builtin_nodes);
-    let report =
-        suite.run(std::slice::from_ref(&file), &Options { only: Some(name.clone()), ..Options::default() });
+    let report = suite(invocation)
+        .run(std::slice::from_ref(&file), &Options { only: Some(name.clone()), ..Options::default() });
     // With it, no other case of the file would run.
     if let (Some(before), Some(problem)) = (before, report.problems.first()) {
         let written = |error| Failure::new(Exit::Failed, format!("{}: {error}", file.display()));

@@ -52,6 +52,31 @@ fn the_results_of_cases_are_shown() {
 }
 
 #[test]
+fn the_settings_of_the_project_hold_in_tests_and_those_of_the_user_do_not() {
+    let folder = &folder_with(&[
+        ("f.yaml", "name: f\nnodes:\n  - { id: a, agent: writer, input: { prompt: Write. } }\n"),
+        (
+            "f.test.yaml",
+            "defaults: { answers: { a: Text. }, faults: [{ node: a, error: auth }] }
+cases:
+  - { name: fails, expect: { outcome: failed } }
+  - { name: none, faults: [], expect: { outcome: success } }
+",
+        ),
+        ("inspan.toml", "[agents.writer]\ntype = \"claude.agent\"\n"),
+    ]);
+    let ran = inspan(folder, &["test", "--format", "tap"]).expect(0);
+    ran.prints("ok 1 - f.test.yaml - fails").prints("ok 2 - f.test.yaml - none");
+    std::fs::write(folder.join("inspan.toml"), "[agents.writer]\ntyp = 1\n").unwrap();
+    inspan(folder, &["test"]).expect(2).prints("~/inspan.toml:2: unknown field `typ`");
+    std::fs::remove_file(folder.join("inspan.toml")).unwrap();
+    std::fs::create_dir_all(folder.join(".config/inspan")).unwrap();
+    let user = folder.join(".config/inspan/config.toml");
+    std::fs::write(&user, "[agents.writer]\ntype = \"claude.agent\"\n").unwrap();
+    inspan(folder, &["test"]).expect(2).prints("writer");
+}
+
+#[test]
 fn sessions_are_compared() {
     let flow = "
 name: twice
