@@ -1,6 +1,9 @@
 //! What a resume or a fork would do with each node, without running anything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
 use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
 
@@ -270,14 +273,23 @@ impl Run {
         Plan { nodes }
     }
 
-    /// Adds the finished passes of loops of which an earlier pass is planned: whether they run depends on that one.
+    /// Adds what has finished in later passes of loops, where an earlier pass is planned and they are not: whether it runs
+    /// depends on that one.
     fn add_later_passes(&self, nodes: &mut Vec<Planned>) {
         let Some(reusable) = &self.reusable else { return };
         let planned: BTreeSet<_> = nodes.iter().filter_map(|node| node.before.clone()).collect();
         let begun: BTreeSet<_> = planned.iter().filter_map(|path| self.first_pass(path)).collect();
+        // It, or the node in whose frame it is.
+        let is_left = |node: NodePath| {
+            let first = self.first_pass(&node).filter(|first| *first != node && begun.contains(first));
+            first.is_some() && !planned.contains(&node)
+        };
         let later = reusable.tasks.keys().filter(|path| {
-            let is_begun = || self.first_pass(path).is_some_and(|first| begun.contains(&first));
-            !planned.contains(*path) && reusable.has_finished(path) && is_begun()
+            let runs_frames = || self.graph.find_place(&path.place()).is_ok_and(|node| node.frames.is_some());
+            reusable.has_finished(path)
+                && !planned.contains(*path)
+                && iter::successors(Some((*path).clone()), NodePath::owner).any(is_left)
+                && !runs_frames()
         });
         nodes.extend(later.map(|path| Planned {
             was_finished: true,
@@ -287,26 +299,23 @@ impl Run {
         }));
     }
 
-    /// The same node in the first pass of each loop that it is in; nothing for one that runs frames or that the flow does not
-    /// have.
-    fn first_pass(&self, path: &NodePath) -> Option<String> {
-        let mut body = self.graph.flow();
-        let mut parts = path.parts().peekable();
+    /// The same node in the first pass of each loop that it is in; nothing if the flow does not have it.
+    fn first_pass(&self, path: &NodePath) -> Option<NodePath> {
+        let mut body = Some(self.graph.flow());
         let mut first = String::new();
+        let mut parts = path.parts().peekable();
         while let Some(part) = parts.next() {
-            let node = body.node(body.find(part.node)?);
+            let node = body?.node(body?.find(part.node)?);
             first += part.node;
-            match (node.frames.as_deref(), parts.peek()) {
-                (Some(frames), Some(_)) => {
-                    let is_loop = matches!(frames.kind, FramesKind::Loop { .. });
-                    first += &format!("[{}]/", if is_loop { 0 } else { part.index.unwrap_or_default() });
-                    body = self.graph.body(frames.body);
-                }
-                (None, None) => {}
-                _ => return None,
+            if parts.peek().is_some() {
+                let frames = node.frames.as_deref()?;
+                let is_loop = matches!(frames.kind, FramesKind::Loop { .. });
+                let index = part.index.map(|index| if is_loop { 0 } else { index });
+                first += &index.map_or_else(|| "/".to_owned(), |index| format!("[{index}]/"));
+                body = Some(self.graph.body(frames.body));
             }
         }
-        Some(first)
+        Some(NodePath::new(&first))
     }
 
     /// The place of a path in the order of the flow: by the places of its nodes, their passes and frames.
