@@ -6,8 +6,8 @@ use std::{
 };
 
 use inspan_protocol::{
-    BudgetRaise, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus, ProviderSessionId, SessionId,
-    Spending,
+    BudgetLimits, BudgetRaise, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus,
+    ProviderSessionId, SessionId, Spending,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use super::{
     reusable_task::{ReusableTask, TurnInConversation},
 };
 use crate::{
-    graph::{FrameIx, FramesKind, Graph, OnItemError, TaskRef},
+    graph::{Budget, FrameIx, FramesKind, Graph, OnItemError, TaskRef},
     state::{Facts, NotRaised},
 };
 
@@ -261,16 +261,26 @@ impl Reusable {
         self.raised.merge(budgets);
     }
 
-    /// Forgets what was raised of budgets that the author has changed since.
+    /// Forgets what was raised of limits that the author has changed since.
     pub fn forget_raises(&mut self, before: &Graph, now: &Graph) {
-        let budget = |graph: &Graph| graph.flow().policy.budget;
-        if budget(before) != budget(now) {
-            self.raised.flow = None;
-        }
+        type Written = Option<Option<Budget>>;
+        let forget = |raised: &mut BudgetLimits, before: Written, now: Written| {
+            let (Some(before), Some(now)) = (before, now) else { return false };
+            let limits =
+                |budget: Option<Budget>| budget.map_or((None, None), |budget| (budget.usd, budget.tokens));
+            let (is_gone, before, now) = (before.is_some() && now.is_none(), limits(before), limits(now));
+            raised.usd = raised.usd.filter(|_| !is_gone && before.0 == now.0);
+            raised.tokens = raised.tokens.filter(|_| !is_gone && before.1 == now.1);
+            *raised != BudgetLimits::default()
+        };
+        let budget = |graph: &Graph| Some(graph.flow().policy.budget);
+        self.raised.flow.take_if(|raised| !forget(raised, budget(before), budget(now)));
         let of_node = |graph: &Graph, place: &NodePath| Some(graph.find_place(place).ok()?.policy.budget);
-        self.raised.nodes.retain(|place, _| of_node(before, place) == of_node(now, place));
+        self.raised.nodes.retain(|place, raised| forget(raised, of_node(before, place), of_node(now, place)));
         let of_body = |graph: &Graph, place: &NodePath| Some(graph.find_body(place).ok()?.policy.budget);
-        self.raised.bodies.retain(|place, _| of_body(before, place) == of_body(now, place));
+        self.raised
+            .bodies
+            .retain(|place, raised| forget(raised, of_body(before, place), of_body(now, place)));
     }
 
     pub(super) fn task(&self, path: &NodePath) -> Option<&ReusableTask> {

@@ -1,8 +1,10 @@
 //! Work of an earlier session: what is reused, what runs again, and that the plan says what then happens.
 
-use std::{iter, sync::Arc};
+use std::{collections::BTreeMap, iter, sync::Arc};
 
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, SessionId, Timestamp};
+use inspan_protocol::{
+    AgentError, BudgetLimits, BudgetRaise, Envelope, ErrorCode, Event, NodePath, SessionId, Timestamp,
+};
 use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story};
@@ -304,6 +306,35 @@ fn a_session_that_replaces_another_goes_on_in_its_conversations_but_for_those_us
     assert_eq!(plan(ParentKind::Resume, &sim.log), ["a Resumes"]);
     assert_eq!(plan(ParentKind::Resume, &resumed.log), ["a Runs(Unfinished)"]);
     assert_eq!(plan(ParentKind::Fork, &sim.log), ["a Runs(Unfinished)"]);
+}
+
+#[test]
+fn what_was_raised_of_a_limit_counts_until_the_author_changes_that_limit() {
+    let flow = |budget: &str| {
+        let node = "{ id: a, type: talk.agent, input: { prompt: go }, policy: { BUDGET } }";
+        graph(
+            &format!("flow: {{ name: f, policy: {{ BUDGET }} }}\nnodes:\n  - {node}\n")
+                .replace("BUDGET", budget),
+        )
+    };
+    let before = flow("budget: { tokens: 1000, usd: 2, onUnknown: stop }");
+    let (usd, tokens) = (Some(9.0), Some(2_500));
+    let rows = [
+        ("budget: { tokens: 1000, usd: 2 }", Some(BudgetLimits { usd, tokens })),
+        ("budget: { tokens: 1000, usd: 3, onUnknown: stop }", Some(BudgetLimits { usd: None, tokens })),
+        ("budget: { tokens: 1000 }", Some(BudgetLimits { usd: None, tokens })),
+        ("budget: { tokens: 1, usd: 3 }", None),
+        ("timeout: 3h", None),
+    ];
+    for (now, left) in rows {
+        let mut reusable = reusable(&Sim::new(&before, &[]).driven(talk), usize::MAX);
+        let limits = BudgetLimits { usd, tokens };
+        let nodes = BTreeMap::from([(NodePath::new("a"), limits)]);
+        reusable.raise(&BudgetRaise { flow: Some(limits), nodes: nodes.clone(), bodies: BTreeMap::new() });
+        reusable.forget_raises(&before, &flow(now));
+        let raised = reusable.raised();
+        assert_eq!((raised.flow, raised.nodes.values().next().copied()), (left, left), "{now}");
+    }
 }
 
 #[test]
