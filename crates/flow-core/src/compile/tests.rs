@@ -362,6 +362,37 @@ fn yaml_scalars_keep_what_was_written() {
 }
 
 #[test]
+fn a_problem_in_a_text_of_several_lines_has_its_own_place() {
+    let text = "
+name: f
+nodes:
+  - id: a
+    type: exec
+    input:
+      argv:
+        - echo
+        - >-
+          ä one
+
+            {{ za.a }} two {{ zb.b }}
+        - 'it
+          {{ zc.c }}'
+        - \"{{ zd.d }}
+          \\ta {{ ze.e }}\"
+        - plain
+          {{ zf.f }} # {{ not.it }}
+";
+    let problems = crate::testing::problems(text);
+    let places =
+        [(12, 16, "za"), (12, 31, "zb"), (14, 14, "zc"), (15, 11, "ze"), (15, 15, "zd"), (18, 14, "zf")];
+    let expected = places.map(|(line, column, name)| {
+        format!("flow.yaml:{line}:{column}: error[unknown-binding]: unknown name `{name}`")
+    });
+    let found: Vec<_> = problems.lines().filter(|line| line.contains("unknown name")).collect();
+    assert_eq!(found, expected, "{problems}");
+}
+
+#[test]
 fn merged_policies_keep_their_own_keys() {
     let graph = compile(&fixture("anchors"), &registry()).unwrap().graph;
     let said: Vec<_> = graph

@@ -34,6 +34,7 @@ pub(crate) struct Document {
 pub(crate) fn parse(text: &str, source: u16) -> Document {
     let mut builder = Builder {
         source,
+        lines: text.lines().collect(),
         stack: Vec::new(),
         root: None,
         anchors: HashMap::new(),
@@ -62,8 +63,9 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     Document { root, problems: builder.problems }
 }
 
-struct Builder {
+struct Builder<'t> {
     source: u16,
+    lines: Vec<&'t str>,
     /// The open lists and mappings, the innermost last.
     stack: Vec<Frame>,
     root: Option<Yaml>,
@@ -119,7 +121,7 @@ struct PendingKey {
 
 type Parsed = Result<(), Box<Problem>>;
 
-impl Builder {
+impl Builder<'_> {
     fn take(&mut self, event: Event<'_>, range: Range) -> Parsed {
         let span = self.span(&range);
         match event {
@@ -136,6 +138,9 @@ impl Builder {
                     .map_err(|message| Box::new(Problem::error(Code::YamlSyntax, span, message)))?;
                 let layout = match style {
                     ScalarStyle::Literal => scalar::block_layout(&range, &text),
+                    _ if range.start.line() < range.end.line() => {
+                        scalar::folded_layout(&range, &text, style, &self.lines)
+                    }
                     _ => scalar::inline_layout(&range, &text, style),
                 };
                 let value = Yaml { span, layout, data };

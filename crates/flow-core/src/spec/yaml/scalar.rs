@@ -3,7 +3,8 @@
 use serde_json::Number;
 use serde_saphyr::granit_parser::{ScalarStyle, Span as Range, Tag};
 
-use super::value::{Data, Layout, count};
+use super::value::{Data, Layout, TextPart, count};
+use crate::diagnostic::Position;
 
 /// The value of a scalar, or what is wrong with it.
 pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Data, String> {
@@ -90,6 +91,31 @@ pub(super) fn inline_layout(range: &Range, text: &str, style: ScalarStyle) -> La
     } else {
         Layout::Loose
     }
+}
+
+/// The layout of a scalar that is folded over these lines of the file. What follows an escape has no known place.
+pub(super) fn folded_layout(range: &Range, text: &str, style: ScalarStyle, lines: &[&str]) -> Layout {
+    let first = range.start.line();
+    let quote = usize::from(matches!(style, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted));
+    let mut parts: Vec<TextPart> = Vec::new();
+    for (line, written) in (1..).zip(lines).take(range.end.line()).skip(first.saturating_sub(1)) {
+        let from = if line == first { range.start.col() + quote } else { 0 };
+        let indent = written.chars().skip(from).take_while(|char| char.is_whitespace()).count();
+        let written = written.chars().skip(from + indent);
+        let rest = text[parts.last().map_or(0, |part| part.bytes.end)..].trim_start();
+        let same = written.clone().zip(rest.chars()).take_while(|(one, other)| one == other);
+        let (letters, len) =
+            same.fold((0, 0), |(letters, len), (char, _)| (letters + 1, len + char.len_utf8()));
+        if len > 0 {
+            let at = text.len() - rest.len();
+            let start = Position { line: count(line), column: count(from + indent + 1) };
+            parts.push(TextPart { bytes: at..at + len, start });
+        }
+        if written.skip(letters).any(|char| !char.is_whitespace()) {
+            break;
+        }
+    }
+    if parts.is_empty() { Layout::Loose } else { Layout::Folded(parts.into()) }
 }
 
 /// The layout of a literal block; the parser reports its first line that is not blank.

@@ -1,7 +1,7 @@
 //! A value of a YAML file with its place. Lists and mappings are shared: an alias is a clone of what it names, and
 //! changing one of the two copies it first.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use serde_json::{Map, Number, Value};
 
@@ -40,14 +40,25 @@ pub(crate) struct Entry {
 }
 
 /// The layout of a scalar in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// On one line, as it is, from this many characters after the start.
     Inline(u32),
     /// Line by line, from this line on, each after this many characters.
     Block(u32, u32),
-    /// Folded or escaped: only the start is known.
+    /// Folded: these parts of it are in the file as they are.
+    Folded(Arc<[TextPart]>),
+    /// Escaped, or from elsewhere: only the start is known.
     Loose,
+}
+
+/// A part of a text that is on one line of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TextPart {
+    /// Its bytes in the text.
+    pub(super) bytes: Range<usize>,
+    /// Where it begins.
+    pub(super) start: Position,
 }
 
 impl Yaml {
@@ -173,12 +184,20 @@ impl Yaml {
         let before = text.get(..offset).unwrap_or_default();
         let line = count(before.matches('\n').count());
         let column = count(before.rsplit('\n').next().unwrap_or_default().chars().count());
-        match self.layout {
+        match &self.layout {
             Layout::Inline(skip) if line == 0 => {
                 let start = Position { column: span.start.column + skip + column, ..span.start };
                 SourceSpan { start, ..span }
             }
             Layout::Block(first, indent) => SourceSpan::at(span.source, first + line, indent + column + 1),
+            Layout::Folded(parts) => part_of(parts, offset).map_or(span, |part| {
+                let before = text.get(part.bytes.start..offset).unwrap_or_default();
+                SourceSpan::at(
+                    span.source,
+                    part.start.line,
+                    part.start.column + count(before.chars().count()),
+                )
+            }),
             _ => span,
         }
     }
@@ -187,7 +206,13 @@ impl Yaml {
     pub(crate) fn range(&self, offset: usize, len: usize) -> SourceSpan {
         let from = self.place(offset);
         let part = self.text().and_then(|text| text.get(offset..offset.checked_add(len)?));
-        let part = part.filter(|part| !part.contains('\n') && !matches!(self.layout, Layout::Loose));
+        let is_in_one_line = match &self.layout {
+            Layout::Folded(parts) => {
+                part_of(parts, offset).is_some_and(|part| offset + len <= part.bytes.end)
+            }
+            layout => *layout != Layout::Loose,
+        };
+        let part = part.filter(|part| is_in_one_line && !part.contains('\n'));
         let letters = part.map(|part| count(part.chars().count()));
         let end = |letters| Position { column: from.start.column + letters, ..from.start };
         letters.map_or(from, |letters| SourceSpan { end: end(letters), ..from })
@@ -238,4 +263,9 @@ pub(crate) fn pointer_parts(pointer: &str) -> impl Iterator<Item = String> {
 
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The part of a text that has this byte.
+fn part_of(parts: &[TextPart], offset: usize) -> Option<&TextPart> {
+    parts.iter().find(|part| part.bytes.contains(&offset))
 }
