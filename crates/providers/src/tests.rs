@@ -95,6 +95,25 @@ fn each_is_there_under_its_name_and_describes_itself() {
     }
 }
 
+#[test]
+fn a_limit_of_nothing_is_refused_before_it_is_used() {
+    for provider in builtin() {
+        let name = provider.descriptor().provider_type;
+        let schema = jsonschema::validator_for(&provider.input_schema()).unwrap();
+        let accepts = |option: &str, value: u32| {
+            schema.is_valid(&json!({ "prompt": "p", "options": { option: value } }))
+        };
+        let is_of_vendor = !["echo", "scripted"].contains(&name.as_str());
+        assert_eq!(accepts("stallTimeoutMs", 1), is_of_vendor, "{name}");
+        if !is_of_vendor {
+            continue;
+        }
+        for option in ["maxTurns", "stallTimeoutMs", "maxBudgetUsd"] {
+            assert!(!accepts(option, 0), "{name}: {option}");
+        }
+    }
+}
+
 /// The built-in provider of this name.
 fn named(name: &str) -> Arc<dyn DynProvider> {
     let mut all = builtin().into_iter();

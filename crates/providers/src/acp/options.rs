@@ -72,6 +72,7 @@ pub struct AcpOptions {
     /// How long the agent may say nothing during a turn, in milliseconds, before the turn is cancelled with
     /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
+    #[schemars(range(min = 1))]
     pub stall_timeout_ms: Option<u64>,
     /// Whether the agent may take `/word` at the start of the prompt for one of its commands. Unless it may, a few
     /// words are put before such a prompt.

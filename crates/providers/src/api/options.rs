@@ -44,6 +44,7 @@ macro_rules! api_options {
             pub tool_timeout_ms: Option<u64>,
             /// Requests to the model that the run may take in all, with those that answer its calls of tools; 100 a turn unless
             /// given. At the limit the output says `maxTurns`.
+            #[schemars(range(min = 1))]
             pub max_turns: Option<u32>,
             /// Whether the run waits for messages between turns.
             pub multi_turn: Option<bool>,
@@ -51,6 +52,7 @@ macro_rules! api_options {
             pub idle_timeout_ms: Option<u64>,
             /// How long the server may send nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
             /// 300 000 unless given, and 1 800 000 while it sends signs of life and nothing else.
+            #[schemars(range(min = 1))]
             pub stall_timeout_ms: Option<u64>,
         }
 

@@ -32,6 +32,7 @@ pub struct ClaudeOptions {
     /// The model, by a full name or an alias such as `sonnet`.
     pub model: Option<String>,
     /// Model turns that the call may take; at the limit the output says `maxTurns`.
+    #[schemars(range(min = 1))]
     pub max_turns: Option<u32>,
     /// The conversation to continue: the `sessionId` of an earlier output.
     pub resume: Option<ProviderSessionId>,
@@ -60,6 +61,7 @@ pub struct ClaudeOptions {
     pub max_thinking_tokens: Option<u32>,
     /// What the call may cost in US dollars; beyond it the call fails with `BILLING`, kind `maxBudget`. Such a call has
     /// a separate process, because the program counts per process.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub max_budget_usd: Option<f64>,
     /// Tokens that one message of the model may have; 0 is unset.
     pub max_tokens: Option<u32>,
@@ -78,6 +80,7 @@ pub struct ClaudeOptions {
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
     /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
+    #[schemars(range(min = 1))]
     pub stall_timeout_ms: Option<u64>,
     /// The program, by path or by name; else the environment variable `INSPAN_CLAUDE`, else `claude`.
     pub executable: Option<String>,

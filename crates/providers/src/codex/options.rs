@@ -36,6 +36,7 @@ pub struct CodexOptions {
     pub model: Option<String>,
     /// Requests to the model that the call may take; at the limit the output says `maxTurns`. The tools of the last
     /// answer still run.
+    #[schemars(range(min = 1))]
     pub max_turns: Option<u32>,
     /// The conversation to continue: the `sessionId` of an earlier output.
     pub resume: Option<ProviderSessionId>,
@@ -70,6 +71,7 @@ pub struct CodexOptions {
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
     /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
+    #[schemars(range(min = 1))]
     pub stall_timeout_ms: Option<u64>,
     /// The program, by path or by name; else the environment variable `INSPAN_CODEX`, else `codex`.
     pub executable: Option<String>,

@@ -39,6 +39,7 @@ pub struct OpenCodeOptions {
     /// The agent of the program that answers, such as `build` or `plan`; `build` unless given.
     pub agent: Option<String>,
     /// Model turns that the call may take; at the limit the turn is ended and the output says `maxTurns`.
+    #[schemars(range(min = 1))]
     pub max_turns: Option<u32>,
     /// The conversation to continue: the `sessionId` of an earlier output.
     pub resume: Option<ProviderSessionId>,
@@ -70,6 +71,7 @@ pub struct OpenCodeOptions {
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is aborted with `TIMEOUT`;
     /// 300 000 unless given. The time stops while a person is asked, and while a tool runs it is half an hour
     /// at least.
+    #[schemars(range(min = 1))]
     pub stall_timeout_ms: Option<u64>,
     /// The program, by path or by name; else the environment variable `INSPAN_OPENCODE`, else `opencode`.
     pub executable: Option<String>,
