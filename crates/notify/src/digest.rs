@@ -95,12 +95,19 @@ pub struct DigestSession {
     /// The nodes that failed for good.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FailedNode>,
+    /// How many more nodes failed for good.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_errors: u64,
     /// Why it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
     /// What to do about it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A node that failed.
@@ -295,7 +302,16 @@ impl Digest {
             DisplayStatus::Continued | DisplayStatus::Waiting | DisplayStatus::Paused => return,
         };
         let error = sum.error.filter(|error| !sum.errors.values().any(|of_node| of_node == error));
-        let errors = sum.errors.into_iter().take(NODES).map(|(node, error)| FailedNode { node, error });
+        let more_errors = sum.errors.len().saturating_sub(NODES) as u64;
+        let errors = sum.errors.into_iter().map(|(node, error)| FailedNode { node, error });
+        let mut errors: Vec<FailedNode> = errors.collect();
+        // As text, `each[116]` comes before `each[9]`.
+        let place = |failed: &FailedNode| {
+            let parts = failed.node.parts().map(|part| (part.node.to_owned(), part.pass, part.index));
+            parts.collect::<Vec<_>>()
+        };
+        errors.sort_by_cached_key(place);
+        errors.truncate(NODES);
         list.push(DigestSession {
             session: entry.session.clone(),
             flow: line(&entry.flow, 100),
@@ -306,7 +322,8 @@ impl Digest {
             denied_calls: sum.denied,
             cost_usd: (!sum.spent.unpriced).then_some(sum.spent.cost_usd),
             error,
-            errors: errors.collect(),
+            errors,
+            more_errors,
             damage: entry.damage.as_ref().map(|damage| line(damage, ERROR)),
             commands: commands.next(entry).into_iter().map(|(command, _)| command).collect(),
         });

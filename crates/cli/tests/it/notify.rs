@@ -726,6 +726,18 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     let stored =
         after["waiting"].as_array().unwrap().iter().find(|item| item["session"] == "stored").unwrap();
     assert_eq!(stored["commands"], json!(["inspan resume stored"]), "{stored}");
+    // Of many failed nodes it names the first, and says how many more there are.
+    let many = "name: many\nnodes:\n  - id: each\n    type: control.foreach
+    input: { items: '{{ range(12) | list }}', onItemError: continue }
+    body: { nodes: [{ id: bad, type: exec, input: { argv: ['false'] } }] }\n";
+    fs::write(folder.join("flow.yaml"), many).unwrap();
+    run(folder, &["run", "--session-id", "many"]).expect(0);
+    let json = run(folder, &["digest", "--json"]).json();
+    let done = json["done"].as_array().unwrap().iter().find(|session| session["session"] == "many").unwrap();
+    let named = done["errors"].as_array().unwrap().iter().map(|failed| failed["node"].as_str().unwrap());
+    assert_eq!(named.collect::<Vec<_>>(), [0, 1, 2, 3, 4].map(|item| format!("each[{item}]/bad")));
+    assert_eq!(done["moreErrors"], 7, "{done}");
+    run(folder, &["digest"]).prints("and 7 more failed nodes");
 }
 
 /// Items that fail one after the other, for some seconds.

@@ -162,6 +162,9 @@ impl Page {
             for failed in &session.errors {
                 self.more(&format!("{}: {}", self.safe(failed.node.as_str()), self.safe(&failed.error)));
             }
+            if session.more_errors > 0 {
+                self.more(&format!("and {} more failed nodes", session.more_errors));
+            }
             session.commands.iter().for_each(|command| self.command(command));
         }
         self.rest(sessions.len());
