@@ -283,6 +283,8 @@ pub fn idle_status(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
             NodeStatus::Interrupted
         }
         (NodeStatus::Running, DisplayStatus::Paused) => NodeStatus::Paused,
+        // All that has begun waits, with what runs it in its frames.
+        (NodeStatus::Running, DisplayStatus::Waiting) => NodeStatus::Waiting,
         (status, _) => status,
     }
 }

@@ -68,14 +68,18 @@ impl SpendingTotal {
         if self.turns == 0 && self.tokens == 0 && self.unpriced == 0 {
             return None;
         }
-        let cost = match (self.known, self.unpriced) {
-            (Some(usd), 0) => format::dollars(usd),
-            (Some(usd), _) => format!("{} + unknown", format::dollars(usd)),
-            // The vendor names the price at the end of the turn.
-            (None, 0) => return Some(format!("{} tokens", format::count(self.tokens))),
-            (None, _) => "cost unknown".to_owned(),
-        };
-        Some(format!("{} tokens · {cost}", format::count(self.tokens)))
+        let cost = self.cost().map(|cost| format!(" · {cost}")).unwrap_or_default();
+        Some(format!("{} tokens{cost}", format::count(self.tokens)))
+    }
+
+    /// `$0.0042`, or what is known of it; nothing while the vendor may still name the price, at the end of the turn.
+    pub fn cost(&self) -> Option<String> {
+        match (self.known, self.unpriced) {
+            (Some(usd), 0) => Some(format::dollars(usd)),
+            (Some(usd), _) => Some(format!("{} + unknown", format::dollars(usd))),
+            (None, 0) => None,
+            (None, _) => Some("cost unknown".to_owned()),
+        }
     }
 }
 

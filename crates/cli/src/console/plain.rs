@@ -442,7 +442,10 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             let until = format::until(*until, envelope.timestamp);
             (Tone::Warning, "…", format!("usage limit of {}; waiting until {until}", clean(provider)))
         }
-        Event::BudgetExceeded { limit, .. } => (Tone::Bad, "!", format!("budget exceeded: {}", clean(limit))),
+        Event::BudgetExceeded { limit, frame, .. } => {
+            let of = frame.map(|index| format!("[{index}]: ")).unwrap_or_default();
+            (Tone::Bad, "!", format!("{of}budget exceeded: {}", clean(limit)))
+        }
         Event::Log { level, message, .. } => match level {
             LogLevel::Debug => return None,
             LogLevel::Info => (Tone::Accent, "i", clean(message)),

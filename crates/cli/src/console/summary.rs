@@ -242,6 +242,9 @@ fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
         ErrorCode::Timeout if error.is(ErrorKind::Start) => {
             "start the program by hand once, so that it can download, update and ask what it needs to"
         }
+        ErrorCode::Timeout if error.is(ErrorKind::Stall) => {
+            "allow more time without a sign of life: `stallTimeoutMs` in the node's `options`"
+        }
         ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",
         ErrorCode::ContextLength => "give the agent less to read, or start a new conversation",
         ErrorCode::LoopExhausted if error.is(ErrorKind::PassesUsedUp) => {
@@ -290,7 +293,8 @@ mod tests {
         let advice = |error: AgentError| hint(&error, Some(&row)).unwrap_or_default();
         let late = || AgentError::new(ErrorCode::Timeout, "late");
         assert!(advice(late().with_kind(ErrorKind::Start)).starts_with("start the program by hand once"));
-        assert!(advice(late()).contains("timeout"));
+        assert!(advice(late().with_kind(ErrorKind::Stall)).contains("`stallTimeoutMs`"));
+        assert!(advice(late()).contains("policy: { timeout"));
     }
 
     #[test]

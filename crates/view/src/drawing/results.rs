@@ -209,7 +209,7 @@ impl Results {
             parts.push(format!("{} attempts", self.attempts));
         }
         if self.spent.tokens > 0 || self.spent.cost_usd.is_some_and(|usd| usd > 0.0) {
-            parts.push(self.spent.cost_usd.map_or_else(|| "cost unknown".to_owned(), format::dollars));
+            parts.push(self.spent.spent.cost().unwrap_or_else(|| "cost unknown".to_owned()));
         }
         parts.join(" · ")
     }

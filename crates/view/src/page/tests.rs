@@ -238,6 +238,8 @@ fn what_a_dead_process_ran_is_interrupted_and_only_a_question_of_the_flow_waits(
         session.entry.liveness = Liveness::Alive;
         assert_eq!(status(&fold, &session), [NodeStatus::Waiting; 2], "{kind:?}");
     }
+    // What runs the frames in which all waits waits too.
+    assert_eq!(idle_status(NodeStatus::Running, DisplayStatus::Waiting), NodeStatus::Waiting);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use inspan_protocol::{Event, SteerStrength, StopReason};
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::terminal;
-use inspan_view::{Colour, Line, Tone, call, format::cut_after, safe::clean};
+use inspan_view::{Colour, Line, Tone, call, format, safe::clean};
 
 /// What one answer looks like so far.
 pub(super) struct AgentWriter {
@@ -103,7 +103,9 @@ impl AgentWriter {
     pub(super) fn note(&mut self, tone: Tone, sign: &str, text: &str) {
         self.line_break();
         let mut line = Line::new();
-        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Faint, &cut_after(&clean(text), LONGEST));
+        line.push(tone, sign)
+            .push(Tone::Plain, " ")
+            .push(Tone::Faint, &format::cut_after(&clean(text), LONGEST));
         terminal::progress(&(line.render(self.stderr) + "\n"));
     }
 
@@ -133,6 +135,6 @@ fn spent(result: &AgentResult) -> String {
     let mut parts = vec![result.provider.clone()];
     parts.extend(result.model.clone());
     parts.push(format!("{} tokens", result.usage.total()));
-    parts.extend(result.cost_usd.map(|cost| format!("${cost:.4}")));
+    parts.extend(result.cost_usd.map(format::dollars));
     parts.join(" · ")
 }

@@ -56,6 +56,7 @@ const NAMES: &[&str] = &[
     "task:agent",
     "task:cancelled",
     "task:interrupted",
+    "limit:wait",
     "exec:output",
     "agent:text",
     "agent:retract",
@@ -96,7 +97,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
 fn rest(attempts: &mut [Attempt], session: &SessionEntry) {
     let shown = DisplayStatus::of(session);
     for open in attempts.iter_mut().filter(|attempt| attempt.status == "running") {
-        let waits = shown == DisplayStatus::Waiting || asks_itself(&session.digest.prompts, &open.path);
+        let waits = asks_itself(&session.digest.prompts, &open.path);
         let status = if waits { NodeStatus::Waiting } else { idle_status(NodeStatus::Running, shown) };
         open.status = look::word(status);
     }
@@ -122,6 +123,13 @@ impl Attempts {
     }
 
     fn push(&mut self, path: &NodePath, attempt: Attempt) {
+        if let Some(before) = self.newest(path) {
+            before.status = match before.status {
+                "running" => "interrupted",
+                "waiting" => "usage limit",
+                other => other,
+            };
+        }
         self.newest.insert(path.to_string(), self.all.len());
         self.all.push(Attempt { path: path.to_string(), ..attempt });
     }
@@ -138,9 +146,6 @@ impl Attempts {
         match &envelope.event {
             Event::TaskStart { attempt, .. } => {
                 let agent = self.agents.get(path).cloned();
-                if let Some(cut) = self.newest(path).filter(|last| last.status == "running") {
-                    cut.status = "interrupted";
-                }
                 self.push(path, Attempt { agent, attempt: *attempt, ..new("running") });
             }
             Event::TaskAgent { agent, after, result, error, .. } => {
@@ -167,7 +172,7 @@ impl Attempts {
             let within = self.newest.range(start.clone()..).take_while(|(path, _)| path.starts_with(start));
             for (_, at) in within {
                 let attempt = &mut self.all[*at];
-                if matches!(attempt.status, "running" | "interrupted") {
+                if matches!(attempt.status, "running" | "waiting" | "interrupted") {
                     attempt.status = "cancelled";
                 }
             }
@@ -190,6 +195,7 @@ impl Attempt {
             }
             Event::TaskCancelled { .. } => self.status = "cancelled",
             Event::TaskInterrupted { .. } => self.status = "interrupted",
+            Event::LimitWait { .. } => self.status = "waiting",
             Event::ExecOutput { stream: OutputStream::Stdout, text, .. } => self.stdout.push_str(text),
             Event::ExecOutput { text, .. } => self.stderr.push_str(text),
             Event::AgentText { content, delta, .. } => {
@@ -307,7 +313,16 @@ mod tests {
         assert_eq!(statuses("each[0]/w", &[start(1), cancelled(1)]), ["running"]);
         assert_eq!(statuses("each[0]/w", &[start(1), start(2)]), ["interrupted", "running"]);
         assert_eq!(statuses("each[0]/w", &[start(1), start(2), cancelled(0)]), ["interrupted", "cancelled"]);
-        assert_eq!(statuses("each[0]/w", &[start(1), end]), ["cancelled"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), end.clone()]), ["cancelled"]);
+        let limit = (
+            "each[0]/w",
+            json!({ "type": "limit:wait", "provider": "p", "until": "2026-01-07T12:00:00.000Z" }),
+        );
+        assert_eq!(statuses("each[0]/w", &[start(1), limit.clone()]), ["waiting"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), limit.clone(), start(2)]), ["usage limit", "running"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), limit, end]), ["cancelled"]);
+        let reused = ("each[0]/w", json!({ "type": "task:reused", "taskId": "w", "result": 1, "from": "s" }));
+        assert_eq!(statuses("each[0]/w", &[start(1), reused]), ["interrupted", "reused"]);
     }
 
     #[test]
