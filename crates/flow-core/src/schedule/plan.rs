@@ -31,6 +31,8 @@ pub struct Planned {
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
+    /// Why it fails at once, if it does.
+    pub error: Option<String>,
     /// Its place in the earlier session: an item of a `control.foreach` may have another place in a list that was edited.
     pub before: Option<NodePath>,
 }
@@ -94,6 +96,8 @@ pub enum ReuseDecision {
     Skipped,
     /// Whether it runs depends on what runs before it.
     Undecided,
+    /// It fails at once.
+    Fails,
     /// The session ends, and it does not run to its end.
     Cancelled,
     /// It is not among the nodes that alone are to run, and for this reason its output cannot be reused either.
@@ -128,7 +132,15 @@ pub enum ReuseReason {
 impl Planned {
     /// A node of which nothing is left.
     fn new(path: NodePath, decision: ReuseDecision) -> Self {
-        Self { path, decision, was_finished: false, was_cut: false, cost_usd: None, before: None }
+        Self {
+            path,
+            decision,
+            was_finished: false,
+            was_cut: false,
+            cost_usd: None,
+            error: None,
+            before: None,
+        }
     }
 
     /// Adds what an earlier session has left of a task.
@@ -235,10 +247,15 @@ impl Run {
                                 task.as_ref().and_then(|path| self.why_omitted(path))
                             }
                             Event::TaskSkipped { .. } => Some(ReuseDecision::Skipped),
+                            Event::TaskFailed { will_retry: false, .. } => Some(ReuseDecision::Fails),
                             _ => None,
                         };
                         if let (Some(path), Some(decision)) = (&task, decision) {
-                            nodes.push(self.planned(path.clone(), decision));
+                            let error = match &event {
+                                Event::TaskFailed { error, .. } => Some(error.message.clone()),
+                                _ => None,
+                            };
+                            nodes.push(Planned { error, ..self.planned(path.clone(), decision) });
                         }
                         seq += 1;
                         self.take(seq, now, task.as_ref(), &event);

@@ -88,8 +88,12 @@ pub(in super::super) fn lines(plan: &Plan, kept: &StoredSession) -> Vec<String> 
 }
 
 /// What becomes of a node, and why.
-fn words_of(node: &Planned, kept: &StoredSession) -> (&'static str, Option<&'static str>) {
+fn words_of<'n>(node: &'n Planned, kept: &StoredSession) -> (&'static str, Option<&'n str>) {
     match node.decision {
+        ReuseDecision::Fails => ("fails", node.error.as_deref()),
+        ReuseDecision::Cancelled if node.was_finished => {
+            ("cancelled", Some("the session only ends; what it has done is left to the next one"))
+        }
         // What is at work there has not been cut short.
         ReuseDecision::Runs(ReuseReason::Unfinished) if kept.owner.is_some() => {
             ("runs", Some("it still runs in that session"))
@@ -116,6 +120,7 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
         ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
         ReuseDecision::Skipped => ("skipped", None),
         ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
+        ReuseDecision::Fails => ("fails", None),
         ReuseDecision::Cancelled => ("cancelled", Some("the session only ends")),
         ReuseDecision::Omitted(_) => ("omitted", Some("not selected by `--only`")),
         ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),

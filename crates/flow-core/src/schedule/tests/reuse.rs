@@ -80,6 +80,7 @@ pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
             ReuseDecision::Finished | ReuseDecision::Asks => {
                 panic!("a new session has finished nothing and doubts nothing")
             }
+            ReuseDecision::Fails => failed(&sim, &node.path) == node.error,
             ReuseDecision::Omitted(_) => panic!("all nodes are to run"),
             ReuseDecision::Answered => panic!("no answer is stored"),
             ReuseDecision::Dropped => panic!("only a plan for an edited flow has what is dropped"),
@@ -101,6 +102,18 @@ pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
         assert!(is_known(&start.path) || is_new, "{} ran and is not in the plan", start.path);
     }
     plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+/// Why a node has failed for good.
+fn failed(sim: &Sim, path: &NodePath) -> Option<String> {
+    sim.log.iter().find_map(|envelope| match &envelope.event {
+        Event::TaskFailed { will_retry: false, error, .. }
+            if envelope.context.task.as_ref() == Some(path) =>
+        {
+            Some(error.message.clone())
+        }
+        _ => None,
+    })
 }
 
 pub(super) fn ran(text: &str) -> Sim {
@@ -552,4 +565,21 @@ nodes:
     let undecided: Vec<_> = later.map(|path| format!("{path} Undecided")).to_vec();
     let shown: Vec<_> = plan.iter().filter(|line| line.starts_with("improve[1]/")).cloned().collect();
     assert_eq!(shown, undecided, "{plan:?}");
+}
+
+#[test]
+fn a_plan_says_what_fails_at_once() {
+    let text = "
+flow: { name: keys }
+nodes:
+  - { id: keys, type: talk.agent, input: { prompt: go } }
+  - id: each
+    type: control.foreach
+    dependsOn: [keys]
+    input: { items: '{{ [1, 1] if keys.text else [] }}', key: '{{ item }}' }
+    body: { nodes: [{ id: test, type: talk.agent, input: { prompt: test } }] }
+";
+    let sim = ran(text);
+    let plan = planned(sim.run.graph(), &reusable(&sim, usize::MAX));
+    assert!(plan.contains(&"each Fails".to_owned()), "{plan:?}");
 }
