@@ -140,6 +140,8 @@ impl Run {
                 NodeStatus::Cancelled | NodeStatus::Paused => {
                     !self.facts.is_paused_cleanup(&state.nodes[from])
                 }
+                // What cleans up in a frame is tried again after its usage limit.
+                NodeStatus::Waiting => self.facts.ending.is_some() || self.facts.must_end(state.task(from)),
                 _ => true,
             };
             if is_open(edge) && waits && has_ended {

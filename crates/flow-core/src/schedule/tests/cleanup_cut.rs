@@ -278,6 +278,28 @@ fn a_budget_holds_for_what_a_clean_up_runs_in_a_frame_that_is_ending() {
 }
 
 #[test]
+fn what_comes_after_an_agent_waits_for_its_usage_limit_unless_that_is_not_waited_for() {
+    let limited = IN_FRAME.replace("id: talk", "id: limited").replace("node: talk", "node: limited");
+    let end = "  - { id: wait_slow, type: control.noop }\n  - { id: bad_end, type: control.noop, dependsOn: [wait_slow] }\n";
+    let ends = format!("{limited}{end}");
+    // It does not clean up, and ends with its frame.
+    let begun = limited.replace("dependsOn: [{ node: bad, on: any }], ", "");
+    let late = "{ id: wait_first, type: control.noop }\n        - { id: bad, dependsOn: [wait_first],";
+    let begun = begun.replace("{ id: bad,", late);
+    for (text, starts, outcome) in
+        [(limited, 2, Outcome::Success), (ends, 1, Outcome::Failed), (begun, 1, Outcome::Success)]
+    {
+        let sim = Sim::new(&graph(&text), &[]).driven(world);
+        sim.check();
+        let started = sim.started.iter().map(|start| start.path.node());
+        let order: Vec<&str> = started.filter(|node| ["limited", "after"].contains(node)).collect();
+        let expected = [vec!["limited"; starts], vec!["after"]].concat();
+        assert_eq!(order, expected, "{text}{}", story(&sim.log));
+        assert_eq!(sim.run.state().outcome(), Some(outcome), "{text}{}", story(&sim.log));
+    }
+}
+
+#[test]
 fn a_budget_that_pauses_holds_what_comes_after_its_agent() {
     let text = IN_FRAME.replace("name: f }", "name: f, policy: { budget: { tokens: 15 } } }");
     let mut sim = Sim::new(&graph(&text), &[]);
