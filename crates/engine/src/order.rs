@@ -6,7 +6,7 @@
 //!   another.
 //! - A task begins and ends within a phase (if there is a harness at all), each attempt once and one at a
 //!   time; its attempts count up from one, after a failure that says so, a limit that was waited out, or an
-//!   interruption; a path ends at most once.
+//!   interruption; a path ends at most once. What was cancelled may fail for good without another attempt.
 //! - A frame opens and closes within the attempt of the task that runs it, one at a time for each index; the tasks in it
 //!   begin and end while it is open, and count their attempts on if it is opened again.
 //! - An agent run begins and ends once, within its task if it has one; its events and tools are in between,
@@ -80,6 +80,10 @@ enum TaskPhase {
     },
     /// It failed and is tried again, or a limit is waited out, or it was interrupted by a pause, a stop or a crash.
     Again {
+        attempt: u32,
+    },
+    /// The same, and it may also fail without another attempt.
+    Cancelled {
         attempt: u32,
     },
     Ended {
@@ -218,7 +222,9 @@ impl OrderCheck {
                     // A frame that is opened again counts on from the most attempts of any of its tasks.
                     None if prefix.is_some() => *attempt > before,
                     None => *attempt == 1,
-                    Some(TaskPhase::Again { attempt: before }) => *attempt == before + 1,
+                    Some(TaskPhase::Again { attempt: before } | TaskPhase::Cancelled { attempt: before }) => {
+                        *attempt == before + 1
+                    }
                     Some(TaskPhase::Open { .. } | TaskPhase::Ended { .. }) => false,
                 };
                 let task = self.tasks.get(path);
@@ -263,7 +269,10 @@ impl OrderCheck {
                     }),
                 }
             }
-            Event::TaskCancelled { task_id, .. } | Event::TaskInterrupted { task_id, .. } => {
+            Event::TaskCancelled { task_id, .. } => {
+                self.end_task(envelope, task_id, |attempt| TaskPhase::Cancelled { attempt })
+            }
+            Event::TaskInterrupted { task_id, .. } => {
                 self.end_task(envelope, task_id, |attempt| TaskPhase::Again { attempt })
             }
             Event::LimitWait { .. } => {
@@ -278,7 +287,10 @@ impl OrderCheck {
             }
             Event::TaskSkipped { .. } | Event::TaskReused { .. } => {
                 let path = envelope.context.task.clone().ok_or("its context names no task")?;
-                let fits = matches!(self.tasks.get(&path), None | Some(TaskPhase::Again { .. }));
+                let fits = matches!(
+                    self.tasks.get(&path),
+                    None | Some(TaskPhase::Again { .. } | TaskPhase::Cancelled { .. })
+                );
                 ensure(fits, || format!("`{path}` has ended or is open"))?;
                 self.tasks.insert(path, TaskPhase::Ended { attempt: 0 });
                 Ok(())
@@ -295,7 +307,9 @@ impl OrderCheck {
             // Its process died before it had a frame.
             TaskPhase::Again { attempt } => *task = TaskPhase::Open { attempt },
             TaskPhase::Open { .. } => {}
-            TaskPhase::Ended { .. } => return Err(format!("task `{path}` is not open")),
+            TaskPhase::Cancelled { .. } | TaskPhase::Ended { .. } => {
+                return Err(format!("task `{path}` is not open"));
+            }
         }
         self.owners.insert(path.clone());
         Ok(path.clone())
@@ -313,7 +327,11 @@ impl OrderCheck {
         for path in within {
             match self.tasks.remove(&path) {
                 Some(TaskPhase::Open { .. }) => return Err(format!("task `{path}` is open")),
-                Some(TaskPhase::Again { attempt } | TaskPhase::Ended { attempt }) => {
+                Some(
+                    TaskPhase::Again { attempt }
+                    | TaskPhase::Cancelled { attempt }
+                    | TaskPhase::Ended { attempt },
+                ) => {
                     self.attempts_before.insert(path, attempt);
                 }
                 None => {}
@@ -330,8 +348,10 @@ impl OrderCheck {
     ) -> Result<(), String> {
         let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
         ensure(path.node() == task_id.as_str(), || format!("its context says `{path}`, not `{task_id}`"))?;
+        let is_final = matches!(envelope.event, Event::TaskFailed { will_retry: false, .. });
         let attempt = match self.tasks.get(path) {
             Some(TaskPhase::Open { attempt }) => *attempt,
+            Some(TaskPhase::Cancelled { attempt }) if is_final => *attempt,
             // Its process died before it had a frame, and it needs none to fail.
             Some(TaskPhase::Again { attempt }) if self.may_own.contains(path) => *attempt,
             _ => return Err(format!("task `{path}` is not open")),

@@ -6,7 +6,7 @@
 //! | `task:start` | pending, waiting | running |
 //! | `task:complete` | running | complete |
 //! | `task:failed`, will retry | running | pending, with a time to try again |
-//! | `task:failed` | running | failed |
+//! | `task:failed` | running; cancelled by a budget before the run ends | failed |
 //! | `task:cancelled` | running | cancelled |
 //! | `task:agent` | pending, running | pending, with this agent |
 //! | `task:interrupted` | running | pending, interrupted |
@@ -328,7 +328,6 @@ impl Facts {
         // The end of the phase repeats a cause and is not one itself.
         if !was_ending && self.ending.is_some() && !matches!(event, Event::PhaseFailed { .. }) {
             self.ended_by = Some(seq);
-            self.release_cut_cleanup(graph);
         }
         if was_limited || self.frames[FrameIx::FLOW].limited > 0 {
             self.note_limits(graph, task, at);

@@ -271,7 +271,8 @@ impl Trace {
             Event::TaskFailed { error, will_retry, .. } => {
                 node.status = if *will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
                 node.failures.push((error.clone(), *will_retry));
-                node.ends.push(AttemptEnd::Failure(error.clone()));
+                // What was cancelled may fail without another attempt.
+                node.ends.extend(node.began.map(|_| AttemptEnd::Failure(error.clone())));
                 node.end(now);
             }
             Event::TaskAgent { agent, after, result, error, .. } => {

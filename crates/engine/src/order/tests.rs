@@ -222,6 +222,20 @@ fn a_session_may_rest_while_it_waits_and_a_limit_ends_an_attempt() {
 }
 
 #[test]
+fn what_was_cancelled_may_fail_for_good_without_another_attempt() {
+    let ends = |first: &str, then: &str| checked(&log(&["a - start 1", first, then]));
+    assert_eq!(ends("a - cancelled", "a - failed -"), Ok(()));
+    let not_open = Err("event 3 `task:failed`: task `a` is not open".to_owned());
+    for (first, then) in [
+        ("a - cancelled", "a - failed retry"),
+        ("a - failed retry", "a - failed -"),
+        ("a - complete", "a - failed -"),
+    ] {
+        assert_eq!(ends(first, then), not_open);
+    }
+}
+
+#[test]
 fn each_broken_rule_is_named() {
     let rows: &[(&[&str], &str)] = &[
         (&["- - log", "- - harness:start"], "event 2 `harness:start`: it is not the first"),

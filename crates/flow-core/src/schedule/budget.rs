@@ -324,6 +324,12 @@ impl Run {
         true
     }
 
+    /// The failure of an agent that a budget has cut.
+    pub(super) fn cut_by_budget(&self, task: TaskRef) -> AgentError {
+        let used_up = self.facts.used_up_around(&self.graph, task);
+        self.over_budget(used_up.or_else(|| self.facts.flow_used_up(&self.graph)).as_ref())
+    }
+
     /// The error that a budget is used up; it may have been raised again when it is asked for.
     pub(super) fn over_budget(&self, used_up: Option<&UsedUp>) -> AgentError {
         let message = match used_up {

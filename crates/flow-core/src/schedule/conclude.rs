@@ -91,10 +91,7 @@ impl Run {
             (Err(error), reason) => {
                 let error = match reason {
                     Some(CancelCause::TimedOut) => self.timed_out(node),
-                    Some(CancelCause::OverBudget) => {
-                        let used_up = self.facts.used_up_around(&self.graph, node);
-                        self.over_budget(used_up.or_else(|| self.facts.flow_used_up(&self.graph)).as_ref())
-                    }
+                    Some(CancelCause::OverBudget) => self.cut_by_budget(node),
                     _ => error,
                 };
                 let all = [self.facts.node(node).denied(), &denied].concat();

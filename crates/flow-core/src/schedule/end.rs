@@ -19,6 +19,7 @@ impl Run {
     /// Cancels what runs, runs what cleans up, and ends the session once nothing runs.
     pub(super) fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         self.cancel_all(CancelCause::Ending, actions);
+        actions.extend(self.fail_cut());
         let cleans_up = |(task, node): &(TaskRef, &NodeState)| {
             node.status == NodeStatus::Running && node.frames.is_none() && !self.facts.must_end(*task)
         };
@@ -79,6 +80,16 @@ impl Run {
             return;
         }
         self.finish(ending.outcome, ending.error, now, actions);
+    }
+
+    /// Fails what a budget has cut and nothing continues, so that what comes after it runs. It begins no more for that: its
+    /// conversation stays as it is, and nobody is asked about it.
+    fn fail_cut(&self) -> Option<Action> {
+        let (task, node) = self.facts.tasks().find(|(task, _)| self.facts.is_cut_for_good(*task))?;
+        let error = self.cut_by_budget(task).with_denials(node.denied());
+        let task_id = self.facts.spec(&self.graph, task).id.clone();
+        let event = Event::TaskFailed { task_id, error, will_retry: false };
+        Some(Action::Emit { task: Some(self.facts.path(&self.graph, task)), event })
     }
 
     /// Cuts short for a pause what cleans up and is not to go on, and lays the session to rest once nothing else runs; returns

@@ -119,7 +119,14 @@ impl Run {
                 None => {}
             }
         }
-        if self.needs_confirmation(task) {
+        if self.facts.ending.is_some()
+            && self.needs_confirmation(task)
+            && self.rerun_answer(task).is_none()
+            && let BudgetDecision::Never(error) = self.afford(task)
+        {
+            // It cannot run again: nobody is asked, since the end waits for no larger budget.
+            failure = Some(error);
+        } else if self.needs_confirmation(task) {
             // What does not run in any case is not asked about.
             let is_done = self.rerun_answer(task).as_deref() == Some(IT_IS_DONE);
             if !is_done && is_left_out(selected, node.kind, || false) {

@@ -226,10 +226,14 @@ impl ReusableTask {
     }
 
     /// Whether it began, and nothing says whether its work is done: it did not end, or it has external effects and its time was
-    /// over.
+    /// over or its money spent.
     pub(super) fn was_broken_off(&self, is_external: bool) -> bool {
-        let timed_out = || self.final_error().is_some_and(|error| error.code == ErrorCode::Timeout);
-        self.was_cut() || (is_external && timed_out())
+        let is_cut = |error: &AgentError| match error.code {
+            ErrorCode::Timeout => true,
+            ErrorCode::BudgetExceeded => self.has_worked(),
+            _ => false,
+        };
+        self.was_cut() || (is_external && self.final_error().is_some_and(is_cut))
     }
 
     /// Whether an agent did something for it.

@@ -183,16 +183,10 @@ impl Facts {
         self.end_cleanup_of(ended);
     }
 
-    /// What cleans up in a frame and was cut for a budget is not continued once the run ends: it fails, and what comes after it
-    /// runs.
-    pub(super) fn release_cut_cleanup(&mut self, graph: &Graph) {
-        if self.pausing.is_some() || self.is_stopping() {
-            return;
-        }
-        let is_cut =
-            |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Cancelled && node.cleans_up;
-        let cut: Vec<TaskRef> = self.tasks().filter(is_cut).map(|(task, _)| task).collect();
-        cut.into_iter().for_each(|task| self.interrupt(graph, task, None));
+    /// Whether a budget has cut what cleans up in a frame, and no larger one is waited for any more, since the run ends.
+    pub(crate) fn is_cut_for_good(&self, task: TaskRef) -> bool {
+        let ends = self.ending.is_some() && self.pausing.is_none() && !self.is_stopping();
+        ends && self.node(task).status == NodeStatus::Cancelled && !self.must_end(task)
     }
 
     /// Whether a node that was cancelled continues: what cleans up is cancelled for a pause, or because all is to stop.
@@ -304,7 +298,7 @@ impl Facts {
         self.touched.push(task);
     }
 
-    fn interrupt(&mut self, graph: &Graph, task: TaskRef, message: Option<&str>) {
+    pub(super) fn interrupt(&mut self, graph: &Graph, task: TaskRef, message: Option<&str>) {
         let spec = self.spec(graph, task);
         let ends = self.ending.is_some() && self.must_end(task);
         if self.node(task).status == NodeStatus::Running {

@@ -21,8 +21,16 @@ impl Facts {
         at: Timestamp,
         event: &Event,
     ) {
-        let fits = |task: &TaskRef| follows(event, self.node(*task).status);
-        let Some(task) = self.find(graph, path).filter(fits) else { return };
+        let Some(task) = self.find(graph, path) else { return };
+        let is_cut = self.is_cut_for_good(task);
+        if is_cut && matches!(event, Event::TaskStart { .. } | Event::TaskReused { .. }) {
+            // In logs of earlier versions it begins once more to fail.
+            self.interrupt(graph, task, None);
+        }
+        let fails = is_cut && matches!(event, Event::TaskFailed { .. });
+        if !fails && !follows(event, self.node(task).status) {
+            return;
+        }
         match event {
             Event::TaskCancelled { permission_denials, .. } | Event::LimitWait { permission_denials, .. }
                 if !permission_denials.is_empty() =>
@@ -204,7 +212,7 @@ impl Facts {
         let seq = self.session.last_seq;
         self.release(task);
         let node = self.node_mut(task);
-        node.status = status;
+        let was_running = std::mem::replace(&mut node.status, status) == NodeStatus::Running;
         node.duration_ms = duration_ms;
         node.deadline = None;
         node.settles = seq;
@@ -220,7 +228,7 @@ impl Facts {
         }
         self.touched.push(task);
         let spec = self.spec(graph, task);
-        if spec.kind != NodeKind::Frames {
+        if was_running && spec.kind != NodeKind::Frames {
             self.count_running(task.frame, spec.occupies, -1);
         }
         // Who was cancelled may go on, and then its question is still open.

@@ -1,6 +1,6 @@
 //! What ends or interrupts work that cleans up: a stop while the run is ending, a pause, and a budget that is used up.
 
-use inspan_protocol::{Event, NodeStatus, Outcome, RunSnapshot};
+use inspan_protocol::{AgentError, ErrorCode, Event, NodeId, NodePath, NodeStatus, Outcome, RunSnapshot};
 
 use super::{
     budgets::{names, turns},
@@ -309,15 +309,81 @@ fn a_budget_that_pauses_holds_what_comes_after_its_agent() {
     assert_eq!(rests, (None, 1, 0), "{}", story(&sim.log));
 }
 
+/// A node that fails after another one.
+const BAD_END: &str = "  - { id: bad_end, type: control.noop, dependsOn: [wait_slow] }";
+
+/// The flow with a budget that its agents use up, and later ends by this node.
+fn ends_later(text: &str, last: &str) -> String {
+    let text = text.replace("name: f }", "name: f, policy: { budget: { tokens: 15 } } }");
+    format!("{text}  - {{ id: wait_slow, type: control.noop }}\n{last}\n")
+}
+
 #[test]
 fn a_budget_that_pauses_holds_nothing_back_once_the_run_ends() {
-    let text = IN_FRAME.replace("name: f }", "name: f, policy: { budget: { tokens: 15 } } }");
-    let end = "  - { id: bad_end, type: control.noop, dependsOn: [wait_slow] }\n";
-    let text = format!("{text}  - {{ id: wait_slow, type: control.noop }}\n{end}");
-    let sim = Sim::new(&graph(&text), &[]).driven(talks);
+    // Something else cleans up meanwhile.
+    let rest = "
+        - { id: wait_one, type: control.noop, dependsOn: [{ node: bad, on: any }] }
+        - { id: wait_two, type: control.noop, dependsOn: [{ node: wait_one, on: any }] }
+        - { id: after, type: control.noop, dependsOn: [{ node: each, on: any }] }
+";
+    let each = format!("{}{rest}", each_in_frame("items: [1, 2], maxConcurrency: 1, onItemError: continue"));
+    let external = IN_FRAME.replace("type: talk.agent,", "type: talk.agent, effects: external,");
+    let well = "  - { id: well_end, type: control.end, dependsOn: [wait_slow], input: { reason: done } }";
+    for (last, outcome) in [(BAD_END, Outcome::Failed), (well, Outcome::Success)] {
+        for text in [IN_FRAME, &each, &external] {
+            let text = ends_later(text, last);
+            let whole = Sim::new(&graph(&text), &[]).driven(talks);
+            let of_last = |path: &NodePath| path.node().ends_with("_end");
+            let ends =
+                whole.log.iter().rposition(|envelope| envelope.context.task.as_ref().is_some_and(of_last));
+            let cut = whole.log.iter().find(|envelope| envelope.event.name() == "task:cancelled").unwrap();
+            // It fails by the budget, and begins no more for that.
+            let of_cut = whole.log.iter().filter(|envelope| envelope.context.task == cut.context.task);
+            let events: Vec<_> = of_cut.map(|envelope| envelope.event.name()).collect();
+            let starts = events.iter().filter(|name| **name == "task:start").count();
+            assert!(starts == 1 && events.contains(&"task:failed"), "{text}{}", story(&whole.log));
+            // Also where the process dies as the run ends.
+            let again = |at| Sim::resumed(whole.run.graph(), &whole.log[..at], None).driven(talks);
+            let mut sims: Vec<Sim> = (ends.unwrap() + 1..whole.log.len()).map(again).collect();
+            sims.push(whole);
+            for sim in sims {
+                sim.check();
+                let ends = (sim.run.state().outcome(), names(&sim, "agent:start"), completed(&sim, "after"));
+                assert_eq!(ends, (Some(outcome), 1, 1), "{text}{}", story(&sim.log));
+                assert_eq!(names(&sim, "session:prompt"), 0, "{text}{}", story(&sim.log));
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_log_of_an_earlier_version_what_a_budget_has_cut_begins_once_more_to_fail() {
+    let mut sim = Sim::new(&graph(&ends_later(IN_FRAME, BAD_END)), &[]).driven_to("task:cancelled", talks);
+    let path = NodePath::new("outer[0]/talk");
+    let first = sim
+        .log
+        .iter()
+        .find(|envelope| matches!(&envelope.event, Event::TaskStart { path: of, .. } if *of == path));
+    let mut again = first.unwrap().event.clone();
+    if let Event::TaskStart { attempt, .. } = &mut again {
+        *attempt = 2;
+    }
+    while starts_of(&sim, "bad_end") == 0 {
+        sim.step(&talks);
+    }
+    sim.until_event("task:failed", talks);
+    sim.emit(Some(path.clone()), again);
+    let error = AgentError::new(ErrorCode::BudgetExceeded, "used up");
+    sim.emit(
+        Some(path.clone()),
+        Event::TaskFailed { task_id: NodeId::new("talk").unwrap(), error, will_retry: false },
+    );
+    let talk = sim.run.state().node(sim.run.state().find(sim.run.graph(), Some(&path)).unwrap());
+    assert_eq!((talk.attempt, talk.status), (2, NodeStatus::Failed), "{}", story(&sim.log));
+    sim.drive(talks);
     sim.check();
-    let ends = (sim.run.state().outcome(), names(&sim, "agent:start"), starts_of(&sim, "after"));
-    assert_eq!(ends, (Some(Outcome::Failed), 1, 1), "{}", story(&sim.log));
+    let ends = (sim.run.state().outcome(), completed(&sim, "after"));
+    assert_eq!(ends, (Some(Outcome::Failed), 1), "{}", story(&sim.log));
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_sessi
 }
 
 #[test]
-fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_session() {
+fn what_ran_out_of_time_or_money_and_may_have_taken_effect_is_asked_about_in_the_next_session() {
     let planned = |text: &str, edited: &str, code: ErrorCode, message: &'static str| {
         let fails = move |start: &StartNode, run: &Run| {
             let mut steps = talk(start, run);
@@ -262,6 +262,8 @@ fn what_ran_out_of_time_and_may_have_taken_effect_is_asked_about_in_the_next_ses
         (plan.nodes.iter().map(|node| node.decision).collect::<Vec<_>>(), dropped.len())
     };
     let (decisions, dropped) = planned(DEPLOY, DEPLOY, ErrorCode::Timeout, "too late");
+    assert_eq!((decisions[0], dropped), (ReuseDecision::Asks, 1));
+    let (decisions, dropped) = planned(DEPLOY, DEPLOY, ErrorCode::BudgetExceeded, "too dear");
     assert_eq!((decisions[0], dropped), (ReuseDecision::Asks, 1));
     let (decisions, dropped) = planned(DEPLOY, DEPLOY, ErrorCode::Process, "refused");
     assert_eq!((decisions[0], dropped), (ReuseDecision::Runs(ReuseReason::Failed), 0));
