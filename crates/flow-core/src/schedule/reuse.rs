@@ -112,8 +112,11 @@ impl Run {
             let cut = attempt.interrupted.get_or_insert_default();
             (cut.asked, cut.reply) = (asked.clone(), reply.clone());
         }
-        // A retry after a timeout starts over; a resume gives the agent more time for the work that it has begun.
-        let leaves = |error: &AgentError| error.leaves_conversation() || error.code == ErrorCode::Timeout;
+        // A retry after a timeout starts over; a resume gives the agent more time, or money, for the work that it has begun.
+        let leaves = |error: &AgentError| {
+            error.leaves_conversation()
+                || matches!(error.code, ErrorCode::Timeout | ErrorCode::BudgetExceeded)
+        };
         let goes_on = task.error.as_ref().is_none_or(|error| task.worked && leaves(error));
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.

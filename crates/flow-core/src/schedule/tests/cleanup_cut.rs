@@ -1,10 +1,14 @@
 //! What ends or interrupts work that cleans up: a stop while the run is ending, a pause, and a budget that is used up.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodeId, NodePath, NodeStatus, Outcome, RunSnapshot};
+use inspan_protocol::{
+    AgentError, BudgetLimits, BudgetRaise, ErrorCode, Event, NodeId, NodePath, NodeStatus, Outcome,
+    RunSnapshot,
+};
 
 use super::{
     budgets::{names, turns},
     cleanup::{starts_of, status},
+    reuse::reusable,
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
@@ -354,6 +358,17 @@ fn a_budget_that_pauses_holds_nothing_back_once_the_run_ends() {
             }
         }
     }
+}
+
+#[test]
+fn what_a_budget_has_cut_goes_on_in_its_conversation_in_the_next_session() {
+    let whole = Sim::new(&graph(&ends_later(IN_FRAME, BAD_END)), &[]).driven(talks);
+    let mut left = reusable(&whole, usize::MAX);
+    let more = BudgetLimits { tokens: Some(1000), usd: None };
+    left.raise(&BudgetRaise { flow: Some(more), ..BudgetRaise::default() });
+    let next = Sim::reusing(whole.run.graph(), left).driven(talks);
+    next.check();
+    assert_eq!(next.starts("talk"), ["1 c: continue"], "{}", story(&next.log));
 }
 
 #[test]

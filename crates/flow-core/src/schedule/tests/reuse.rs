@@ -372,6 +372,8 @@ fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
         // A retry would start over.
         (ErrorCode::Timeout, Some(10), "a Resumes", "1 c-a: continue"),
         (ErrorCode::Timeout, None, "a Runs(Failed)", "1 -: -"),
+        (ErrorCode::BudgetExceeded, Some(10), "a Resumes", "1 c-a: continue"),
+        (ErrorCode::BudgetExceeded, None, "a Runs(Failed)", "1 -: -"),
         (ErrorCode::OutputInvalid, Some(10), "a Runs(Failed)", "1 -: -"),
     ];
     for (code, spent, plan, start) in rows {
