@@ -55,7 +55,7 @@ impl Walk<'_> {
             Event::TaskStart { attempt, .. } => self.started(envelope, task, *attempt),
             Event::TaskSkipped { reason, failures, .. } => self.skipped(envelope, task, *reason, failures),
             Event::TaskCancelled { session_id, reason, cause, .. } => {
-                let (seq, why) = self.cancelled_by(envelope.seq, *reason, *cause);
+                let (seq, why) = self.cancelled_by(task, envelope.seq, *reason, *cause);
                 self.reason = format!("{why} [{seq}]");
                 let attempt = self.node(task).attempt;
                 let resumable = if session_id.is_some() { "; its conversation can be resumed" } else { "" };

@@ -118,18 +118,19 @@ impl Walk<'_> {
         }
     }
 
-    /// Why an attempt was cancelled: the event that is the cause, and what it says. Logs of older versions do not name
-    /// it; a timeout and a budget are no events before the session has ended or paused because of them.
+    /// Why an attempt of a task was cancelled: the event that is the cause, and what it says. Logs of older versions do not
+    /// name it; a timeout is no event before the session has ended because of it.
     pub(super) fn cancelled_by(
         &self,
+        task: TaskRef,
         seq: u64,
         reason: Option<CancelReason>,
         cause: Option<u64>,
     ) -> (u64, String) {
         let derived = || match reason {
             // Its frame may have failed before.
-            Some(CancelReason::Budget) => self.budget_exceeded(),
-            _ => self.state().why_cancelled(self.frame).1.or_else(|| self.budget_exceeded()),
+            Some(CancelReason::Budget) => self.budget_exceeded(Some(task)),
+            _ => self.state().why_cancelled(self.frame).1.or_else(|| self.budget_exceeded(Some(task))),
         };
         let later = || {
             let mut after = self.log.iter().skip_while(|envelope| envelope.seq <= seq);
@@ -148,11 +149,19 @@ impl Walk<'_> {
         }
     }
 
-    /// The event that the flow's budget is used up, since the session was last resumed.
-    pub(super) fn budget_exceeded(&self) -> Option<u64> {
+    /// The newest event that a budget is used up, since the session was last resumed: the flow's, or one that counts for a task,
+    /// which may be its own, or that of a frame or a node around it.
+    pub(super) fn budget_exceeded(&self, of: Option<TaskRef>) -> Option<u64> {
         let resumed = self.newest(|envelope| matches!(envelope.event, Event::FlowResumed { .. }));
         let exceeded = self.newest(|envelope| {
-            matches!(envelope.event, Event::BudgetExceeded { .. }) && envelope.context.task.is_none()
+            let Event::BudgetExceeded { frame, .. } = envelope.event else { return false };
+            if envelope.context.task.is_none() {
+                return true;
+            }
+            let (Some(of), Some(owner)) = (of, self.node_of(envelope)) else { return false };
+            let mut around = self.state().around(of.frame).filter(|around| around.owner == Some(owner));
+            (frame.is_none() && owner == of)
+                || around.any(|around| frame.is_none_or(|index| index == around.index))
         });
         exceeded.filter(|seq| Some(*seq) > resumed)
     }

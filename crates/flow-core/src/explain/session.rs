@@ -60,7 +60,7 @@ impl Walk<'_> {
             // What ended the flow was reported when it happened.
             let state = self.state();
             let is_known = state.ended_by.is_some() || state.failure() == Some(error);
-            if !is_known && self.budget_exceeded().is_none() {
+            if !is_known && self.budget_exceeded(None).is_none() {
                 self.say(envelope.seq, envelope.context.task.clone(), StatementKind::Ended, in_short(error));
             }
         }
@@ -68,7 +68,7 @@ impl Walk<'_> {
         let path = self.path(task);
         match &envelope.event {
             Event::TaskCancelled { reason, cause, .. } => {
-                let (seq, why) = self.cancelled_by(envelope.seq, *reason, *cause);
+                let (seq, why) = self.cancelled_by(task, envelope.seq, *reason, *cause);
                 let text = format!("`{path}` was cancelled: {why} [{seq}]");
                 self.say(envelope.seq, Some(path), StatementKind::Cancelled, text);
             }

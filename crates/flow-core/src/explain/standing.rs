@@ -161,7 +161,7 @@ impl Walk<'_> {
         let state = self.state();
         let cause = match self.closing {
             Some(_) => state.why_cancelled(task.frame).1,
-            None => state.ended_by.or_else(|| self.budget_exceeded()).or_else(|| self.newest(phase)),
+            None => state.ended_by.or_else(|| self.budget_exceeded(None)).or_else(|| self.newest(phase)),
         };
         let Some(seq) = cause else { return };
         let kind = match self.event(seq).map(|envelope| &envelope.event) {

@@ -9,10 +9,12 @@ use inspan_protocol::{AgentError, BudgetLimits, BudgetRaise, Envelope, ErrorCode
 
 use super::{
     budgets::{drive, foreach, names, outcome, turns},
+    explained,
     reuse::{planned, ran, reusable},
-    sim::{AttemptStep, Sim, story},
+    sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
+    About,
     schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::graph,
 };
@@ -207,6 +209,44 @@ fn a_frame_fails_whose_budget_is_used_up_though_what_it_runs_goes_on() {
                 assert_eq!(failed, expected, "{text}\n{}", story(&sim.log));
                 let reported = if own.is_empty() { owners.len() } else { 1 };
                 assert_eq!(names(&sim, "budget:exceeded"), reported, "{}", story(&sim.log));
+            }
+        }
+    }
+}
+
+#[test]
+fn why_names_the_budget_that_has_cut_an_agent() {
+    let rest = "
+  - id: other
+    type: control.foreach
+    input: { items: [a] }
+    policy: { budget: { tokens: 15 } }
+    body: { nodes: [{ id: ask, type: talk.agent, input: { prompt: x } }] }
+  - { id: wait_slow, type: control.noop }
+  - { id: bad_end, type: control.noop, dependsOn: [wait_slow] }
+";
+    let small = "budget: { tokens: 15 }";
+    for (text, owner) in [
+        (foreach(small, "", ""), "`each`"),
+        (foreach("", &format!("policy: {{ {small} }}"), ""), "item 0 of `each`"),
+        (foreach("", "", small), "`each[0]/ask`"),
+    ] {
+        let graph = graph(&format!("{text}{rest}"));
+        for seed in 0..10 {
+            let sim = Sim::new(&graph, &[]).shuffled(seed).driven(|start, run| match start.path.node() {
+                "ask" => turns(4, None)(start, run),
+                _ => world(start, run),
+            });
+            for (agent, owner) in [("each[0]/ask", owner), ("other[0]/ask", "`other`")] {
+                let cut = sim.log.iter().find(|at| {
+                    at.event.name() == "task:cancelled" && at.context.task.as_ref().unwrap().as_str() == agent
+                });
+                let why = format!("was cancelled: the budget of {owner} is used up: 15 tokens (20 spent)");
+                for about in [About::Node(NodePath::new(agent)), About::Session] {
+                    let said = explained(&sim, None, about).because;
+                    let said = said.iter().find(|one| one.seq == cut.unwrap().seq).unwrap();
+                    assert!(said.text.contains(&why), "{}\n{}", said.text, story(&sim.log));
+                }
             }
         }
     }
