@@ -101,30 +101,7 @@ impl Loaded {
         is_of_body: bool,
         limits: BudgetLimits,
     ) -> Result<(), OverrideError> {
-        let mut here = match id {
-            Some(id) if is_of_body => self.body_mut(id)?,
-            Some(id) => self.node_mut(id)?,
-            None => {
-                let Some(root) = self.document.root.as_mut() else { return Ok(()) };
-                let has_header = root.get("flow").is_some();
-                let header = if has_header { root.get_mut("flow") } else { Some(root) };
-                let Some(header) = header else { return Ok(()) };
-                header
-            }
-        };
-        let owner = match id {
-            Some(id) if is_of_body => format!("the body of node `{id}`"),
-            Some(id) => format!("node `{id}`"),
-            None => "the flow".to_owned(),
-        };
-        for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
-            here = mapping_under(here, key, &owner, path)?;
-        }
-        let usd = limits.usd.and_then(Number::from_f64).map(|usd| ("usd", usd));
-        let tokens = limits.tokens.map(|tokens| ("tokens", Number::from(tokens)));
-        for (key, limit) in usd.into_iter().chain(tokens) {
-            here.set(key, here.span, Yaml::new(here.span, Data::Number(limit)));
-        }
+        self.write_budget(id, is_of_body, limits)?;
         self.changes.push(Change::Budget { node: id.cloned(), is_of_body, is_default: false, limits });
         Ok(())
     }
@@ -207,29 +184,28 @@ impl Loaded {
 
     /// Sets an option of every agent node of a provider for which nothing else sets it.
     pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
-        let mut roots = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
         let is_used = self.agents.values().any(|agent| is_of(agent, provider))
             || self.providers.values().any(|used| used == provider)
-            || roots.any(|document| document.root.as_ref().is_some_and(|root| mentions(root, provider)));
+            || self.any_root(|root| mentions(root, provider));
+        let (provider, name) = (provider.to_owned(), name.to_owned());
         if is_used {
-            let options = self.options.entry(provider.to_owned()).or_default();
-            options.insert(name.to_owned(), value.clone());
-            let (provider, name) = (provider.to_owned(), name.to_owned());
-            self.changes.push(Change::Option { provider, name, value: value.clone() });
+            let options = self.options.entry(provider.clone()).or_default();
+            options.insert(name.clone(), value.clone());
         }
+        self.record(Change::Option { provider, name, value: value.clone() }, is_used);
     }
 
     /// Declares an agent of the user, which wins over one of the flow with its name. Before the options of its provider
     /// are set.
     pub fn set_agent(&mut self, name: &str, settings: &Value) {
-        let mut roots = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
         let names = |root: &Yaml| {
             nodes(root).iter().any(|node| ["agent", "fallback"].iter().any(|key| node.get(key).is_some()))
         };
-        if roots.any(|document| document.root.as_ref().is_some_and(names)) {
+        let is_used = self.any_root(names);
+        if is_used {
             self.agents.insert(name.to_owned(), settings.clone());
-            self.changes.push(Change::Agent { name: name.to_owned(), settings: settings.clone() });
         }
+        self.record(Change::Agent { name: name.to_owned(), settings: settings.clone() }, is_used);
     }
 
     /// Sets a budget of the flow in US dollars, if it has none in those.
@@ -237,13 +213,63 @@ impl Loaded {
         let Some(root) = self.document.root.as_ref() else { return };
         let policy = root.get("flow").unwrap_or(root).get("policy");
         let budget = policy.and_then(|policy| policy.get("budget"));
-        if budget.and_then(|budget| budget.get("usd")).is_none() {
-            let set = self.set_budget(None, false, BudgetLimits { usd: Some(usd), tokens: None });
-            // A policy that is not a mapping is reported by the compiler.
-            if let (Ok(()), Some(Change::Budget { is_default, .. })) = (set, self.changes.last_mut()) {
-                *is_default = true;
-            }
+        let limits = BudgetLimits { usd: Some(usd), tokens: None };
+        // A policy that is not a mapping is reported by the compiler.
+        let is_used = budget.and_then(|budget| budget.get("usd")).is_none()
+            && self.write_budget(None, false, limits).is_ok();
+        self.record(Change::Budget { node: None, is_of_body: false, is_default: true, limits }, is_used);
+    }
+
+    /// Whether something is so of the flow, or of one that it runs.
+    fn any_root(&self, is_so: impl Fn(&Yaml) -> bool) -> bool {
+        let mut documents = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
+        documents.any(|document| document.root.as_ref().is_some_and(&is_so))
+    }
+
+    /// Records a setting of the user. One that does nothing in this flow may do so once the flow is edited.
+    fn record(&mut self, change: Change, is_used: bool) {
+        if !is_used {
+            self.unused.insert(self.changes.len());
         }
+        self.changes.push(change);
+    }
+
+    /// The changes that do something in this flow.
+    pub(crate) fn used_changes(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter().enumerate().filter(|(at, _)| !self.unused.contains(at)).map(|(_, change)| change)
+    }
+
+    fn write_budget(
+        &mut self,
+        id: Option<&NodePath>,
+        is_of_body: bool,
+        limits: BudgetLimits,
+    ) -> Result<(), OverrideError> {
+        let mut here = match id {
+            Some(id) if is_of_body => self.body_mut(id)?,
+            Some(id) => self.node_mut(id)?,
+            None => {
+                let Some(root) = self.document.root.as_mut() else { return Ok(()) };
+                let has_header = root.get("flow").is_some();
+                let header = if has_header { root.get_mut("flow") } else { Some(root) };
+                let Some(header) = header else { return Ok(()) };
+                header
+            }
+        };
+        let owner = match id {
+            Some(id) if is_of_body => format!("the body of node `{id}`"),
+            Some(id) => format!("node `{id}`"),
+            None => "the flow".to_owned(),
+        };
+        for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
+            here = mapping_under(here, key, &owner, path)?;
+        }
+        let usd = limits.usd.and_then(Number::from_f64).map(|usd| ("usd", usd));
+        let tokens = limits.tokens.map(|tokens| ("tokens", Number::from(tokens)));
+        for (key, limit) in usd.into_iter().chain(tokens) {
+            here.set(key, here.span, Yaml::new(here.span, Data::Number(limit)));
+        }
+        Ok(())
     }
 
     /// The node as written.
@@ -366,18 +392,27 @@ mod tests {
     };
 
     #[test]
-    fn a_default_budget_that_is_made_again_gives_way_to_the_budget_of_an_edited_flow() {
-        let mut flow = flow();
+    fn settings_that_do_nothing_hold_once_the_flow_is_edited() {
+        let again = |text: &str, changes: &[Change]| {
+            let mut flow = loaded(text);
+            changes.iter().for_each(|change| flow.change(change).unwrap());
+            flow
+        };
+        let text = "{ name: f, policy: { budget: { usd: 4 } }, nodes: [{ id: a, type: control.wait, input: { ms: 1000 } }] }";
+        let mut flow = loaded(text);
+        flow.set_agent("coder", &json!({ "type": "claude.agent" }));
+        flow.default_option("claude", "maxTurns", &json!(9));
         flow.default_budget(50.0);
-        let [change] = flow.changes() else { panic!("{:?}", flow.changes()) };
-        let mut edited = loaded(
-            "{ flow: { name: f, policy: { budget: { usd: 4 } } }, nodes: [{ id: a, type: control.noop }] }",
-        );
-        edited.change(change).unwrap();
-        assert_eq!(edited.changes(), []);
-        let mut unedited = loaded("nodes: [{ id: a, type: control.noop }]");
-        unedited.change(change).unwrap();
-        assert_eq!(unedited.changes(), std::slice::from_ref(change));
+        let edited = again("{ name: f, nodes: [{ id: a, agent: coder }] }", flow.changes());
+        let node = json!({ "id": "a", "type": "claude.agent", "input": { "options": { "maxTurns": 9 } } });
+        assert_eq!(expanded(&edited)[0], node);
+        let root = edited.document.root.as_ref().unwrap();
+        assert_eq!(root.get("policy").unwrap().json(), json!({ "budget": { "usd": 50.0 } }));
+        // The first text again, which is the same flow as without settings.
+        let back = again(text, edited.changes());
+        let hash = |flow: &Loaded| compile(flow, &builtin_catalog([])).unwrap().graph.hash.clone();
+        assert_eq!(back.changes(), flow.changes());
+        assert_eq!(hash(&back), hash(&loaded(text)));
     }
 
     fn flow() -> Loaded {
@@ -516,7 +551,7 @@ nodes:
             { "id": "e", "type": "claude.agent", "input": { "options": { "model": "sonnet" } } },
             { "id": "f", "type": "claude.agent", "input": "{{ flow.input.all }}" },
         ]);
-        assert_eq!((expanded(&flow), flow.changes.len()), (expected, 1));
+        assert_eq!((expanded(&flow), flow.used_changes().count()), (expected, 1));
     }
 
     #[test]
@@ -532,7 +567,7 @@ nodes:
             let mut flow = loaded(text);
             flow.default_budget(5.0);
             let tree = flow.document.root.as_ref().unwrap().json();
-            (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.changes.len())
+            (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.used_changes().count())
         });
         assert_eq!(seen, rows);
     }

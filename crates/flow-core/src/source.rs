@@ -152,6 +152,8 @@ pub struct Loaded {
     /// The only nodes that are to run; empty if all are.
     pub(crate) only: Vec<NodePath>,
     pub(crate) changes: Vec<Change>,
+    /// Which of the changes do nothing in this flow.
+    pub(crate) unused: BTreeSet<usize>,
 }
 
 /// A flow that another one includes, settings that it includes, or the manifest of a pack.
@@ -263,6 +265,7 @@ impl Loaded {
             models: BTreeMap::new(),
             only: Vec::new(),
             changes: Vec::new(),
+            unused: BTreeSet::new(),
         }
     }
 
@@ -320,7 +323,7 @@ impl Loaded {
         own.text == source.text && own.files == source.files && own.changes == source.changes
     }
 
-    /// What was changed since the flow was read, in order.
+    /// What was changed since the flow was read, in order, with settings that do nothing in this flow.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }

@@ -206,8 +206,8 @@ fn connect(nodes: &mut [Node], edges: &[Edge]) {
     }
 }
 
-/// SHA-256 over the text of the flow, each file that it includes and each change made for the run. Each is preceded by
-/// its length, so that no two flows give the same bytes. Line ends do not count.
+/// SHA-256 over the text of the flow, each file that it includes and each change made for the run that does something. Each
+/// is preceded by its length, so that no two flows give the same bytes. Line ends do not count.
 fn hash(loaded: &Loaded) -> String {
     let mut hash = Sha256::new();
     let mut add = |text: &str| {
@@ -222,7 +222,7 @@ fn hash(loaded: &Loaded) -> String {
             add(text);
         }
     }
-    for change in &loaded.changes {
+    for change in loaded.used_changes() {
         add(&serde_json::to_string(change).unwrap_or_default());
     }
     let digits = hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
