@@ -62,9 +62,10 @@ pub enum OverrideError {
 }
 
 impl Loaded {
-    /// Makes a recorded change again.
+    /// Makes a recorded change again. One of a node that the flow does not have is an error, and is recorded nonetheless: the
+    /// node may come back.
     pub fn change(&mut self, change: &Change) -> Result<(), OverrideError> {
-        match change {
+        let made = match change {
             Change::Type { node, to } => self.set_type(node, to),
             Change::Input { node, keys, value } => {
                 let keys: Vec<_> = keys.iter().map(String::as_str).collect();
@@ -91,7 +92,11 @@ impl Loaded {
             Change::Budget { node, is_of_body, limits, .. } => {
                 self.set_budget(node.as_ref(), *is_of_body, *limits)
             }
+        };
+        if let Err(OverrideError::UnknownNode { .. }) = made {
+            self.record(change.clone(), false);
         }
+        made
     }
 
     /// Sets limits in the budget of a node or of its body, or of the flow if no node is given; other limits stay.
@@ -226,7 +231,7 @@ impl Loaded {
         documents.any(|document| document.root.as_ref().is_some_and(&is_so))
     }
 
-    /// Records a setting of the user. One that does nothing in this flow may do so once the flow is edited.
+    /// Records a change. One that does nothing in this flow may do so once the flow is edited.
     fn record(&mut self, change: Change, is_used: bool) {
         if !is_used {
             self.unused.insert(self.changes.len());

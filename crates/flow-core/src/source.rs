@@ -296,7 +296,13 @@ impl Loaded {
     pub fn from_source(source: &FlowSource) -> Result<Self, OverrideError> {
         let mut loaded = Self::from_text(&source.file, &source.text, source.files.clone());
         loaded.folder.clone_from(&source.folder);
-        source.changes.iter().try_for_each(|change| loaded.change(change))?;
+        for change in &source.changes {
+            match loaded.change(change) {
+                // The flow was edited, and goes on without it.
+                Err(OverrideError::UnknownNode { .. }) => {}
+                made => made?,
+            }
+        }
         Ok(loaded)
     }
 
@@ -323,7 +329,7 @@ impl Loaded {
         own.text == source.text && own.files == source.files && own.changes == source.changes
     }
 
-    /// What was changed since the flow was read, in order, with settings that do nothing in this flow.
+    /// What was changed since the flow was read, in order, also what does nothing in this flow.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }

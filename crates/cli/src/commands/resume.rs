@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use inspan_flow::{FlowError, Graph, Loaded, OverrideError, Parent, ParentKind, Resume, StoreError};
+use inspan_flow::{Graph, Loaded, OverrideError, Parent, ParentKind, Resume, StoreError};
 use inspan_protocol::{BudgetRaise, SessionId};
+use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value};
 
 use super::{
@@ -35,23 +36,14 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     }
     let edited = match kept.edited() {
         _ if args.as_started => None,
-        Ok(edited) => edited.map(|(loaded, notes)| {
-            for note in &notes {
-                terminal::progress(note);
-            }
-            loaded
-        }),
-        Err(why) if args.edited => {
-            return Err(
-                Failure::usage(why.to_string()).with_hint("`--as-started` uses the flow as it was started")
-            );
-        }
+        Ok(edited) => edited,
         // The session has its own copy of a file that is gone.
-        Err(FlowError::NotFound { .. } | FlowError::NotAFile { .. }) => None,
-        Err(why) => {
-            terminal::progress(&format!("note: {why}; using the flow as it was started\n"));
+        Err(why) if why.code == SessionErrorCode::UnknownFlow && !args.edited => None,
+        Err(why) if why.code == SessionErrorCode::InvalidFlow && !args.edited => {
+            terminal::progress(&format!("note: {}; using the flow as it was started\n", why.message));
             None
         }
+        Err(why) => return Err(why.with_hint("`--as-started` uses the flow as it was started")),
     };
     if args.plan
         && let Some(owner) = kept.owner.take()
@@ -75,7 +67,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         given = Some(values);
     }
     let edited = match edited {
-        Some(loaded) => (loaded, FlowVersion::Edited),
+        Some((loaded, ignored)) => (loaded, FlowVersion::Edited { ignored }),
         None => (kept.loaded()?, FlowVersion::AsStarted),
     };
     continue_as_new(kept, edited, given, args, invocation)
@@ -114,10 +106,12 @@ fn budgets(changes: &[BudgetChange], graph: &Graph) -> Result<BudgetRaise, Failu
 }
 
 /// Which flow a session continues with.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum FlowVersion {
     /// The file as it is now, which differs.
-    Edited,
+    Edited {
+        /// What it has no place for of the options that the session was started with.
+        ignored: Vec<String>,
+    },
     /// The flow that it began with.
     AsStarted,
 }
@@ -139,6 +133,11 @@ fn continue_as_new(
         return Err(Failure::usage(message));
     }
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
+    if let FlowVersion::Edited { ignored } = &which {
+        for what in ignored {
+            terminal::progress(&format!("{what}\n"));
+        }
+    }
     if !args.plan {
         kept.check_secrets(&graph, invocation)?;
         kept = kept.with_answers(invocation)?;
@@ -169,17 +168,19 @@ fn continue_as_new(
         plan::show(&with_stored_answers(plan, &answers, |node| node.before.as_ref()), &kept, invocation);
         return Ok(Exit::Success);
     }
-    if which == FlowVersion::Edited && !args.edited {
-        let redone = plan::done_again(&plan, &kept.graph);
-        if redone.is_some() && invocation.form != OutputForm::Json {
+    if let FlowVersion::Edited { ignored } = which
+        && !args.edited
+    {
+        let ignored =
+            (!ignored.is_empty()).then(|| "options of the session's start would be ignored".to_owned());
+        let lost: Vec<String> = plan::done_again(&plan, &kept.graph).into_iter().chain(ignored).collect();
+        if !lost.is_empty() && invocation.form != OutputForm::Json {
             for line in plan::lines(&plan, &kept) {
                 terminal::progress(&format!("{line}\n"));
             }
         }
-        if let Some(what) = redone
-            && !agreed(invocation, args.mode.no_input, "Continue with this plan? [y/N] ")?
-        {
-            return Err(Failure::usage(format!("the flow was edited, and {what}"))
+        if !lost.is_empty() && !agreed(invocation, args.mode.no_input, "Continue with this plan? [y/N] ")? {
+            return Err(Failure::usage(format!("the flow was edited, and {}", lost.join("; ")))
                 .with_hint("`--edited` uses the edited flow, `--as-started` the original"));
         }
         terminal::progress(

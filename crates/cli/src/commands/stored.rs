@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, NodeCalls, ProviderRegistry, SystemClock};
 use inspan_flow::{
-    Change, FACTS, FlowError, Graph, Loaded, NodeRegistry, Owner, Parent, Plan, Planned, Resume, Reusable,
-    ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError, builtin_nodes,
-    takes_input,
+    Change, FACTS, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, Plan, Planned, Resume,
+    Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError,
+    builtin_nodes, takes_input,
 };
 use inspan_protocol::{Command, Envelope, NodePath, Prompt, Reply, SessionId, SessionStatus};
 use inspan_sessions::{SessionErrorCode, is_driven};
@@ -162,19 +162,32 @@ impl StoredSession {
         Loaded::from_source(&self.record.flow).map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// The flow as its file is now, if that is another than the session began with; with a note for each option of the
-    /// session's start that the edited flow has no place for.
-    pub(super) fn edited(&self) -> Result<Option<(Loaded, Vec<String>)>, FlowError> {
+    /// The flow as its file is now, if that is another than the session began with; with a sentence for each option of the
+    /// session's start that no longer holds, since its node is gone.
+    pub(super) fn edited(&self) -> Result<Option<(Loaded, Vec<String>)>, Failure> {
         let source = &self.record.flow;
         let file = source.folder.join(Path::new(&source.file).file_name().unwrap_or_default());
-        let mut loaded = inspan_flow::load(&file)?;
-        let mut notes = Vec::new();
+        let mut loaded = inspan_flow::load(&file).map_err(|error| flow::refused(&error))?;
+        let mut before = self.loaded()?;
+        let mut ignored = Vec::new();
         for change in &source.changes {
-            if let Err(error) = loaded.change(change) {
-                notes.push(format!("`{}` of the session is ignored: {error}\n", option_of(change)));
+            let option = option_of(change);
+            match loaded.change(change) {
+                Ok(()) => {}
+                Err(error @ OverrideError::UnknownNode { .. }) => {
+                    // Otherwise the session went on without it already.
+                    if before.change(change).is_ok() {
+                        ignored.push(format!("`{option}` of the session is ignored: {error}"));
+                    }
+                }
+                Err(error) => {
+                    let message =
+                        format!("the flow was edited, and `{option}` of the session does not fit: {error}");
+                    return Err(Failure::usage(message));
+                }
             }
         }
-        Ok((!loaded.is_as_in(source)).then_some((loaded, notes)))
+        Ok((!loaded.is_as_in(source)).then_some((loaded, ignored)))
     }
 
     /// The input for a flow that may be an edited one, with these values changed. What that one does not take any more is

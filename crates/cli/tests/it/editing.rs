@@ -135,11 +135,25 @@ nodes:
     write("nodes: [ {");
     let refused = inspan(folder, &["resume", "s", "--no-input"]).expect(2);
     assert!(refused.stderr.contains("flow.yaml:1:"), "{}", refused.stderr);
-    write(&flow("begin", "exit 0"));
-    let resumed = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]).expect(0);
+    write(&flow("first", "exit 0").replace("{ text: hi }", "'{{ flow.input }}'"));
+    for arguments in [&["resume", "s", "--no-input"][..], &["resume", "s", "--edited"]] {
+        inspan(folder, arguments)
+            .expect(2)
+            .says("`--set` of the session does not fit: `input` of node `first`");
+    }
+    write(&flow("begin", "exit 3"));
+    inspan(folder, &["resume", "s", "--no-input"])
+        .expect(2)
+        .says("options of the session's start would be ignored");
     let note = "`--set` of the session is ignored: unknown node `first`";
-    assert!(resumed.stderr.contains(note), "{}", resumed.stderr);
-    assert_eq!(resumed.json()["nodes"]["begin"]["status"], json!("complete"));
+    inspan(folder, &["resume", "s", "--edited", "--session-id", "t"]).expect(1).says(note);
+    // It is not asked again about what it does without already, and has it back with the node.
+    write(&flow("begin", "exit 4"));
+    let resumed = inspan(folder, &["resume", "t", "--no-input", "--session-id", "u"]).expect(1);
+    assert!(!resumed.stderr.contains("ignored"), "{}", resumed.stderr);
+    write(&flow("first", "exit 0"));
+    inspan(folder, &["resume", "u", "--edited", "--session-id", "v"]).expect(0);
+    inspan(folder, &["show", "v", "first"]).prints("hello");
 }
 
 #[test]
