@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read as _},
-    path::Path,
+    path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
@@ -24,7 +24,8 @@ pub(crate) struct InputValue {
     pub(crate) value: Value,
     /// The value as it was written, or what is in the file.
     pub(crate) text: String,
-    pub(crate) is_of_file: bool,
+    /// The file that it is in.
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// `NODE.KEY=VALUE`: one value of a node's input, the key reaching inwards by dots.
@@ -129,11 +130,11 @@ impl FromStr for InputValue {
                     format!("file {file} {why}; a text that begins with `@` is written `{key}=@@...`")
                 })?;
                 let value = input_value(&key, &text).map_err(|why| format!("file {file}: {why}"))?;
-                Ok(Self { key, value, text, is_of_file: true })
+                Ok(Self { key, value, text, file: Some(file.into()) })
             }
             literal => {
                 let text = literal.unwrap_or(text).to_owned();
-                Ok(Self { value: input_value(&key, &text)?, key, text, is_of_file: false })
+                Ok(Self { value: input_value(&key, &text)?, key, text, file: None })
             }
         }
     }
@@ -317,7 +318,7 @@ mod tests {
         assert!(missing.starts_with("file nothing/here cannot be read: "), "{missing}");
         assert!(missing.ends_with("; a text that begins with `@` is written `a=@@...`"), "{missing}");
         let literal = "a=@@ox".parse::<InputValue>().unwrap();
-        assert_eq!((literal.value, literal.is_of_file), (json!("@ox"), false));
+        assert_eq!((literal.value, literal.file), (json!("@ox"), None));
     }
 
     #[test]

@@ -264,10 +264,10 @@ fn is_altered(graph: &Graph, input: &Map<String, Value>, given: &InputValue) -> 
 }
 
 fn altered(given: &InputValue) -> Failure {
-    let InputValue { key, value, text, is_of_file } = given;
+    let InputValue { key, value, text, file } = given;
     let text = text.trim();
     let message = format!("`{key}`: `{text}` would be given as the number {value}");
-    let hint = if *is_of_file {
+    let hint = if file.is_some() {
         format!("write `{}` in the file for the text, or `{value}` for the number", Value::from(text))
     } else {
         format!("write `-i {}` for the text, or `-i {key}={value}` for the number", as_string(key, text))

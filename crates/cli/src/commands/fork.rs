@@ -14,7 +14,7 @@ use super::{
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    detach::check(&args.mode, &[("--input-file", args.input_file.as_deref())], invocation)?;
+    detach::check(&args.mode, &[("--input-file", args.input_file.as_deref())], &args.input, invocation)?;
     let mut kept = StoredSession::open(&args.session, invocation)?;
     let (at, until) = read_all(&kept, &args.at)?;
     if !args.plan {

@@ -24,7 +24,7 @@ use crate::{
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let files =
         [("--input-file", args.input_file.as_deref()), ("--message-file", args.message_file.as_deref())];
-    detach::check(&args.mode, &files, invocation)?;
+    detach::check(&args.mode, &files, &args.input, invocation)?;
     let mut kept = StoredSession::open(&args.session, invocation)?;
     if args.in_place {
         kept.must_be_open()?;

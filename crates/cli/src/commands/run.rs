@@ -23,7 +23,7 @@ mod part;
 mod plan;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    detach::check(&args.mode, &[("--input-file", args.input_file.as_deref())], invocation)?;
+    detach::check(&args.mode, &[("--input-file", args.input_file.as_deref())], &args.input, invocation)?;
     if invocation.cwd.is_none() {
         return Err(Failure::usage("the working folder no longer exists")
             .with_hint("`cd` to the folder where the nodes should work"));

@@ -154,7 +154,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    detach::check(&args.mode, &[], invocation)?;
+    detach::check(&args.mode, &[], &[], invocation)?;
     let ReplyWords { session, prompt, text } = ReplyWords::of(args)?;
     let (session, prompt) = meant(session, prompt, invocation)?;
     let resume = |id: &SessionId| {

@@ -137,6 +137,11 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
                 "`{option} {file}` reads stdin or a pipe, which a background process does not have"
             ));
         }
+        if option == "--input-file" {
+            inspan(folder, &[command, &["--detach", "-i", "word=@/dev/stdin"]].concat()).expect(2).says(
+                "`-i word=@/dev/stdin` reads stdin or a pipe, which a background process does not have",
+            );
+        }
     }
     open_gate(folder);
     inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"])

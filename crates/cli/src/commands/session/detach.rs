@@ -19,7 +19,7 @@ use inspan_sessions::SessionErrorCode;
 use serde_json::{Value, json};
 
 use crate::{
-    args::RunModeArgs,
+    args::{InputValue, RunModeArgs},
     artifacts,
     exit::Exit,
     failure::Failure,
@@ -29,25 +29,30 @@ use crate::{
 
 /// How long the process in the background may take to begin.
 const BEGINS: Duration = Duration::from_secs(20);
+/// The most links that a path to a file leads through, as for Linux.
+const MOST_LINKS: usize = 40;
 /// What it says once it drives the session.
 const BEGUN: &[u8; 6] = b"begun\n";
 
 /// Refuses a background process that cannot be, before the command does anything. `files` are the options with a file that
-/// it reads.
+/// it reads, `values` may have files too.
 pub(in crate::commands) fn check(
     mode: &RunModeArgs,
     files: &[(&str, Option<&Path>)],
+    values: &[InputValue],
     invocation: &Invocation,
 ) -> Result<(), Failure> {
     if !mode.detach || invocation.engine.is_some() {
         return Ok(());
     }
-    let mut given = files.iter().filter_map(|(option, file)| Some((option, (*file)?)));
-    if let Some((option, file)) = given.find(|(_, file)| belongs_to_this_process(file)) {
+    let files = files.iter().filter_map(|(option, file)| Some((format!("{option} "), (*file)?)));
+    let values =
+        values.iter().filter_map(|given| Some((format!("-i {}=@", given.key), given.file.as_deref()?)));
+    if let Some((option, file)) = files.chain(values).find(|(_, file)| belongs_to_this_process(file)) {
         let file = file.display();
         let what =
-            format!("`{option} {file}` reads stdin or a pipe, which a background process does not have");
-        return Err(Failure::usage(what).with_hint(format!("name a file: `{option} FILE`")));
+            format!("`{option}{file}` reads stdin or a pipe, which a background process does not have");
+        return Err(Failure::usage(what).with_hint(format!("name a file: `{option}FILE`")));
     }
     if mode.events.as_deref() == Some(Path::new("-")) {
         return Err(Failure::usage(
@@ -69,8 +74,25 @@ pub(in crate::commands) fn check(
 
 /// Whether a path names stdin or a pipe, which another process does not have or cannot read again.
 fn belongs_to_this_process(file: &Path) -> bool {
-    let is_open_here = ["-", "/dev", "/proc"].iter().any(|place| file.starts_with(place));
-    is_open_here || fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+    let is_special =
+        |file| fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
+    file == Path::new("-") || is_special(file) || is_open_here(file)
+}
+
+/// Whether a path leads through the files that a process has open: `/dev/stdin` is a link to one of them, and also a regular
+/// file is another one, or none, in another process.
+fn is_open_here(file: &Path) -> bool {
+    let mut file = file.to_owned();
+    for _ in 0..MOST_LINKS {
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let Ok(folder) = folder.canonicalize() else { return false };
+        if ["/dev/fd", "/proc"].iter().any(|place| folder.starts_with(place)) {
+            return true;
+        }
+        let Ok(link) = fs::read_link(&file) else { return false };
+        file = folder.join(link);
+    }
+    false
 }
 
 /// Begins a new session in the background, with this call's own arguments; prints its id.
@@ -228,7 +250,40 @@ pub(crate) fn leave_terminal() {
 
 #[cfg(test)]
 mod tests {
+    use std::os::{fd::AsRawFd, unix::fs::symlink};
+
     use super::*;
+
+    #[test]
+    fn a_file_that_is_reached_through_the_open_files_of_this_process_is_no_file_of_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str| folder.path().join(name);
+        fs::write(named("file"), "{}").unwrap();
+        let file = File::open(named("file")).unwrap();
+        let open = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+        symlink("file", named("link")).unwrap();
+        symlink(&open, named("open")).unwrap();
+        symlink("open", named("far")).unwrap();
+        symlink("/dev", named("devices")).unwrap();
+        let through = named("devices").join(format!("fd/{}", file.as_raw_fd()));
+        for (path, expected) in [
+            (named("file"), false),
+            (named("link"), false),
+            (named("missing"), false),
+            (open, true),
+            (named("open"), true),
+            (named("far"), true),
+            (through, true),
+            (named("devices/null"), true),
+            (PathBuf::from("-"), true),
+        ] {
+            assert_eq!(belongs_to_this_process(&path), expected, "{}", path.display());
+        }
+        // A regular file in a folder of devices is one like any other.
+        if let Ok(shared) = tempfile::NamedTempFile::new_in("/dev/shm") {
+            assert!(!belongs_to_this_process(shared.path()));
+        }
+    }
 
     #[test]
     fn the_failure_of_a_process_is_found_among_what_another_one_of_the_same_session_wrote() {
