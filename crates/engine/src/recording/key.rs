@@ -42,21 +42,30 @@ pub(super) struct KeyedRequest {
     pub(super) place: Option<NodePath>,
     /// The id of its session, if it has one.
     pub(super) session: Option<String>,
+    /// The input before parts of it were hashed and redacted: of a hash nobody could take the id of its session.
+    whole: Option<Value>,
 }
 
 impl KeyedRequest {
     /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
         // First the paths: of a hash nobody could take one.
-        let input = normal_form(&portable(input.clone(), env.get(ARTIFACTS)));
-        Self::of(provider, &input, redactor).of_session(env.get(SESSION_VARIABLE))
+        let whole = portable(input.clone(), env.get(ARTIFACTS));
+        let request =
+            Self::of(provider, &normal_form(&whole), redactor).of_session(env.get(SESSION_VARIABLE));
+        Self { whole: Some(whole), ..request }
     }
 
     /// A call with all of its input.
     pub(super) fn of(provider: &str, input: &Value, redactor: &Redactor) -> Self {
         let input = redactor.value(sorted(input));
         let key = hash(&format!("{provider}\n{input}"));
-        Self { provider: provider.to_owned(), input, key, place: None, session: None }
+        Self::recorded(provider.to_owned(), input, key)
+    }
+
+    /// A call as it is recorded.
+    pub(super) fn recorded(provider: String, input: Value, key: String) -> Self {
+        Self { provider, input, key, place: None, session: None, whole: None }
     }
 
     pub(super) fn at(self, place: Option<NodePath>) -> Self {
@@ -67,10 +76,17 @@ impl KeyedRequest {
         Self { session: session.map(str::to_owned), ..self }
     }
 
-    /// The key of the same call in another session, if its input has the session's id.
-    pub(super) fn key_in(&self, session: &str) -> Option<String> {
-        let input = with_id(self.input.clone(), self.session.as_deref()?, session);
-        (input != self.input).then(|| Self::of(&self.provider, &input, &Redactor::default()).key)
+    /// The keys that the same call can have in another session, if its input has the session's id: with that id in what is
+    /// recorded as it is, and in what is hashed too.
+    pub(super) fn keys_in(&self, session: &str, redactor: &Redactor) -> impl Iterator<Item = String> {
+        let other = |input: &Value| {
+            let other = with_id(input.clone(), self.session.as_deref()?, session);
+            (other != *input).then_some(other)
+        };
+        let key = |input: &Value, redactor: &Redactor| Self::of(&self.provider, input, redactor).key;
+        let plain = other(&self.input).map(|input| key(&input, &Redactor::default()));
+        let whole = self.whole.as_ref().and_then(other).map(|whole| key(&normal_form(&whole), redactor));
+        plain.into_iter().chain(whole)
     }
 }
 

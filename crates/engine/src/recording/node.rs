@@ -154,7 +154,7 @@ impl Replayer {
     ) -> Result<Result<Value, AgentError>, AgentError> {
         let (node, artifacts) = (call.node, call.artifacts);
         let recording = self
-            .next(&KeyedRequest::of_node(call, redactor))
+            .next(&KeyedRequest::of_node(call, redactor), redactor)
             .map_err(|miss| AgentError::new(miss.code, format!("node `{node}`: {}", miss.message)))?;
         Ok(end(&recording, cancel).await.map(|output| local(output, artifacts)))
     }

@@ -119,14 +119,19 @@ impl Replayer {
     ) -> Result<RecordedCall, AgentError> {
         let provider_type = provider.descriptor().provider_type;
         let env = &context.host.env;
-        let request = KeyedRequest::new(&provider_type, input, env, &Redactor::new(env));
-        let recording = self.tapes.next(&request.at(context.place.clone()))?;
+        let redactor = Redactor::new(env);
+        let request = KeyedRequest::new(&provider_type, input, env, &redactor);
+        let recording = self.tapes.next(&request.at(context.place.clone()), &redactor)?;
         let interrupted = was_interrupted(provider, &recording.end);
         Ok(RecordedCall { recording, pace: self.pace, interrupted })
     }
 
-    pub(super) fn next(&self, request: &KeyedRequest) -> Result<Arc<Recording>, AgentError> {
-        self.tapes.next(request)
+    pub(super) fn next(
+        &self,
+        request: &KeyedRequest,
+        redactor: &Redactor,
+    ) -> Result<Arc<Recording>, AgentError> {
+        self.tapes.next(request, redactor)
     }
 
     /// The format versions of the recordings.
@@ -143,9 +148,9 @@ impl Replayer {
 }
 
 impl Tapes {
-    fn next(&self, request: &KeyedRequest) -> Result<Arc<Recording>, AgentError> {
+    fn next(&self, request: &KeyedRequest, redactor: &Redactor) -> Result<Arc<Recording>, AgentError> {
         let known = self.of_request.get(&request.key).cloned();
-        let known = known.or_else(|| self.of_another_session(request)).unwrap_or_default();
+        let known = known.or_else(|| self.of_another_session(request, redactor)).unwrap_or_default();
         // Equal calls of the items of a `foreach` come in any order.
         let is_here = |at: &usize| request.place.is_some() && self.all[*at].1.place == request.place;
         let here: Vec<usize> = known.iter().copied().filter(is_here).collect();
@@ -168,14 +173,16 @@ impl Tapes {
     }
 
     /// The recordings of a request that was made at the same place of a session with another id, and has that id.
-    fn of_another_session(&self, request: &KeyedRequest) -> Option<Vec<usize>> {
+    fn of_another_session(&self, request: &KeyedRequest, redactor: &Redactor) -> Option<Vec<usize>> {
         let known = |session: &String| {
-            let mut known = self.of_request.get(&request.key_in(session)?)?.clone();
-            let is_here = |recording: &Recording| {
-                recording.place == request.place && recording.session.as_ref() == Some(session)
-            };
-            known.retain(|at| is_here(&self.all[*at].1));
-            Some(known).filter(|known| !known.is_empty())
+            request.keys_in(session, redactor).find_map(|key| {
+                let mut known = self.of_request.get(&key)?.clone();
+                let is_here = |recording: &Recording| {
+                    recording.place == request.place && recording.session.as_ref() == Some(session)
+                };
+                known.retain(|at| is_here(&self.all[*at].1));
+                Some(known).filter(|known| !known.is_empty())
+            })
         };
         self.sessions.iter().find_map(known)
     }

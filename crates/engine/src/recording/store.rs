@@ -121,7 +121,7 @@ impl Recording {
 
     fn into_request(self) -> KeyedRequest {
         let Self { provider, key, place, session, input, .. } = self;
-        KeyedRequest { provider, input, key, place, session }
+        KeyedRequest::recorded(provider, input, key).at(place).of_session(session.as_deref())
     }
 }
 

@@ -372,13 +372,19 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     assert_eq!(of("/state/s-1"), of("/state/s-2"));
     assert_eq!(of("/state/s-1").input["prompt"], "read ${INSPAN_ARTIFACTS}/a.txt");
     // So is its id, wherever it is whole.
-    let of = |session: &str, prompt: &str| {
+    let of = |session: &str, prompt: &str, tool: &str| {
         let env = Environment::default().with("INSPAN_SESSION", session);
-        KeyedRequest::new("p", &json!({ "prompt": prompt }), &env, &redactor)
+        let input = json!({ "prompt": prompt, "options": { "allowedTools": [tool] } });
+        KeyedRequest::new("p", &input, &env, &redactor)
     };
-    let (first, second) = (of("one", "wt-one: none, one"), of("two", "wt-two: none, two"));
-    assert_eq!(second.key_in("one"), Some(first.key));
-    assert_eq!(of("one", "none").key_in("two"), None);
+    let in_other =
+        |request: &KeyedRequest, session: &str| request.keys_in(session, &redactor).collect::<Vec<_>>();
+    let (first, second) = (of("one", "wt-one: none, one", "x"), of("two", "wt-two: none, two", "x"));
+    assert_eq!(in_other(&second, "one"), [first.key.clone(), first.key]);
+    assert!(in_other(&of("one", "none", "x"), "two").is_empty());
+    // Also in what is hashed, where a word may be the same by chance.
+    let hashed = of("two", "a two", "two");
+    assert_eq!(in_other(&hashed, "one"), [of("one", "a one", "two").key, of("one", "a one", "one").key]);
     keys.push(KeyedRequest::new("q", &json!({ "prompt": "a" }), &env, &redactor).key);
     let count = keys.len();
     keys.sort();
