@@ -60,16 +60,14 @@ impl Pattern {
         self.segments.iter().map(fixed).sum()
     }
 
-    /// Its last node with the pass that it names; none if that is any node.
-    pub(crate) fn node(&self) -> Option<String> {
-        let last = self.segments.last().filter(|last| last.node != "*")?;
-        let pass = last.pass.filter(|pass| *pass > 1).map(|pass| format!("#{pass}"));
-        Some(format!("{}{}", last.node, pass.unwrap_or_default()))
+    /// The pass of its last node that it names.
+    pub(crate) fn pass(&self) -> Option<u32> {
+        self.segments.last()?.pass
     }
 
     /// Whether it names a pass of its last node.
     pub(crate) fn has_pass(&self) -> bool {
-        self.segments.last().is_some_and(|last| last.pass.is_some())
+        self.pass().is_some()
     }
 
     /// The nodes, by their places in the file, of which it names a pass after the first.

@@ -82,7 +82,7 @@ pub(crate) async fn run(
         Err(failure) => (Vec::new(), vec![failure]),
     };
     let mut trace = Trace::of(&log);
-    trace.mark_handled(&flow.graph);
+    trace.read_flow(&flow.graph);
     let sent = script.sent();
     failures.extend(script.missing());
     failures.extend(session.people.failures());
@@ -236,7 +236,7 @@ async fn crashes(
             let mut why: Vec<_> = after.missing().into_iter().map(|missing| missing.message).collect();
             if why.is_empty() {
                 let mut trace = Trace::of(&log);
-                trace.mark_handled(session.graph);
+                trace.read_flow(session.graph);
                 why = compare(whole, &trace);
             }
             failures.extend(why.into_iter().map(|why| FailedExpectation::new(&key, why)));

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_flow::{EdgeOn, Graph, OnFailure};
+use inspan_flow::{EdgeOn, FramesKind, Graph, OnFailure};
 use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, PromptKind, Reply, RunId,
     Timestamp, UnpricedTurns,
@@ -18,9 +18,6 @@ use crate::{
     cases::each_body,
     pattern::{Pattern, place_in_file, without_pass},
 };
-
-/// The types of nodes of which each frame is an item.
-const HAVE_ITEMS: [&str; 2] = ["control.foreach", "control.loop"];
 
 /// A session's log, folded.
 #[derive(Clone, Debug)]
@@ -36,6 +33,8 @@ pub struct Trace {
     order: Vec<NodePath>,
     /// How many frames the node of each place has opened, or has items for.
     frames: BTreeMap<NodePath, u32>,
+    /// The places in those frames, each in its first pass; none before the flow is read.
+    in_frames: Vec<NodePath>,
     asked: Vec<AskedQuestion>,
     /// The edges that fired, by the places of their nodes in the file.
     pub fired: BTreeSet<(String, String)>,
@@ -117,6 +116,7 @@ impl Default for Trace {
             nodes: BTreeMap::new(),
             order: Vec::new(),
             frames: BTreeMap::new(),
+            in_frames: Vec::new(),
             asked: Vec::new(),
             fired: BTreeSet::new(),
             runs: BTreeMap::new(),
@@ -329,8 +329,11 @@ impl Trace {
         }
     }
 
-    /// Gives failed nodes whose failure the flow handles the output that the flow sees of them.
-    pub(crate) fn mark_handled(&mut self, graph: &Graph) {
+    /// Adds what the flow says and its log does not: the nodes of frames in which nothing happened at them, and the output
+    /// that it sees of failed nodes whose failure it handles.
+    pub(crate) fn read_flow(&mut self, graph: &Graph) {
+        let frames = self.frames.iter();
+        self.in_frames = frames.flat_map(|(owner, count)| places_in_frames(graph, owner, *count)).collect();
         let mut handled = BTreeSet::new();
         each_body(graph, &mut |prefix, body| {
             let survives = body.nodes.iter().filter(|node| node.policy.on_failure == OnFailure::Continue);
@@ -441,21 +444,9 @@ impl Trace {
 
     /// The places that a pattern means in frames in which nothing happened at its node.
     pub(crate) fn never_began(&self, pattern: &Pattern) -> Vec<NodePath> {
-        let Some(node) = &pattern.node() else { return Vec::new() };
-        let place = |path: &NodePath| match pattern.has_pass() {
-            true => path.clone(),
-            false => NodePath::new(without_pass(path)),
-        };
+        let place = |path: &NodePath| path.with_pass(pattern.pass().unwrap_or(1));
         let began: BTreeSet<NodePath> = self.matching(pattern).map(|(path, _)| place(path)).collect();
-        let inside = self.frames.iter().flat_map(|(owner, count)| {
-            // A subflow and a node of a pack have one frame, which paths do not count.
-            let is_counted = self.nodes.get(owner).is_some_and(|node| HAVE_ITEMS.contains(&&*node.node_type));
-            let frames = if is_counted { 0..*count } else { 0..1 };
-            frames.map(move |index| match is_counted {
-                true => NodePath::new(&format!("{owner}[{index}]/{node}")),
-                false => NodePath::new(&format!("{owner}/{node}")),
-            })
-        });
+        let inside = self.in_frames.iter().map(place);
         inside.filter(|path| pattern.matches(path) && !began.contains(path)).collect()
     }
 
@@ -504,6 +495,23 @@ impl Trace {
         match found.is_empty() {
             true => self.statuses(pattern).into_iter().map(|(path, _)| (path, 0)).collect(),
             false => found,
+        }
+    }
+}
+
+/// The places in so many frames of a node.
+fn places_in_frames(graph: &Graph, owner: &NodePath, count: u32) -> Vec<NodePath> {
+    let frames = graph.find_place(&owner.place()).ok().and_then(|node| node.frames.as_deref());
+    let Some(frames) = frames else { return Vec::new() };
+    let nodes = &graph.body(frames.body).nodes;
+    match frames.kind {
+        FramesKind::Foreach { .. } | FramesKind::Loop { .. } => {
+            let in_frame = |index| nodes.iter().map(move |node| owner.within(index, &node.id));
+            (0..count).flat_map(in_frame).collect()
+        }
+        // These have one frame, which paths do not count.
+        FramesKind::Subflow { .. } | FramesKind::Pack => {
+            nodes.iter().map(|node| NodePath::in_frame(&format!("{owner}/"), &node.id, 1)).collect()
         }
     }
 }

@@ -209,6 +209,28 @@ cases:
 }
 
 #[test]
+fn any_node_in_an_expectation_means_only_places_that_the_flow_has() {
+    let flow = "
+name: stars
+nodes:
+  - { id: a, type: control.foreach, input: { items: [1, 2], onItemError: continue }, body: { nodes: [{ id: say, type: exec, input: { argv: [say] } }, { id: run, type: exec, dependsOn: [say], input: { argv: [run] } }] } }
+  - { id: b, type: control.loop, input: { maxIterations: 1, until: go.stdout }, body: { nodes: [{ id: go, type: exec, input: { argv: [go] } }] } }
+";
+    let cases = "
+cases:
+  - name: a
+    answers: { a/say: ok, 'a[1]/say': { exitCode: 1 }, a/run: ok, b/go: ok }
+    expect: { statuses: { '*/run': complete, '*[0]/*': complete }, outputs: { '*/run.stdout': ok }, attempts: { '*/run': 1 } }
+";
+    let expected = [
+        "a / expect.statuses.*/run: a[1]/run: it is pending, not complete",
+        "a / expect.outputs.*/run.stdout: a[1]/run: there is no output: it is pending",
+        "a / expect.attempts.*/run: a[1]/run: it is tried 0 times, not 1 times",
+    ];
+    assert_eq!(failures(flow, cases), expected);
+}
+
+#[test]
 fn an_expectation_that_checks_nothing_is_refused() {
     let cases = "
 cases:
