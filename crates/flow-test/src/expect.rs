@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     answer::{Period, with_suggestion},
     matcher::{Matcher, difference},
-    pattern::{Pattern, ValuePath, without_pass},
+    pattern::{Pattern, ValuePath, without_passes},
     trace::{NodeTrace, Trace},
 };
 
@@ -476,8 +476,7 @@ fn texts(
     let mut places: BTreeMap<String, (NodePath, Option<String>)> = BTreeMap::new();
     for (path, text) in seen {
         let why = matcher.differs(Some(&text));
-        let place =
-            places.entry(without_pass(&path).to_owned()).or_insert_with(|| (path.clone(), why.clone()));
+        let place = places.entry(without_passes(&path)).or_insert_with(|| (path.clone(), why.clone()));
         if place.1.is_some() {
             *place = (path, why);
         }

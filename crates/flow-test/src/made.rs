@@ -20,7 +20,7 @@ use crate::{
     compare::DIFFERS,
     expect::word,
     file,
-    pattern::{ValuePath, place_in_file, without_pass},
+    pattern::{Pattern, ValuePath, place_in_file, without_pass, without_passes},
     trace::{AttemptEnd, NodeTrace, Trace},
     yaml,
 };
@@ -380,12 +380,13 @@ fn expected_of(trace: &Trace, nodes: &NodeRegistry, session: &str, any_order: bo
     }
     let unusual = |(path, node): (&NodePath, &NodeTrace)| {
         let status = trace.status(path, node);
-        let is_newest = !trace
-            .nodes
-            .keys()
-            .any(|other| without_pass(other) == without_pass(path) && other.pass() > path.pass());
-        (is_newest && status != NodeStatus::Complete)
-            .then(|| (without_pass(path).to_owned(), json!(word(&status))))
+        let later =
+            |other: &NodePath| without_pass(other) == without_pass(path) && other.pass() > path.pass();
+        let place = without_passes(path);
+        let is_newest = status != NodeStatus::Complete
+            && Pattern::parse(&place).is_ok_and(|any| trace.is_in_newest_frames(path, &any))
+            && !trace.nodes.keys().any(later);
+        is_newest.then(|| (place, json!(word(&status))))
     };
     let statuses: Map<String, Value> = trace.nodes.iter().filter_map(unusual).collect();
     if !statuses.is_empty() {

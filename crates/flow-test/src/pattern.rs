@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use inspan_protocol::NodePath;
+use inspan_protocol::{NodePath, PathPart};
 use serde_json::Value;
 
 /// The longest key that is read.
@@ -63,6 +63,11 @@ impl Pattern {
     /// The pass of its last node that it names.
     pub(crate) fn pass(&self) -> Option<u32> {
         self.segments.last()?.pass
+    }
+
+    /// The passes that it names of the nodes around its last one, from the innermost outwards.
+    pub(crate) fn passes_around(&self) -> impl Iterator<Item = Option<u32>> {
+        self.segments.iter().rev().skip(1).map(|segment| segment.pass)
     }
 
     /// Whether it names a pass of its last node.
@@ -146,6 +151,15 @@ pub(crate) fn without_pass(path: &NodePath) -> &str {
     let text = path.as_str();
     let last = text.rfind('/').map_or(0, |slash| slash + 1);
     text[last..].find('#').map_or(text, |hash| &text[..last + hash])
+}
+
+/// The same item without any pass, `scan[4]/review` of `scan#2[4]/review#3`.
+pub(crate) fn without_passes(path: &NodePath) -> String {
+    let strip = |part: PathPart<'_>| match part.index {
+        Some(index) => format!("{}[{index}]", part.node),
+        None => part.node.to_owned(),
+    };
+    path.parts().map(strip).collect::<Vec<_>>().join("/")
 }
 
 /// The same place without passes and iterations: the node's place in the file.

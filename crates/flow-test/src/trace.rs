@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter::successors,
     sync::Arc,
     time::Duration,
 };
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cases::each_body,
-    pattern::{Pattern, place_in_file, without_pass},
+    pattern::{Pattern, place_in_file, without_pass, without_passes},
 };
 
 /// A session's log, folded.
@@ -414,26 +415,29 @@ impl Trace {
         open.map(|asked| (&asked.path, &asked.prompt))
     }
 
-    /// The newest pass of each place, or all passes if the pattern names one.
-    fn newest(&self, pattern: &Pattern) -> Vec<(&NodePath, &NodeTrace)> {
-        match pattern.has_pass() {
-            true => self.matching(pattern).collect(),
-            false => self.best_pass(pattern, |path, _| path.pass()),
-        }
+    /// Whether each node around this place whose pass the pattern leaves open has no frames in a later pass.
+    pub(crate) fn is_in_newest_frames(&self, path: &NodePath, pattern: &Pattern) -> bool {
+        let around = successors(path.owner(), NodePath::owner).zip(pattern.passes_around());
+        around.filter(|(_, pass)| pass.is_none()).all(|(owner, _)| {
+            let is_later =
+                |other: &NodePath| other.pass() > owner.pass() && other.with_pass(owner.pass()) == owner;
+            !self.frames.keys().any(is_later)
+        })
     }
 
     fn matching(&self, pattern: &Pattern) -> impl Iterator<Item = (&NodePath, &NodeTrace)> {
         self.nodes.iter().filter(|(path, _)| pattern.matches(path))
     }
 
-    /// The pass of each place that a pattern means which weighs most.
+    /// The pass of each place in the newest frames that a pattern means which weighs most.
     fn best_pass<W: PartialOrd>(
         &self,
         pattern: &Pattern,
         weight: impl Fn(&NodePath, &NodeTrace) -> W,
     ) -> Vec<(&NodePath, &NodeTrace)> {
         let mut best: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
-        for (path, node) in self.matching(pattern) {
+        let newest = self.matching(pattern).filter(|(path, _)| self.is_in_newest_frames(path, pattern));
+        for (path, node) in newest {
             let known = best.entry(without_pass(path)).or_insert((path, node));
             if weight(path, node) >= weight(known.0, known.1) {
                 *known = (path, node);
@@ -442,18 +446,24 @@ impl Trace {
         best.into_values().collect()
     }
 
-    /// The places that a pattern means in frames in which nothing happened at its node.
+    /// The places in frames that a pattern means, whether something happened there or not.
+    fn inside(&self, pattern: &Pattern) -> impl Iterator<Item = NodePath> {
+        let places = self.in_frames.iter().map(|path| path.with_pass(pattern.pass().unwrap_or(1)));
+        places.filter(|path| pattern.matches(path))
+    }
+
+    /// The places that a pattern means in the newest frames, in which nothing happened at its node.
     pub(crate) fn never_began(&self, pattern: &Pattern) -> Vec<NodePath> {
         let place = |path: &NodePath| path.with_pass(pattern.pass().unwrap_or(1));
         let began: BTreeSet<NodePath> = self.matching(pattern).map(|(path, _)| place(path)).collect();
-        let inside = self.in_frames.iter().map(place);
-        inside.filter(|path| pattern.matches(path) && !began.contains(path)).collect()
+        let newest = self.inside(pattern).filter(|path| self.is_in_newest_frames(path, pattern));
+        newest.filter(|path| !began.contains(path)).collect()
     }
 
     /// The statuses of the nodes that a pattern means.
     pub(crate) fn statuses(&self, pattern: &Pattern) -> Vec<(NodePath, NodeStatus)> {
         let mut found: Vec<_> = self
-            .newest(pattern)
+            .best_pass(pattern, |path, _| path.pass())
             .into_iter()
             .map(|(path, node)| (path.clone(), self.status(path, node)))
             .collect();
@@ -485,16 +495,14 @@ impl Trace {
 
     /// How often the nodes were tried that a pattern means, all passes of a place together unless it names one.
     pub(crate) fn attempts(&self, pattern: &Pattern) -> Vec<(NodePath, u32)> {
-        let mut all: BTreeMap<&str, (&NodePath, u32)> = BTreeMap::new();
-        for (path, node) in self.matching(pattern) {
-            let place = if pattern.has_pass() { path.as_str() } else { without_pass(path) };
-            all.entry(place).or_insert((path, 0)).1 += node.attempts;
+        let mut all: BTreeMap<String, u32> = BTreeMap::new();
+        let tried = self.matching(pattern).map(|(path, node)| (path.clone(), node.attempts));
+        for (path, attempts) in tried.chain(self.inside(pattern).map(|path| (path, 0))) {
+            *all.entry(without_passes(&path)).or_default() += attempts;
         }
-        let mut found: Vec<_> = all.into_values().map(|(path, attempts)| (path.clone(), attempts)).collect();
-        found.extend(self.never_began(pattern).into_iter().map(|path| (path, 0)));
-        match found.is_empty() {
+        match all.is_empty() {
             true => self.statuses(pattern).into_iter().map(|(path, _)| (path, 0)).collect(),
-            false => found,
+            false => all.into_iter().map(|(place, attempts)| (NodePath::new(&place), attempts)).collect(),
         }
     }
 }

@@ -233,6 +233,40 @@ nodes:
 }
 
 #[test]
+fn a_case_of_a_session_in_which_a_second_pass_repairs_an_item_expects_the_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("repair.yaml");
+    let mark = folder.path().join("mark");
+    let text = format!(
+        "
+name: repair
+nodes:
+  - {{ id: start, type: echo, input: {{ text: go }} }}
+  - id: each
+    type: control.foreach
+    policy: {{ continueOnError: true }}
+    input: {{ items: [1] }}
+    body: {{ nodes: [{{ id: a, type: exec, input: {{ argv: [rm, {}] }} }}] }}
+  - {{ id: mend, type: exec, input: {{ argv: [touch, {0}] }} }}
+edges:
+  - {{ from: start, to: each }}
+  - {{ from: each, to: mend, when: each.failed }}
+  - {{ from: mend, to: start, maxIterations: 2 }}
+",
+        mark.display()
+    );
+    fs::write(&flow, text).unwrap();
+    let (record, events, graph, nodes) = run(&flow, "s", json!({}), &[]);
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "c", &Redactor::default());
+    let file = folder.path().join("repair.test.yaml");
+    add_case(&file, &case).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("each#2, ") && !text.contains("each[0]/a: failed"), "{text}");
+    let report = Suite::new(&providers(), builtin_nodes).run(&[file], &Options::default());
+    assert!(report.passed(), "{text}\n{}", report.tap());
+}
+
+#[test]
 fn a_case_that_makes_its_file_too_large_is_refused_and_the_file_stays() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("large.yaml");

@@ -202,8 +202,48 @@ cases:
         "unbegun / expect.statuses.each/run: each[1]/run: it is pending, not complete",
         "unbegun / expect.outputs.each/run.stdout: each[2]/run: there is no output: it is skipped",
         "unbegun / expect.outputs.each/run.stdout: each[1]/run: there is no output: it is pending",
-        "unbegun / expect.attempts.each/run: each[2]/run: it is tried 0 times, not 1 times",
         "unbegun / expect.attempts.each/run: each[1]/run: it is tried 0 times, not 1 times",
+        "unbegun / expect.attempts.each/run: each[2]/run: it is tried 0 times, not 1 times",
+    ];
+    assert_eq!(failures(flow, cases), expected);
+}
+
+#[test]
+fn an_item_is_expected_of_the_newest_pass_of_the_node_around_it() {
+    let flow = "
+name: passes
+nodes:
+  - { id: list, type: exec, input: { argv: [list], parse: json } }
+  - id: each
+    type: control.foreach
+    policy: { continueOnError: true }
+    input: { items: '{{ list.value }}', maxConcurrency: 1 }
+    body:
+      nodes:
+        - { id: say, type: claude.agent, input: { prompt: 'Say {{ item }}.' } }
+        - { id: run, type: exec, dependsOn: [say], input: { argv: [run] } }
+edges:
+  - { from: list, to: each }
+  - { from: each, to: list, when: each.failed, maxIterations: 1 }
+";
+    let cases = "
+defaults:
+  answers: { each/say: ok, 'each#1[1]/say': { error: auth }, each/run: ok }
+cases:
+  - name: fewer
+    answers: { list: [{ stdout: '[1, 2, 3]' }, { stdout: '[4]' }] }
+    expect:
+      statuses: { each/say: complete, each/run: complete, 'each#1[1]/say': failed, 'each#1[1]/run': pending }
+      outputs: { each/run.stdout: ok, 'each#1[2]/run': { absent: true } }
+      attempts: { 'each[0]/run': 2, 'each[1]/say': 1, 'each[1]/run': 0, 'each#2/run': 1 }
+      prompts: { 'each[0]/say': { contains: '4' } }
+  - name: the same
+    answers: { list: { stdout: '[1, 2, 3]' }, 'each#2[2]/run': { exitCode: 1 } }
+    expect: { outcome: failed, statuses: { each/run: complete }, attempts: { each/run: 1 } }
+";
+    let expected = [
+        "the same / expect.statuses.each/run: each#2[2]/run: it is failed, not complete",
+        "the same / expect.attempts.each/run: each[0]/run: it is tried 2 times, not 1 times",
     ];
     assert_eq!(failures(flow, cases), expected);
 }
