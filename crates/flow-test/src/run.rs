@@ -13,9 +13,7 @@ use inspan_flow::{
     Batch, FlowRunner, FlowRunnerBuilder, Graph, Loaded, MemoryStore, NodeRegistry, Owner, Resume, RunError,
     RunStore, SessionRecord, WhenWaiting, check_input,
 };
-use inspan_protocol::{
-    Envelope, Event, NodePath, NodeStatus, Outcome, PermissionPolicy, SessionId, Timestamp,
-};
+use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, PermissionPolicy, SessionId, Timestamp};
 use serde_json::Value;
 
 use crate::{
@@ -273,16 +271,14 @@ fn compare(whole: &Trace, resumed: &Trace) -> Vec<String> {
             word(&whole.outcome)
         ));
     }
-    let failed = whole.nodes.values().filter(|node| node.status == NodeStatus::Failed);
-    let moments: Vec<_> = failed.filter_map(|node| node.ended).collect();
     for (path, node) in &whole.nodes {
         let seen = resumed.nodes.get(path).cloned().unwrap_or_default();
-        // Whether the failure still cancels what ends in the same moment is decided by their order alone.
-        let is_race =
-            whole.outcome == Outcome::Failed && node.ended.is_some_and(|ended| moments.contains(&ended));
         let may_be_cut =
             |status| matches!(status, NodeStatus::Cancelled | NodeStatus::Pending | NodeStatus::Skipped);
-        if is_race && (may_be_cut(node.status) || may_be_cut(seen.status)) {
+        // Whether a failure still cancels what ends in the same moment is decided by their order alone.
+        if (may_be_cut(node.status) || may_be_cut(seen.status))
+            && node.ended.is_some_and(|ended| whole.fails_around(path, ended))
+        {
             continue;
         }
         if seen.status != node.status {

@@ -36,6 +36,8 @@ pub struct Trace {
     frames: BTreeMap<NodePath, u32>,
     /// The places in those frames, each in its first pass; none before the flow is read.
     in_frames: Vec<NodePath>,
+    /// The frames that failed, by the node that opened them.
+    failed_frames: BTreeSet<(NodePath, u32)>,
     asked: Vec<AskedQuestion>,
     /// The edges that fired, by the places of their nodes in the file.
     pub fired: BTreeSet<(String, String)>,
@@ -118,6 +120,7 @@ impl Default for Trace {
             order: Vec::new(),
             frames: BTreeMap::new(),
             in_frames: Vec::new(),
+            failed_frames: BTreeSet::new(),
             asked: Vec::new(),
             fired: BTreeSet::new(),
             runs: BTreeMap::new(),
@@ -216,7 +219,11 @@ impl Trace {
                 return;
             }
             Event::TaskStart { .. } if !self.order.contains(path) => self.order.push(path.clone()),
-            Event::FrameStart { index, .. } => self.has_frames(path, index.saturating_add(1)),
+            Event::FrameStart { index, .. } => {
+                self.has_frames(path, index.saturating_add(1));
+                self.failed_frames.remove(&(path.clone(), *index));
+            }
+            Event::FrameFailed { index, .. } => drop(self.failed_frames.insert((path.clone(), *index))),
             Event::FrameItems { items, .. } => {
                 let count = items.as_array().map_or(0, Vec::len);
                 self.has_frames(path, count.try_into().unwrap_or(u32::MAX));
@@ -372,6 +379,18 @@ impl Trace {
     /// Whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.took.is_some()
+    }
+
+    /// Whether the flow, or a frame around this place, fails, and a node in it fails at this moment.
+    pub(crate) fn fails_around(&self, path: &NodePath, moment: Timestamp) -> bool {
+        let is_in = |path: &NodePath, (owner, index): &(NodePath, u32)| {
+            let rest = path.as_str().strip_prefix(owner.as_str());
+            rest.is_some_and(|rest| rest.starts_with('/') || rest.starts_with(&format!("[{index}]/")))
+        };
+        let around: Vec<_> = self.failed_frames.iter().filter(|frame| is_in(path, frame)).collect();
+        let fails = |node: &NodeTrace| node.status == NodeStatus::Failed && node.ended == Some(moment);
+        let mut failed = self.nodes.iter().filter(|(_, node)| fails(node)).map(|(path, _)| path);
+        failed.any(|other| self.outcome == Outcome::Failed || around.iter().any(|frame| is_in(other, frame)))
     }
 
     /// How long the attempts of a node took, up to the newest event if one has not ended.

@@ -378,26 +378,30 @@ cases:
 
 #[test]
 fn what_a_race_decides_at_the_moment_of_the_failure_may_differ_after_a_crash() {
-    let flow = "
-name: race
-nodes:
-  - { id: plan, type: exec, input: { argv: [plan] } }
-  - { id: note, type: claude.agent, input: { prompt: hi } }
-  - { id: check, type: exec, dependsOn: [plan], input: { argv: [check] } }
-  - { id: after, type: exec, dependsOn: [note], input: { argv: [after] } }
-";
+    let nodes = "[
+  { id: plan, type: exec, input: { argv: [plan] } },
+  { id: note, type: claude.agent, input: { prompt: hi } },
+  { id: check, type: exec, dependsOn: [plan], input: { argv: [check] } },
+  { id: after, type: exec, dependsOn: [note], input: { argv: [after] } },
+]";
     let cases = "
 cases:
   - name: a
-    answers: { plan: { takes: 1m }, note: { text: done, takes: 2m }, check: { exitCode: 1, takes: 1m }, after: ok }
+    answers: { IN/plan: { takes: 1m }, IN/note: { text: done, takes: 2m }, IN/check: { exitCode: 1, takes: 1m }, IN/after: ok }
     faults: [{ crashAfter: each }]
-    expect: { outcome: failed }
+    expect: { outcome: OUTCOME }
   - name: b
-    answers: { plan: { takes: 1m }, note: { text: done, takes: 1m }, check: { exitCode: 1 }, after: ok }
+    answers: { IN/plan: { takes: 1m }, IN/note: { text: done, takes: 1m }, IN/check: { exitCode: 1 }, IN/after: ok }
     faults: [{ crashAfter: each }]
-    expect: { outcome: failed }
+    expect: { outcome: OUTCOME }
 ";
-    assert_eq!(failures(flow, cases), [""; 0]);
+    let flow = format!("name: race\nnodes: {nodes}\n");
+    let in_flow = cases.replace("IN/", "").replace("OUTCOME", "failed");
+    assert_eq!(failures(&flow, &in_flow), [""; 0]);
+    let each = "id: each, type: control.foreach, input: { items: [1], onItemError: continue }";
+    let flow = format!("name: race\nnodes: [{{ {each}, body: {{ nodes: {nodes} }} }}]\n");
+    let in_item = cases.replace("IN/", "each/").replace("OUTCOME", "success");
+    assert_eq!(failures(&flow, &in_item), [""; 0]);
 }
 
 #[test]
