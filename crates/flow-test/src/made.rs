@@ -392,10 +392,10 @@ fn expected_of(trace: &Trace, nodes: &NodeRegistry, session: &str, any_order: bo
     if !statuses.is_empty() {
         expect.insert("statuses".to_owned(), Value::Object(statuses));
     }
-    let mut outputs = results(trace, nodes);
+    let mut outputs = results(trace, nodes, session);
     let given = trace.flow_outputs.as_deref().and_then(Value::as_object);
     for (key, value) in given.into_iter().flatten().filter(|(key, _)| !key.contains(['.', '['])) {
-        of_flow(&format!("flow.{key}"), value, session, &mut outputs);
+        expect_same(&format!("flow.{key}"), value, session, &mut outputs);
     }
     if !outputs.is_empty() {
         expect.insert("outputs".to_owned(), Value::Object(outputs));
@@ -404,7 +404,7 @@ fn expected_of(trace: &Trace, nodes: &NodeRegistry, session: &str, any_order: bo
 }
 
 /// The outputs of the nodes from which no edge fired: what the flow was for.
-fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
+fn results(trace: &Trace, nodes: &NodeRegistry, session: &str) -> Map<String, Value> {
     let mut outputs = Map::new();
     for (place, passes) in places(trace) {
         let leads_on = trace.fired.iter().any(|(from, _)| from == place);
@@ -416,7 +416,7 @@ fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
             Some(AnswerKind::Http) => &["status", "json"],
             Some(AnswerKind::Mcp) => &["text", "structuredContent"],
             _ if output.get("values").or_else(|| output.get("outputs")).is_some() => {
-                of_frames(place, output, &mut outputs);
+                of_frames(place, output, session, &mut outputs);
                 continue;
             }
             // It was measured.
@@ -424,13 +424,13 @@ fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
             _ if output.is_object() => &[],
             _ => continue,
         };
-        expect_parts(place, output, keys, &mut outputs);
+        expect_parts(place, output, keys, session, &mut outputs);
     }
     outputs
 }
 
-/// What the flow gives, without what differs from run to run. A key that an expectation cannot name is left out.
-fn of_flow(place: &str, value: &Value, session: &str, outputs: &mut Map<String, Value>) {
+/// Expects a value without what differs from run to run. A key that an expectation cannot name is left out.
+fn expect_same(place: &str, value: &Value, session: &str, outputs: &mut Map<String, Value>) {
     if !differs(value, session) {
         if ValuePath::parse(place).is_ok() {
             outputs.insert(place.to_owned(), exactly(value.clone()));
@@ -438,19 +438,24 @@ fn of_flow(place: &str, value: &Value, session: &str, outputs: &mut Map<String, 
         return;
     }
     for (at, item) in value.as_array().into_iter().flatten().enumerate() {
-        of_flow(&format!("{place}[{at}]"), item, session, outputs);
+        expect_same(&format!("{place}[{at}]"), item, session, outputs);
     }
     for (key, value) in value.as_object().into_iter().flatten() {
         if !DIFFERS.contains(&key.as_str()) && !key.contains(['.', '[']) {
-            of_flow(&format!("{place}.{key}"), value, session, outputs);
+            expect_same(&format!("{place}.{key}"), value, session, outputs);
         }
     }
 }
 
-/// Whether something in it differs from run to run: what was measured, the session's own id and folder.
+/// Whether something in it differs from run to run: what was measured, the session's own id and folder. An id may be as
+/// short as a letter, so it is looked for as a word.
 fn differs(value: &Value, session: &str) -> bool {
     match value {
-        Value::String(text) => text.split('/').any(|part| part == session),
+        Value::String(text) => text.match_indices(session).any(|(at, _)| {
+            let is_part_of_word = text[..at].ends_with(char::is_alphanumeric)
+                || text[at + session.len()..].starts_with(char::is_alphanumeric);
+            !is_part_of_word
+        }),
         Value::Array(items) => items.iter().any(|item| differs(item, session)),
         Value::Object(fields) => {
             fields.iter().any(|(key, value)| DIFFERS.contains(&key.as_str()) || differs(value, session))
@@ -459,18 +464,18 @@ fn differs(value: &Value, session: &str) -> bool {
     }
 }
 
-/// Expects these parts of an output, or all of it if none are named.
-fn expect_parts(place: &str, output: &Value, keys: &[&str], outputs: &mut Map<String, Value>) {
+/// Expects these parts of an output, which are answers of the case, or all of it if none are named.
+fn expect_parts(place: &str, output: &Value, keys: &[&str], session: &str, outputs: &mut Map<String, Value>) {
     for key in keys.iter().filter(|key| !output[**key].is_null()) {
         outputs.insert(format!("{place}.{key}"), exactly(output[*key].clone()));
     }
     if keys.is_empty() {
-        outputs.insert(place.to_owned(), exactly(output.clone()));
+        expect_same(place, output, session, outputs);
     }
 }
 
 /// What the frames of a node gave, without what differs from run to run: sessions, usage and times of agents.
-fn of_frames(place: &str, output: &Value, outputs: &mut Map<String, Value>) {
+fn of_frames(place: &str, output: &Value, session: &str, outputs: &mut Map<String, Value>) {
     let of_list = output["values"].as_array().into_iter().flatten().enumerate();
     let frames = of_list.map(|(at, frame)| (format!("{place}.values[{at}]"), frame));
     let only = output.get("outputs").map(|frame| (format!("{place}.outputs"), frame));
@@ -478,7 +483,7 @@ fn of_frames(place: &str, output: &Value, outputs: &mut Map<String, Value>) {
         for (id, given) in frame.as_object().into_iter().flatten() {
             let place = format!("{place}.{id}");
             if given.get("values").or_else(|| given.get("outputs")).is_some() {
-                of_frames(&place, given, outputs);
+                of_frames(&place, given, session, outputs);
                 continue;
             }
             let keys: &[&str] = match () {
@@ -487,7 +492,7 @@ fn of_frames(place: &str, output: &Value, outputs: &mut Map<String, Value>) {
                 () if given.get("waitedMs").is_some() => continue,
                 () => &[],
             };
-            expect_parts(&place, given, keys, outputs);
+            expect_parts(&place, given, keys, session, outputs);
         }
     }
 }

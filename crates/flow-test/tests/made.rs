@@ -66,7 +66,7 @@ fn unreachable_input<T>() -> T {
 const FLOW: &str = "
 name: made
 input: { word: ox, key: '' }
-outputs: { said: '{{ write.text }}', all: ['{{ write }}'], file: '/tmp/{{ flow.sessionId }}/x' }
+outputs: { said: '{{ write.text }}', all: ['{{ write }}'], file: '/tmp/{{ flow.sessionId }}/x', branch: 'fix-{{ flow.sessionId }}_1', so: [really] }
 nodes:
   - id: write
     type: scripted.agent
@@ -76,12 +76,14 @@ nodes:
   - { id: broken, type: exec, input: { argv: [sh, -c, 'echo no >&2; exit 7'] }, policy: { continueOnError: true, retry: { maxAttempts: 2 } } }
   - { id: ok, type: human.input, input: { prompt: 'Go on?', choices: [yes, again] } }
   - { id: end, type: echo, input: { text: '{{ list.value | length }} {{ write.text }} {{ flow.input.key }}' } }
+  - { id: names, type: constant, input: { value: [a, 'b-{{ flow.sessionId }}'] } }
 edges:
   - { from: write, to: list }
   - { from: list, to: broken }
   - { from: broken, to: ok }
   - { from: ok, to: write, when: \"ok.choice == 'again'\", maxIterations: 2 }
   - { from: ok, to: end, when: \"ok.choice == 'yes'\" }
+  - { from: ok, to: names, when: \"ok.choice == 'yes'\" }
 ";
 
 const SECRET: &str = "sk-planted-0123456789abcdef";
@@ -125,7 +127,9 @@ fn a_case_of_a_session_passes_and_holds_no_secret() {
         flow.all[0].stopReason: complete
         flow.all[0].text: second
         flow.said: second
-      path: [write, list, broken, ok, write#2, list#2, broken#2, ok#2, end]
+        flow.so: [really]
+        names.value[0]: a
+      path: [write, list, broken, ok, write#2, list#2, broken#2, ok#2, end, names]
       statuses: { broken: failed }
 "#;
     assert!(!text.contains(SECRET), "{text}");
@@ -320,11 +324,11 @@ fn two_sessions_stand_side_by_side() {
         "broken": [["failed", 2], ["failed", 4], false],
         "ok": [["complete", 1], ["complete", 2], false],
         "end": [["complete", 1], ["complete", 1], true],
+        "names": [["complete", 1], ["complete", 1], true],
     });
     assert_eq!(Value::Object(nodes), expected);
     assert_eq!((comparison.same, &value["sessions"][1]["path"][4]), (false, &json!("write#2")));
-    let expected =
-        "--- one\n+++ two\n@@ -3,3 +3,7 @@\n broken\n ok\n+write#2\n+list#2\n+broken#2\n+ok#2\n end\n";
+    let expected = "--- one\n+++ two\n@@ -3,4 +3,8 @@\n broken\n ok\n+write#2\n+list#2\n+broken#2\n+ok#2\n end\n names\n";
     assert_eq!(comparison.path_difference, expected);
 }
 
