@@ -218,6 +218,7 @@ impl Launcher for ProgramLauncher {
             .flag("--in-place", options.in_place)
             .session(options.session_id.as_ref())
             .each("--request", &options.request)
+            .each("--from", &options.from)
             .file("--message-file", message.as_ref())
             .budget(&options.budget);
         self.call(arguments, None).await

@@ -7,11 +7,10 @@ use inspan_protocol::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Map;
 
 use crate::{
-    CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, ResumeTo, SessionError,
-    SessionErrorCode, SessionTarget, Sessions, finish, is_driven,
+    CommandResult, PersonAnswer, ResumeOptions, ResumeTo, SessionError, SessionErrorCode, SessionTarget,
+    Sessions, finish, is_driven,
     keyed::{RequestKey, key_reused},
     target::decided,
 };
@@ -87,7 +86,8 @@ pub enum SessionCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// Runs a node and all that depends on it again, in a new session that reuses the rest.
+    /// Runs a node and all that depends on it again, in a new session that reuses the rest and continues this one. Refused
+    /// while a process runs this one, or if another session continues it.
     Retry {
         /// The node.
         node: NodePath,
@@ -278,12 +278,8 @@ impl Sessions {
                 self.resume(session, options.clone(), request).await.map(Receipt::of)
             }
             SessionCommand::Retry { node } => {
-                let at = ForkPoint::Node(node.clone());
-                let options = ForkOptions {
-                    session_id: request.as_ref().map(|request| request.session.clone()),
-                    request: request.map(|request| request.request),
-                };
-                self.launcher.fork(session, Some(&at), &Map::new(), &options).await.map(Receipt::of)
+                let options = ResumeOptions { from: Some(node.clone()), ..ResumeOptions::default() };
+                self.resume(session, options, request).await.map(Receipt::of)
             }
         }
     }
@@ -319,7 +315,8 @@ impl Sessions {
         mut options: ResumeOptions,
         request: Option<RequestKey>,
     ) -> Result<SessionId, SessionError> {
-        let asks_for_more = request.is_none() || options.message.is_some() || !options.budget.is_empty();
+        let changes = options.message.is_some() || options.from.is_some() || !options.budget.is_empty();
+        let asks_for_more = request.is_none() || changes;
         if let Some(request) = &request {
             options.session_id = Some(request.session.clone());
             options.request = Some(request.request.clone());

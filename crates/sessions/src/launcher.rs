@@ -111,6 +111,9 @@ pub struct ResumeOptions {
     /// The hash of the request that has a key, to be stored with the new session.
     #[serde(skip)]
     pub request: Option<String>,
+    /// The node that runs again with all that depends on it: a new session continues this one, also if it has not ended.
+    #[serde(skip)]
+    pub from: Option<NodePath>,
     /// Whether only this session may be resumed; else a new one continues a session that has ended.
     #[serde(skip)]
     pub in_place: bool,

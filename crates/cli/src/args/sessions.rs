@@ -84,6 +84,9 @@ pub(crate) struct ResumeArgs {
     /// session
     #[arg(long, conflicts_with = "in_place")]
     pub(crate) failed: bool,
+    /// Also run this node and all after it again. Starts a new session
+    #[arg(long, value_name = "NODE", conflicts_with = "in_place")]
+    pub(crate) from: Option<String>,
     /// Use the flow file as it is now: starts a new session that reuses finished work
     #[arg(long, conflicts_with = "as_started")]
     pub(crate) edited: bool,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::{Parent, ParentKind};
+use inspan_flow::{Graph, Parent, ParentKind, Reusable};
 use inspan_protocol::{NodePath, SessionId};
 use inspan_sessions::{ForkPoint, SessionErrorCode};
 
@@ -33,17 +33,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let mut parent = Parent::new(kept.record.session.clone(), until, ParentKind::Fork);
     let mut reusable = kept.reusable(&parent, &kept.graph, Missing::Refused)?;
     for place in &at {
-        if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
-            let message = format!("session `{}` has never run `{place}`", kept.record.session);
-            return Err(Failure::usage(message).with_hint(node_list(&kept)));
-        }
-        if !kept.graph.is_selected(&place.place()) {
-            let session = &kept.record.session;
-            let message = format!("session `{session}` is one of `run --only`, and does not run `{place}`");
-            let hint = format!("`inspan run FILE --from {place}` runs it and all after it");
-            return Err(Failure::usage(message).with_hint(hint));
-        }
-        reusable.run_again(place.clone());
+        run_again(place, &mut reusable, &kept.graph, &kept)?;
     }
     let mut again = at.into_iter();
     (parent.again, parent.also_again) = (again.next(), again.collect());
@@ -56,6 +46,27 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         return Ok(Exit::Success);
     }
     kept.continue_as_new(again, &args.mode, invocation)
+}
+
+/// Makes a node run again in the session that follows this one with the flow `graph`, with all that depends on it.
+pub(super) fn run_again(
+    place: &NodePath,
+    reusable: &mut Reusable,
+    graph: &Graph,
+    kept: &StoredSession,
+) -> Result<(), Failure> {
+    let session = &kept.record.session;
+    if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
+        let message = format!("session `{session}` has never run `{place}`");
+        return Err(Failure::usage(message).with_hint(node_list(kept)));
+    }
+    if !graph.is_selected(&place.place()) {
+        let message = format!("session `{session}` is one of `run --only`, and does not run `{place}`");
+        let hint = format!("`inspan run FILE --from {place}` runs it and all after it");
+        return Err(Failure::usage(message).with_hint(hint));
+    }
+    reusable.run_again(place.clone());
+    Ok(())
 }
 
 /// Where a person finds the nodes of a session.
@@ -88,15 +99,19 @@ fn read(kept: &StoredSession, at: &str) -> Result<ForkPoint, Failure> {
         }
         return Ok(ForkPoint::Event(seq));
     }
+    node(at, "neither a node of the flow nor an event number", &kept.graph, kept).map(ForkPoint::Node)
+}
+
+/// The node of the flow `graph` that was typed; `not` says what another text is not.
+pub(super) fn node(at: &str, not: &str, graph: &Graph, kept: &StoredSession) -> Result<NodePath, Failure> {
     let typed = NodePath::new(at);
     // Passes count from 1, and the first is not written: `plan#1` is `plan`.
     let is_whole = typed.parts().filter(|part| part.pass > 0).count() == at.split('/').count();
     let path = typed.with_pass(typed.pass());
-    let found = is_whole.then(|| kept.graph.find_place(&path.place()));
-    let message = match found {
-        Some(Ok(_)) => return Ok(ForkPoint::Node(path)),
-        Some(Err(error)) => format!("`{at}` is neither a node of the flow nor an event number: {error}"),
-        None => format!("`{at}` is neither a node of the flow nor an event number"),
+    let message = match is_whole.then(|| graph.find_place(&path.place())) {
+        Some(Ok(_)) => return Ok(path),
+        Some(Err(error)) => format!("`{at}` is {not}: {error}"),
+        None => format!("`{at}` is {not}"),
     };
     Err(Failure::usage(message).with_code(SessionErrorCode::UnknownNode).with_hint(node_list(kept)))
 }

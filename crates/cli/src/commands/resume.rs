@@ -9,7 +9,7 @@ use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value};
 
 use super::{
-    flow,
+    flow, fork,
     session::{Ask, detach},
     stored::{Continuation, Missing, StoredSession, plan, with_stored_answers},
 };
@@ -28,6 +28,12 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     let mut kept = StoredSession::open(&args.session, invocation)?;
     if args.in_place {
         kept.must_be_open()?;
+    }
+    // A node is one of this session: what continues it may have run that again already.
+    if args.from.is_some()
+        && let Some(by) = kept.continued_by.take()
+    {
+        return Err(StoreError::Continued { session: kept.record.session, by }.into());
     }
     while let Some(by) = kept.continued_by.take() {
         let old = &kept.record.session;
@@ -57,7 +63,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         return Err(Failure::usage(message).with_hint(format!("`inspan resume {session}` continues it")));
     }
     let mut given = None;
-    if edited.is_none() && !kept.status.has_ended() {
+    if edited.is_none() && args.from.is_none() && !kept.status.has_ended() {
         let values = flow::given_input(&kept.graph, args.input_file.as_deref(), &args.input)?;
         let input = &kept.record.input;
         // Another input is an edit too.
@@ -146,6 +152,11 @@ fn continue_as_new(
     let mut parent = Parent::new(kept.record.session.clone(), kept.last_seq, ParentKind::Resume);
     parent.tries_failures_again = args.failed;
     let mut reusable = kept.reusable(&parent, &graph, missing)?;
+    if let Some(from) = &args.from {
+        let place = fork::node(from, "no node of the flow", &graph, &kept)?;
+        fork::run_again(&place, &mut reusable, &graph, &kept)?;
+        parent.again = Some(place);
+    }
     if args.failed
         && !reusable.has_anything_again()
         && kept.folded(kept.record.run(&kept.graph))?.state().failure().is_none()

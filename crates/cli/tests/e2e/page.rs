@@ -445,7 +445,7 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     sandbox.write("ready-3", "")?;
     browser.open(&server.view(&format!("/s/{id}/graph?node=found")))?;
     browser.press("Retry")?;
-    browser.sees("This session stays as it is")?;
+    browser.sees("in a new session that continues this one")?;
     browser.press("Retry")?;
     browser.until("another session is shown", &format!("!location.hash.includes({})", json!(id)))?;
     state(&mut browser, "success")?;

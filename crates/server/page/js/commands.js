@@ -114,7 +114,7 @@ export function retry(id, node) {
   ask({
     title: `Retry ${node}?`,
     session: id,
-    what: html`<p>In a new session this node and all that depends on it run again, and the rest is reused. This session stays as it is.</p>`,
+    what: html`<p>This node and all that depends on it run again, and the rest is reused, in a new session that continues this one.</p>`,
     act: 'Retry',
     run: async () => {
       const { sessionId } = await send({ type: 'retry', node });

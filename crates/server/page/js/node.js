@@ -6,7 +6,7 @@ import * as commands from './commands.js';
 import { Frames } from './frames.js';
 import { count, dated, duration, money, text } from './format.js';
 import { drawnPath } from './graph.js';
-import { nodeStatus, now } from './lists.js';
+import { nodeStatus, now, runs } from './lists.js';
 import { Button, Contained, Empty, Folded, NodeSign, copy } from './parts.js';
 import { Question, SteadyQuestions } from './question.js';
 import { href, route, setQuery } from './route.js';
@@ -80,10 +80,11 @@ function NodeActs({ session, node, path, state }) {
   if (!isLive(session)) return null;
   const { id } = session;
   const place = drawnPath(path);
+  const canRetry = place === path && !runs(state.session) && !state.session.continuedBy && ['failed', 'cancelled', 'complete'].includes(node.status);
   return html`<div class="acts">
     ${node.status === 'running' && node.agent && html`<${Button} onPress=${() => commands.steer(id, path)}>Steer…<//>`}
     ${node.agent?.doing?.kind === 'listening' && html`<${Button} onPress=${() => commands.close(id, path)}>End it<//>`}
-    ${place === path && ['failed', 'cancelled', 'complete'].includes(node.status) && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
+    ${canRetry && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
     ${node.status !== 'pending' && place === path && html`<${Button} onPress=${() => commands.fork(id, path, state.input)}>Fork from here<//>`}
   </div>`;
 }

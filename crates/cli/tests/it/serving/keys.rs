@@ -7,7 +7,7 @@ use inspan_flow::{RunStore, SqliteOptions, SqliteStore};
 use inspan_protocol::Command;
 use serde_json::{Value, json};
 
-use super::{client::Server, folder, run_quick, start, state, until, wait_for};
+use super::{client::Server, command, folder, run_quick, start, state, until, wait_for};
 use crate::program::{home, inspan};
 
 #[test]
@@ -88,19 +88,43 @@ fn requests_with_one_key_that_come_at_once_are_one() {
 fn a_request_that_comes_through_two_servers_at_once_is_one() {
     let folder = &folder();
     run_quick(folder);
+    inspan(folder, &["run", "quick.yaml", "--session-id", "t"]);
     let servers = [(); 2].map(|()| Server::start(folder));
-    for command in [json!({ "type": "retry", "node": "a" }), json!({ "type": "resume" })] {
+    for (session, command) in
+        [("s", json!({ "type": "retry", "node": "a" })), ("t", json!({ "type": "resume" }))]
+    {
+        let path = format!("/api/v1/sessions/{session}/commands");
         let body = json!({ "command": command, "key": command["type"] });
         let answers: BTreeSet<_> = std::thread::scope(|scope| {
-            let calls = servers.each_ref().map(|server| {
-                scope.spawn(|| at_once(server, "/api/v1/sessions/s/commands", &body, "sessionId"))
-            });
+            let calls =
+                servers.each_ref().map(|server| scope.spawn(|| at_once(server, &path, &body, "sessionId")));
             calls.into_iter().flat_map(|call| call.join().unwrap()).collect()
         });
         assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200], "{answers:?}");
     }
     let all = servers[0].client().get("/api/v1/sessions").json();
-    assert_eq!(all["sessions"].as_array().unwrap().len(), 3, "{all}");
+    assert_eq!(all["sessions"].as_array().unwrap().len(), 4, "{all}");
+}
+
+#[test]
+fn a_node_is_retried_once_in_a_session_that_continues_the_one_that_nothing_runs() {
+    let folder = &folder();
+    let server = Server::start(folder);
+    let client = server.client();
+    let session = start(&client, json!({ "flow": "long" }));
+    let path = format!("/api/v1/sessions/{session}/commands");
+    let retry = json!({ "command": { "type": "retry", "node": "wait" } });
+    client.post(&path, &retry).refused(409, "sessionHeld");
+    command(&client, &session, json!({ "type": "pause" })).expect(200);
+    wait_for(&client, &session, "paused");
+    command(&client, &session, json!({ "type": "retry", "node": "3" })).refused(404, "unknownNode");
+    let answers: Vec<_> = at_once(&server, &path, &retry, "sessionId").into_iter().collect();
+    let [(200, next), (409, _)] = &*answers else { panic!("{answers:?}") };
+    assert_eq!(state(&client, &session), "continued");
+    let next: String = serde_json::from_str(next).unwrap();
+    fs::write(folder.join("go"), "").unwrap();
+    wait_for(&client, &next, "success");
+    client.post(&path, &retry).refused(409, "sessionContinued");
 }
 
 #[test]
