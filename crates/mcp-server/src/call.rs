@@ -8,7 +8,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, SessionId};
-use inspan_sessions::{Followed, OpenQuestions, SessionCommand, SessionError, SessionOutput, Sessions};
+use inspan_sessions::{
+    Followed, OpenQuestions, SessionCommand, SessionError, SessionErrorCode, SessionOutput, Sessions,
+};
 use inspan_view::DisplayStatus;
 use rmcp::model::{
     CancelledNotificationParam, ClientResult, ElicitRequest, ProgressNotificationParam, ProgressToken,
@@ -59,8 +61,8 @@ impl Waiting {
 
 /// What a call found.
 pub(crate) enum CallOutcome {
-    /// The state of the session.
-    Output(Box<SessionOutput>),
+    /// The state of the session, and why answers of the client were not taken.
+    Output(Box<SessionOutput>, Vec<SessionError>),
     /// It asks these questions, and the client is to repeat its call with the answers.
     Questions(Vec<Prompt>),
 }
@@ -94,7 +96,7 @@ pub(crate) async fn watch(
         }
     }
     watch.withdraw_forms().await;
-    Ok(CallOutcome::Output(Box::new(sessions.output(session).await?)))
+    Ok(CallOutcome::Output(Box::new(sessions.output(session).await?), watch.refused))
 }
 
 struct CallWatch<'a> {
@@ -106,6 +108,8 @@ struct CallWatch<'a> {
     /// Questions that were put to the client, each with what takes its form back.
     asked: HashMap<PromptId, CancellationToken>,
     forms: FuturesUnordered<Form>,
+    /// Why answers of the client were not taken.
+    refused: Vec<SessionError>,
     is_over: bool,
     progress: SessionProgress,
 }
@@ -120,6 +124,7 @@ impl<'a> CallWatch<'a> {
             open: OpenQuestions::default(),
             asked: HashMap::new(),
             forms: FuturesUnordered::new(),
+            refused: Vec::new(),
             is_over: false,
             progress: SessionProgress::default(),
         }
@@ -135,9 +140,14 @@ impl<'a> CallWatch<'a> {
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
                 self.open.lose_process(self.sessions.clock().now());
-                self.waiting.known.extend(self.waiting.answered.drain());
-                self.is_over =
-                    self.open.prompts().is_empty() || DisplayStatus::of(&entry) == DisplayStatus::Paused;
+                if entry.unanswered > 0 {
+                    // The process that applies what is stored may begin in a moment.
+                    self.waiting.answered.extend(entry.answered.iter().cloned());
+                } else {
+                    self.waiting.known.extend(self.waiting.answered.drain());
+                    self.is_over =
+                        self.open.prompts().is_empty() || DisplayStatus::of(&entry) == DisplayStatus::Paused;
+                }
             }
         }
         self.show_forms();
@@ -177,7 +187,8 @@ impl<'a> CallWatch<'a> {
     fn show_forms(&mut self) {
         let Ask::Elicit(peer) = &self.waiting.ask else { return };
         for prompt in self.open.prompts() {
-            if self.asked.contains_key(&prompt.prompt_id) || self.asked.len() >= MOST_FORMS {
+            let is_done = self.waiting.answered.contains(&prompt.prompt_id);
+            if is_done || self.asked.contains_key(&prompt.prompt_id) || self.asked.len() >= MOST_FORMS {
                 continue;
             }
             let withdrawn = CancellationToken::new();
@@ -189,14 +200,23 @@ impl<'a> CallWatch<'a> {
     async fn answered(&mut self, prompt: PromptId, command: Option<SessionCommand>) {
         // The wait for the person does not count; the session gets its whole time.
         self.deadline = Instant::now() + self.waiting.most;
-        let applied = match command {
-            Some(command) => self.sessions.apply(self.session, &command, None).await.is_ok(),
-            None => false,
-        };
-        if !applied {
-            self.waiting.known.insert(prompt);
-            self.check_declined();
+        if let Some(command) = command {
+            let Err(error) = self.sessions.apply(self.session, &command, None).await else { return };
+            // Another answer counts, and the session goes on with that.
+            let is_done = matches!(
+                error.code,
+                SessionErrorCode::AlreadyAnswered
+                    | SessionErrorCode::CommandRefused
+                    | SessionErrorCode::UnknownPrompt
+            );
+            self.refused.push(error);
+            if is_done {
+                self.waiting.answered.insert(prompt);
+                return;
+            }
         }
+        self.waiting.known.insert(prompt);
+        self.check_declined();
     }
 
     /// Withdraws the forms that no call waits for any more.

@@ -64,10 +64,28 @@ pub(crate) fn result(output: &SessionOutput, life: SessionLife) -> CallToolResul
     result
 }
 
+/// The same answer, which first says why answers of the client were not taken.
+pub(crate) fn with_refused(mut result: CallToolResult, refused: &[SessionError]) -> CallToolResult {
+    if refused.is_empty() {
+        return result;
+    }
+    let words: Vec<String> =
+        refused.iter().map(|error| format!("The answer was not taken: {}", with_hint(error))).collect();
+    result.content.insert(0, ContentBlock::text(words.join("\n")));
+    if let Some(data) = &mut result.structured_content {
+        data["refusedAnswers"] = json!(words);
+    }
+    result
+}
+
 /// A refusal, as words for the model.
 pub(crate) fn refusal(error: &SessionError) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(with_hint(error))])
+}
+
+fn with_hint(error: &SessionError) -> String {
     let hint = error.hint.as_deref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-    CallToolResult::error(vec![ContentBlock::text(format!("{}{hint}", error.message))])
+    format!("{}{hint}", error.message)
 }
 
 /// A question as data.
@@ -113,6 +131,10 @@ fn state(output: &SessionOutput, life: SessionLife) -> String {
             )
         }
         DisplayStatus::Running | DisplayStatus::Waiting if !asked.is_empty() => format!("{session}{waits}"),
+        DisplayStatus::Waiting if output.is_idle() && output.unapplied > 0 => format!(
+            "{session} is waiting, and a stored answer or command is not applied yet. Call `{WAIT}` to wait for its \
+             result; if no process begins, `inspan resume {id}` continues it"
+        ),
         DisplayStatus::Waiting if output.is_idle() => match &output.holdup {
             Some(holdup) => format!("{session} {holdup}"),
             None => {

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::call::{Ask, CallOutcome, Waiting, watch};
 use crate::questions::{commands_of, input_requests, shows_forms};
 use crate::resources;
-use crate::result::{ENDS_WITH_CALLER, question, refusal, result, words};
+use crate::result::{ENDS_WITH_CALLER, question, refusal, result, with_refused, words};
 use crate::tasks;
 use crate::tools::{self, FlowTool, REPLY, SESSIONS, STATUS, STOP, WAIT, flow_tools};
 
@@ -195,7 +195,9 @@ impl FlowServer {
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let waiting = Waiting { most, ask, progress, cancelled: context.ct.clone(), known, answered };
         Ok(match watch(&self.sessions, session, waiting).await? {
-            CallOutcome::Output(output) => result(&output, self.options.life).into(),
+            CallOutcome::Output(output, refused) => {
+                with_refused(result(&output, self.options.life), &refused).into()
+            }
             CallOutcome::Questions(questions) => {
                 let requests = input_requests(&questions);
                 InputRequiredResult::new(Some(requests), Some(session.to_string())).into()

@@ -351,6 +351,27 @@ fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
 }
 
 #[test]
+fn an_answer_that_comes_second_is_named_and_the_call_waits_for_what_comes_of_the_first() {
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
+    inspan(folder, &["run", "greet.yaml", "--no-wait", "--session-id", "s"]).expect(3);
+    let mut asked = client(folder, &json!({ "elicitation": {} }));
+    let waits = |seconds| json!({ "session": "s", "seconds": seconds });
+    let call = asked.request("tools/call", &json!({ "name": "session_wait", "arguments": waits(30.0) }));
+    let form = asked.next();
+    inspan(folder, &["reply", "s", "--choice", "hello", "--no-resume"]).expect(0);
+    let waiting = tool(&mut client(folder, &json!({})), "session_wait", &waits(0.2));
+    assert!(text(&waiting).contains("a stored answer or command is not applied yet"), "{waiting}");
+    let bye = json!({ "action": "accept", "content": { "choice": "bye" } });
+    asked.send(json!({ "id": form["id"], "result": bye }));
+    inspan(folder, &["resume", "s"]).expect(0);
+    let (answered, _) = asked.answer(call);
+    let result = &answered["result"];
+    assert_eq!(result["structuredContent"]["outputs"], json!({ "greeting": "hello world\n" }), "{result}");
+    assert!(text(result).starts_with("The answer was not taken: "), "{result}");
+    assert_eq!(result["structuredContent"]["refusedAnswers"], json!([text(result)]));
+}
+
+#[test]
 fn progress_grows_and_ends_with_the_call() {
     let folder = &folder_with(&[("gated.yaml", GATED)]);
     let mut client = client(folder, &json!({}));
