@@ -216,6 +216,8 @@ struct Scanner {
     folders: BTreeMap<SessionId, PathBuf>,
     /// The channels of each folder, as they were read for this search.
     known: BTreeMap<PathBuf, Vec<usize>>,
+    /// The folders whose settings cannot be read.
+    unreadable: BTreeSet<PathBuf>,
     /// Since when each channel is known, by name and file.
     since: BTreeMap<(String, String), Timestamp>,
     /// What was warned of.
@@ -233,16 +235,8 @@ struct ListenerTask {
 struct WorkerTask {
     worker: Arc<Worker>,
     since: Timestamp,
-    task: AbortOnDropHandle<()>,
-}
-
-/// Why a channel has no worker.
-#[derive(Debug, thiserror::Error)]
-enum WorkerError {
-    #[error("it cannot be used: {0}")]
-    Channel(String),
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    /// Nothing if the channel cannot be used: the worker only says at the end whether it had something to send.
+    task: Option<AbortOnDropHandle<()>>,
 }
 
 impl Scanner {
@@ -257,6 +251,7 @@ impl Scanner {
             holder: Holder { owner: Owner::of_process(), number },
             folders: BTreeMap::new(),
             known: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             since: BTreeMap::new(),
             warned: BTreeSet::new(),
             workers: Vec::new(),
@@ -335,8 +330,10 @@ impl Scanner {
         if let Some(known) = self.known.get(&folder) {
             return Some(known.clone());
         }
+        self.unreadable.remove(&folder);
         let channels = self.delivery.source.channels(&folder).unwrap_or_else(|why| {
             self.warn(format!("no notifications for flows in {}: {why}", folder.display()));
+            self.unreadable.insert(folder.clone());
             Vec::new()
         });
         let mut workers = Vec::new();
@@ -351,9 +348,7 @@ impl Scanner {
         for channel in channels {
             match self.worker(&channel).await {
                 Ok(at) => workers.push(at),
-                // The others are used.
-                Err(WorkerError::Channel(why)) => self.warn(format!("channel `{}`: {why}", channel.name)),
-                Err(WorkerError::Ledger(error)) => {
+                Err(error) => {
                     self.warn(format!("no notifications: {error}"));
                     return None;
                 }
@@ -375,21 +370,34 @@ impl Scanner {
     }
 
     /// The worker of a channel, which is started if it does not run. One with other settings ends: what it was sending is
-    /// sent again, under the same id.
-    async fn worker(&mut self, channel: &FolderChannel) -> Result<usize, WorkerError> {
+    /// sent again, under the same id. A channel that cannot be used yet is opened again each time.
+    async fn worker(&mut self, channel: &FolderChannel) -> Result<usize, LedgerError> {
         let same = |task: &WorkerTask| {
             let other = &task.worker.channel;
             other.name == channel.name && other.origin == channel.origin
         };
         let known = self.workers.iter().position(same);
-        if let Some(at) = known.filter(|at| self.workers[*at].worker.channel.settings == channel.settings) {
+        let fits = known.filter(|at| self.workers[*at].worker.channel.settings == channel.settings);
+        if let Some(at) = fits.filter(|at| self.workers[*at].task.is_some()) {
             return Ok(at);
         }
         let since = self.since(channel).await?;
-        let channel = Arc::new(self.delivery.source.open(channel).map_err(WorkerError::Channel)?);
-        let worker = Worker::new(self.delivery.clone(), channel, self.holder.clone(), since, self.until);
+        let opened = self.delivery.source.open(channel);
+        let is_open = opened.is_ok();
+        let (ready, until) = match opened {
+            Ok(ready) => (ready, self.until),
+            Err(why) => {
+                self.warn(format!("channel `{}`: {why}", channel.name));
+                if let Some(at) = fits {
+                    return Ok(at);
+                }
+                let FolderChannel { name, origin, settings } = channel;
+                (NotificationChannel::closed(name, origin, settings.clone()), Some(Instant::now()))
+            }
+        };
+        let worker = Worker::new(self.delivery.clone(), Arc::new(ready), self.holder.clone(), since, until);
         let worker = Arc::new(worker);
-        let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run()));
+        let task = is_open.then(|| AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run())));
         let started = WorkerTask { worker, since, task };
         match known {
             Some(at) => {
@@ -405,22 +413,33 @@ impl Scanner {
 
     /// Lets the workers end once they have tried what is left.
     async fn finish(self) -> Undelivered {
+        let unread = self.folders.iter().filter(|(_, folder)| self.unreadable.contains(*folder));
+        let unread: BTreeSet<SessionId> = unread.map(|(session, _)| session.clone()).collect();
+        let begun = match unread.is_empty() {
+            true => BTreeSet::new(),
+            // If the record cannot be read, nothing is known.
+            false => self.delivery.ledger.begun(unread).await.unwrap_or_default(),
+        };
         let ends = self.workers.into_iter().map(async |WorkerTask { worker, task, .. }| {
             worker.close();
             // A worker that panicked has not sent what it had.
-            let panicked = task.await.is_err();
+            let panicked = match task {
+                Some(task) => task.await.is_err(),
+                None => {
+                    Arc::clone(&worker).run().await;
+                    false
+                }
+            };
             let name = worker.channel.name.clone();
             let is_left = [panicked || worker.has_pending(), worker.is_held(), worker.has_given_up()];
             is_left.map(|is_left| is_left.then(|| name.clone()))
         });
         let ends = join_all(ends).await;
-        let names = |which: usize| {
-            let mut names: Vec<String> = ends.iter().filter_map(|ends| ends[which].clone()).collect();
-            names.sort();
-            names.dedup();
-            names
-        };
-        let [channels, held, refused] = [0, 1, 2].map(names);
+        let names =
+            |which: usize| ends.iter().filter_map(|ends| ends[which].clone()).collect::<BTreeSet<String>>();
+        let [mut channels, held, refused] = [0, 1, 2].map(names);
+        channels.extend(begun);
+        let [channels, held, refused] = [channels, held, refused].map(|names| names.into_iter().collect());
         let listeners = self.listeners.into_values().map(async |ListenerTask { cancel, task }| {
             cancel.cancel();
             drop(timeout(LISTENERS, task).await);

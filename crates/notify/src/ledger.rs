@@ -4,6 +4,7 @@
 //! only thing that is lost is which notifications were sent.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -380,6 +381,20 @@ impl Ledger {
         .await
     }
 
+    /// The channels with a delivery of these sessions that has begun and is not settled, each once.
+    pub(crate) async fn begun(&self, sessions: BTreeSet<SessionId>) -> Result<BTreeSet<String>, LedgerError> {
+        self.ask(move |connection| {
+            let begun = "SELECT channel, session FROM cursors WHERE until IS NOT NULL OR attempts > 0";
+            let mut select = connection.prepare(begun)?;
+            let rows =
+                select.query_map((), |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
+            let rows: Vec<(String, SessionId)> = rows.collect::<rusqlite::Result<_>>()?;
+            let wanted = rows.into_iter().filter(|(_, session)| sessions.contains(session));
+            Ok(wanted.map(|(channel, _)| channel).collect())
+        })
+        .await
+    }
+
     /// Forgets sessions that are in the store no more. Those that were created after this time are kept: they may be
     /// newer than the list.
     pub(crate) async fn forget_others(
@@ -394,7 +409,7 @@ impl Ledger {
                 let rows = select.query_map((), |row| row.get(0))?;
                 rows.collect::<rusqlite::Result<_>>()?
             };
-            let known: std::collections::BTreeSet<&str> = known.iter().map(SessionId::as_str).collect();
+            let known: BTreeSet<&str> = known.iter().map(SessionId::as_str).collect();
             for gone in all.iter().filter(|session| !known.contains(session.as_str())) {
                 let delete = "DELETE FROM cursors WHERE session = ?1 AND created_at < ?2";
                 transaction.execute(delete, params![gone, before.as_millis()])?;

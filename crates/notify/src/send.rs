@@ -73,6 +73,15 @@ pub(crate) trait Sender: Send + Sync {
     }
 }
 
+/// Sends nothing.
+struct Closed;
+
+impl Sender for Closed {
+    fn send<'a>(&'a self, _: &'a Message) -> BoxFuture<'a, Result<(), SendError>> {
+        Box::pin(async { Err(SendError::new("it cannot be used")) })
+    }
+}
+
 /// A channel, ready to send.
 pub struct NotificationChannel {
     /// Its name.
@@ -101,6 +110,12 @@ impl NotificationChannel {
         let redactor = Redactor::new(&environment).with_values(secret_parts(&settings, &environment));
         let sender = sender(&settings, &environment, supervisor)?;
         Ok(Self { name: name.to_owned(), origin: origin.to_owned(), settings, sender, redactor })
+    }
+
+    /// A channel that cannot be used: its settings say what it would be sent.
+    pub(crate) fn closed(name: &str, origin: &str, settings: ChannelSettings) -> Self {
+        let (name, origin) = (name.to_owned(), origin.to_owned());
+        Self { name, origin, settings, sender: Box::new(Closed), redactor: Redactor::default() }
     }
 
     /// Sends a message once, without any secret.

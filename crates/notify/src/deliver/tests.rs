@@ -102,12 +102,12 @@ async fn what_is_being_sent_at_the_end_is_sent_and_what_is_left_is_named() {
     assert_eq!((left, count()), (Undelivered::default(), 2 * after_one));
 }
 
-/// A channel that cannot be used yet.
-struct NotYet(FolderChannel);
+/// A channel that cannot be used yet; without one, settings that cannot be read.
+struct NotYet(Option<FolderChannel>);
 
 impl ChannelSource for NotYet {
     fn channels(&self, _: &Path) -> Result<Vec<FolderChannel>, String> {
-        Ok(vec![self.0.clone()])
+        self.0.clone().map(|channel| vec![channel]).ok_or_else(|| "its settings are broken".to_owned())
     }
 
     fn open(&self, _: &FolderChannel) -> Result<NotificationChannel, String> {
@@ -116,7 +116,7 @@ impl ChannelSource for NotYet {
 }
 
 #[tokio::test]
-async fn what_happens_before_a_channel_can_be_opened_is_sent_once_it_can() {
+async fn what_happens_before_a_channel_can_be_opened_is_named_and_sent_once_it_can() {
     let folder = tempfile::tempdir().unwrap();
     let sent = folder.path().join("sent");
     let store = Arc::new(MemoryStore::new());
@@ -130,15 +130,20 @@ async fn what_happens_before_a_channel_can_be_opened_is_sent_once_it_can() {
         ..ready
     };
     let channel = ready.source.channels(Path::new("")).unwrap().remove(0);
-    let not_yet = Delivery { source: Arc::new(NotYet(channel)), ..ready.clone() };
+    let not_yet = Delivery { source: Arc::new(NotYet(Some(channel))), ..ready.clone() };
+    let unread = Delivery { source: Arc::new(NotYet(None)), ..ready.clone() };
     let lease = begin(&store, "s").await;
     append(&store, &lease, 1, clock.now(), "before", question("b")).await;
     clock.0.store(10, Ordering::Relaxed);
     let end = || Instant::now() + Duration::from_secs(60);
-    deliver_once(not_yet, end()).await;
+    let missed = Undelivered { channels: vec!["slow".to_owned()], ..Undelivered::default() };
+    assert_eq!(deliver_once(not_yet.clone(), end()).await, Undelivered::default());
     clock.0.store(20, Ordering::Relaxed);
     append(&store, &lease, 2, clock.now(), "after", question("a")).await;
     clock.0.store(30, Ordering::Relaxed);
+    for delivery in [not_yet, unread] {
+        assert_eq!(deliver_once(delivery, end()).await, missed);
+    }
     assert_eq!(deliver_once(ready, end()).await, Undelivered::default());
     let said = fs::read_to_string(&sent).unwrap_or_default();
     assert_eq!(["`after` asks", "`before` asks"].map(|text| said.contains(text)), [true, false], "{said}");
