@@ -247,10 +247,17 @@ impl Launcher for ProgramLauncher {
         input: &Map<String, Value>,
         options: &ForkOptions,
     ) -> Result<SessionId, SessionError> {
-        let at = at.map(|at| match at {
-            ForkPoint::Event(seq) => seq.to_string(),
-            ForkPoint::Node(node) => node.to_string(),
-        });
+        let at = match at {
+            None => None,
+            Some(ForkPoint::Event(seq)) => Some(seq.to_string()),
+            // The command line would read it as that of an event.
+            Some(ForkPoint::Node(node)) if node.as_str().parse::<u64>().is_ok() => {
+                let message =
+                    format!("`{node}` is no node of the flow; an event is named by a number, not a text");
+                return Err(SessionError::new(SessionErrorCode::UnknownNode, message));
+            }
+            Some(ForkPoint::Node(node)) => Some(node.to_string()),
+        };
         let input = self.input_file(input).await?;
         let arguments = Arguments::of("fork", session.as_str())
             .session(options.session_id.as_ref())

@@ -118,6 +118,8 @@ fn a_node_is_retried_once_in_a_session_that_continues_the_one_that_nothing_runs(
     command(&client, &session, json!({ "type": "pause" })).expect(200);
     wait_for(&client, &session, "paused");
     command(&client, &session, json!({ "type": "retry", "node": "3" })).refused(404, "unknownNode");
+    let fork = format!("/api/v1/sessions/{session}/fork");
+    client.post(&fork, &json!({ "at": "3" })).refused(404, "unknownNode");
     let answers: Vec<_> = at_once(&server, &path, &retry, "sessionId").into_iter().collect();
     let [(200, next), (409, _)] = &*answers else { panic!("{answers:?}") };
     assert_eq!(state(&client, &session), "continued");
