@@ -110,8 +110,11 @@ impl Prompt {
         match choice {
             Some(choice) if choices.contains(&choice) => {
                 let is_other = !content.is_empty() && content != choice;
-                let may_comment = self.allows_text() || self.kind == PromptKind::Permission;
-                if is_other && (!may_comment || choices.contains(&content)) {
+                let is_permission = self.kind == PromptKind::Permission;
+                let may_comment = self.allows_text() || is_permission;
+                // What an agent is told with a denial may be any words.
+                let is_contrary = choices.contains(&content) && !(is_permission && choice == "deny");
+                if is_other && (!may_comment || is_contrary) {
                     let why = format!("it is the choice `{choice}` and another text");
                     return Err(Rejection::Misfit { prompt: id(), why });
                 }

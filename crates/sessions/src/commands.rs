@@ -106,12 +106,14 @@ impl SessionCommand {
                     && content.as_deref().unwrap_or_default() == given
                     && choice == chosen
             }
-            (Self::Approve { prompt, always }, Command::Reply { prompt: id, content, .. }) => {
+            (Self::Approve { prompt, always }, Command::Reply { prompt: id, content, choice }) => {
                 is_named(id.as_str(), prompt.as_deref())
-                    && *content == if *always { "always" } else { "allow" }
+                    && choice.as_ref().unwrap_or(content) == if *always { "always" } else { "allow" }
             }
-            (Self::Reject { prompt, reason }, Command::Reply { prompt: id, content, .. }) => {
-                is_named(id.as_str(), prompt.as_deref()) && content == decided("deny", reason.as_deref())
+            (Self::Reject { prompt, reason }, Command::Reply { prompt: id, content, choice }) => {
+                is_named(id.as_str(), prompt.as_deref())
+                    && choice.as_ref().is_none_or(|choice| choice == "deny")
+                    && content == decided("deny", reason.as_deref())
             }
             (Self::Send { content, node: None, run: None, .. }, Command::Send { content: sent }) => {
                 content == sent

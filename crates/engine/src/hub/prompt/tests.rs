@@ -68,14 +68,17 @@ async fn what_answers_a_prompt() {
             choices: choices.to_owned(),
         })
     };
-    let two = || {
-        Err(Rejection::Misfit {
-            prompt: "p".into(),
-            why: "it is the choice `no` and another text".to_owned(),
-        })
+    let two_of = |choice: &str| {
+        let why = format!("it is the choice `{choice}` and another text");
+        Err(Rejection::Misfit { prompt: "p".into(), why })
+    };
+    let two = || two_of("no");
+    let decision = || Prompt {
+        choices: Some(["allow", "deny"].map(str::to_owned).to_vec()),
+        ..Prompt::new("p", PromptKind::Permission, "?")
     };
     type Row = (Prompt, &'static str, Option<&'static str>, Result<Reply, Rejection>);
-    let rows: [Row; 13] = [
+    let rows: [Row; 15] = [
         (texts(), "hello", None, Ok(reply("hello", None))),
         (texts(), "hello", Some("maybe"), wrong("")),
         (choice("?", None, None), "yes", None, Ok(reply("yes", Some("yes")))),
@@ -89,6 +92,8 @@ async fn what_answers_a_prompt() {
         (both(), "well", Some("no"), Ok(reply("well", Some("no")))),
         (both(), "yes", Some("no"), two()),
         (Prompt { allow_text: Some(false), ..texts() }, "hello", None, no_text("")),
+        (decision(), "allow", Some("deny"), Ok(reply("allow", Some("deny")))),
+        (decision(), "deny", Some("allow"), two_of("allow")),
     ];
     for (prompt, content, choice, expected) in rows {
         let hub = hub();
