@@ -91,12 +91,18 @@ impl Answers {
         let target = self.sessions.target(session).await?;
         let open = target.entry.digest.prompts.iter().find(|open| open.prompt_id == *prompt).cloned();
         let Some(open) = open else {
-            let asked = self.sessions.store().read(session, 1, Select::Names(&["session:prompt"])).await;
-            let is_it =
+            let names = Select::Names(&["session:prompt", "session:reply"]);
+            let log = self.sessions.store().read(session, 1, names).await.map_err(SessionError::from)?;
+            let is_asked =
                 |event: &Event| matches!(event, Event::SessionPrompt(other) if other.prompt_id == *prompt);
-            let was_asked = asked.map_err(SessionError::from)?.iter().any(|envelope| is_it(&envelope.event));
-            let unknown = || AnswerError::Refused(format!("the session has no question `{prompt}`"));
-            return Err(if was_asked { answered() } else { unknown() });
+            let is_answered =
+                |event: &Event| matches!(event, Event::SessionReply { prompt_id, .. } if prompt_id == prompt);
+            let has = |is_it: &dyn Fn(&Event) -> bool| log.iter().any(|envelope| is_it(&envelope.event));
+            return Err(match (has(&is_answered), has(&is_asked)) {
+                (true, _) => answered(),
+                (false, true) => AnswerError::Refused("the question is no longer open".to_owned()),
+                (false, false) => AnswerError::Refused(format!("the session has no question `{prompt}`")),
+            });
         };
         if open.kind != PromptKind::Input && !target.is_driven() {
             let why = "the agent that asked has ended; it asks again once the session is resumed";

@@ -442,9 +442,9 @@ pub enum StoreError {
     /// The session has ended and accepts no commands.
     #[error("session `{0}` has ended")]
     SessionEnded(SessionId),
-    /// No process runs the session, and a reply to the question is already stored.
+    /// A reply to the question is already stored, and no process has applied it yet.
     #[error(
-        "prompt `{prompt}` of session `{session}` is already answered; the answer waits for `inspan resume`"
+        "question `{prompt}` of session `{session}` is already answered; the answer is applied when the session is resumed"
     )]
     ReplyWaits {
         /// The session.

@@ -67,7 +67,10 @@ impl Server {
         text: String,
         arrived: Instant,
     ) -> Result<StopReason, SessionError> {
-        let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
+        let early = || {
+            let message = "Your message was not taken: the one before it has not taken effect yet.";
+            SessionError::new(SessionErrorCode::NotRunning, message).with_hint("Send it again in a moment.")
+        };
         let session = turn.session.as_ref().ok_or_else(early)?;
         if let Some((flow, _)) = flow_command(&chat.sessions.launcher().flows().await?, &text) {
             let message = format!("`/{}` starts a flow, and one runs in this conversation", flow.id);

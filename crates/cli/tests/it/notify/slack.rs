@@ -404,6 +404,17 @@ fn a_click_counts_by_who_may_answer_the_channel_that_asked() {
 }
 
 #[test]
+fn a_click_after_a_stop_is_told_that_nobody_is_asked_any_more() {
+    let slack = Slack::start();
+    let folder = &folder(IDLE, &slack.settings());
+    asked(folder, "flow.yaml", "s");
+    let [yes, _] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
+    inspan(folder, &["stop", "s"]).expect(0);
+    let said = Clicks::begin(&slack, folder).said(&slack, "U1", &yes);
+    assert_eq!(said, "Not answered: the question is no longer open.");
+}
+
+#[test]
 fn answers_that_come_at_once_all_count_and_are_said_to() {
     let slack = Slack::start();
     let gates = ["a", "b", "c"].map(|id| {
