@@ -265,6 +265,9 @@ impl Sessions {
                 }
                 target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
                 let result = target.post_and_wait(&Command::Pause { reason: reason.clone() }).await?;
+                if result == CommandResult::Accepted {
+                    target.paused().await?;
+                }
                 self.receipt(&target, command, result).await
             }
             SessionCommand::Stop { reason } => {

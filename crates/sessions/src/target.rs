@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use inspan_engine::Clock;
-use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
+use inspan_flow::{Liveness, RunStore, Select, SessionEntry, StoreError, Verdict};
 use inspan_protocol::{
     Command, Event, MessageMode, NodeId, NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId,
+    SessionStatus,
 };
 use inspan_view::{entry::DisplayStatus, label};
 
@@ -154,6 +155,29 @@ impl SessionTarget {
             let message = format!("the command was accepted but is not done after {RESPONSE:?}");
             Err(SessionError::new(SessionErrorCode::NoResponse, message))
         })
+    }
+
+    /// Waits until the process of a session that takes a pause has left it, and fails if the session ended or was
+    /// interrupted instead: it may have been about to.
+    pub async fn paused(&mut self) -> Result<(), SessionError> {
+        let owner = self.entry.owner.clone();
+        let has_left = |entry: &SessionEntry| entry.owner != owner || entry.liveness == Liveness::Gone;
+        self.until(|entry| entry.owner.is_none() || has_left(entry)).await?;
+        let id = self.id();
+        match self.entry.digest.status {
+            SessionStatus::Paused => Ok(()),
+            status if status.has_ended() => {
+                let message = format!("session `{id}` ended before it could be paused");
+                Err(SessionError::new(SessionErrorCode::SessionEnded, message))
+            }
+            // Another process has resumed it since.
+            _ if self.is_driven() => Ok(()),
+            _ => {
+                let message = format!("the process of session `{id}` ended before it paused");
+                Err(SessionError::new(SessionErrorCode::Failed, message)
+                    .with_hint(format!("`inspan resume {id}` continues with what is stored")))
+            }
+        }
     }
 
     /// Waits until a session that takes a stop has ended, and fails if it ended by itself: it may have been about to.

@@ -241,6 +241,37 @@ async fn a_pause_that_comes_between_the_pause_of_a_session_and_the_end_of_its_pr
     assert_eq!(sessions.apply(&session, &pause, Some("k1")).await.unwrap(), accepted);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_accepted_once_the_process_has_paused_and_left() {
+    for (last, expected) in [
+        (json!({ "type": "flow:paused", "nodeIds": [] }), Ok(())),
+        (
+            json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 }),
+            Err(SessionErrorCode::SessionEnded),
+        ),
+    ] {
+        let store = Arc::new(MemoryStore::new());
+        let lease = create(&store, "s1").await;
+        append(&store, &lease, &log("s1", 1..=1)).await;
+        let (sessions, session) = (sessions(&store), SessionId::from("s1"));
+        let applied = tokio::spawn({
+            let sessions = sessions.clone();
+            async move { sessions.apply(&"s1".into(), &SessionCommand::Pause { reason: None }, None).await }
+        });
+        while store.unanswered(&session).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let pause = envelope("s1", 2, serde_json::from_value(json!({ "type": "session:pause" })).unwrap());
+        let answers = [CommandAnswer { number: 1, verdict: Verdict::Accepted }];
+        store.append(&lease, Batch { events: &[pause], answers: &answers }).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        assert!(!applied.is_finished());
+        append(&store, &lease, &[envelope("s1", 3, serde_json::from_value(last).unwrap())]).await;
+        store.release(&lease).await.unwrap();
+        assert_eq!(applied.await.unwrap().map(drop).map_err(|error| error.code), expected);
+    }
+}
+
 /// Starts nothing until it is let, and then says what it was asked for.
 #[derive(Default)]
 struct SlowLauncher {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use inspan_engine::SystemClock;
-use inspan_flow::{Liveness, Resume, RunStore, SessionEntry, Verdict};
+use inspan_flow::{Resume, RunStore, SessionEntry, Verdict};
 use inspan_protocol::{Command, MessageMode, Prompt, PromptKind, RunId, SessionId, SessionStatus};
 use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarget};
 use serde_json::{Value, json};
@@ -77,21 +77,13 @@ pub(super) fn pause(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fa
         }
         target.session.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
         target.session.post_and_wait(&command).await?;
-        target.session.until(|entry| entry.owner.is_none() || entry.liveness == Liveness::Gone).await?;
-        match target.session.entry.digest.status {
-            SessionStatus::Paused => target.done(&format!("paused; continue with `inspan resume {id}`")),
-            SessionStatus::Waiting if target.session.entry.owner.is_none() => {
-                target.done("no longer running: it is waiting, see `inspan inbox`")
-            }
-            status if status.has_ended() => {
-                Err(Failure::usage(format!("session `{id}` ended before it could be paused")))
-            }
-            _ => Err(Failure::new(
-                Exit::Failed,
-                format!("the process of session `{id}` ended before it paused"),
-            )
-            .with_hint(format!("`inspan resume {id}` continues with what is stored"))),
+        let paused = target.session.paused().await;
+        let entry = &target.session.entry;
+        if entry.digest.status == SessionStatus::Waiting && entry.owner.is_none() {
+            return target.done("no longer running: it is waiting, see `inspan inbox`");
         }
+        paused?;
+        target.done(&format!("paused; continue with `inspan resume {id}`"))
     })?;
     Ok(Exit::Success)
 }

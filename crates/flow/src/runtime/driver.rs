@@ -115,11 +115,13 @@ impl Driver {
             self.root.start_session();
             self.take_stored().await?;
             // A stored answer counts before its question is asked again, and so before anything else can answer that.
-            let is_first =
-                |command: &Command| matches!(command, Command::Abort { .. } | Command::Reply { .. });
+            // What ends the session counts before anything is started.
+            let is_first = |command: &Command| {
+                matches!(command, Command::Abort { .. } | Command::Pause { .. } | Command::Reply { .. })
+            };
             self.poll_commands(is_first).await?;
             if until == Until::Answered {
-                // One that a stored command has stopped needs no pause.
+                // One that a stored command has stopped or paused needs no pause.
                 let _ = self.root.pause(Some("the stored answers were taken".to_owned()));
             }
         }

@@ -44,12 +44,14 @@ const RETRY_DELAY: Duration = Duration::from_millis(250);
 pub(super) struct HeldLease {
     pub(super) store: Arc<dyn RunStore>,
     pub(super) lease: Lease,
+    /// Commands up to this number were posted before the lease was taken.
+    pub(super) posted_before: u64,
     is_released: AtomicBool,
 }
 
 impl HeldLease {
-    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease) -> Arc<Self> {
-        Arc::new(Self { store, lease, is_released: AtomicBool::new(false) })
+    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease, posted_before: u64) -> Arc<Self> {
+        Arc::new(Self { store, lease, posted_before, is_released: AtomicBool::new(false) })
     }
 
     pub(super) async fn release(&self) -> Result<(), StoreError> {

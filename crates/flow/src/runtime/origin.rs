@@ -176,7 +176,10 @@ impl IdleSession {
         if record.flow.hash != graph.hash && changed == Changed::Refuse {
             return Err(RunError::Changed { session: session.clone(), flow: record.flow.name });
         }
-        let lease = HeldLease::new(store.clone(), store.acquire(session, owner, now).await?);
+        // Read first: who sees the owner posts for this one.
+        let posted_before = store.unanswered(session).await?.last().map_or(0, |posted| posted.number);
+        let lease = store.acquire(session, owner, now).await?;
+        let lease = HeldLease::new(store.clone(), lease, posted_before);
         let opened = Self::read(store, &record, graph, max_concurrency).await;
         match opened {
             Ok((run, last_seq, last_at)) => {
@@ -265,7 +268,7 @@ impl FlowRunner {
         };
         let owner = self.builder.owner.take().unwrap_or_else(Owner::of_process);
         let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
-        let lease = HeldLease::new(store, lease);
+        let lease = HeldLease::new(store, lease, 0);
         if let Some(prepare) = self.builder.once_stored.take() {
             prepare(&record.session).map_err(RunError::NotPrepared)?;
         }

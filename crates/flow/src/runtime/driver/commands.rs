@@ -55,11 +55,12 @@ impl Driver {
     }
 
     /// Reads what was posted while no process ran the session. A pause that arrived after the session had stopped has
-    /// already taken effect.
+    /// already taken effect; one that came since this process took the session is for this process.
     pub(super) async fn take_stored(&mut self) -> Result<(), RunError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         for posted in writer.commands().await?.unwrap_or_default() {
-            if matches!(posted.command, Command::Pause { .. }) {
+            let is_before = posted.number <= writer.held.posted_before;
+            if is_before && matches!(posted.command, Command::Pause { .. }) {
                 writer.answer(posted.number, Verdict::Accepted);
             } else {
                 self.waiting.stored.insert(posted.number);

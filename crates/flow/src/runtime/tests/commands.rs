@@ -341,6 +341,28 @@ async fn pause_and_stop_come_through_the_store_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pause_counts_from_the_moment_a_process_has_resumed_the_session() {
+    let pause = Command::Pause { reason: None };
+    for is_taken in [false, true] {
+        let stage = Stage::new(FLOW, &talk());
+        pause_after(stage.builder().build(), 50).await;
+        let early = if is_taken { None } else { Some(stage.post(&pause).await) };
+        let runner = stage.open().await;
+        let posted = match early {
+            Some(number) => number,
+            None => stage.post(&pause).await,
+        };
+        let (handle, resumed) = (runner.handle(), tokio::spawn(runner.resume(Resume::default())));
+        pass(1_000).await;
+        assert_eq!(resumed.is_finished(), is_taken);
+        assert_eq!(stage.answer(posted).await, Some(Verdict::Accepted));
+        assert_eq!(stage.count("task:start chat").await, if is_taken { 1 } else { 2 });
+        drop(handle.pause(None).await);
+        assert_eq!(resumed.await.unwrap().unwrap().outcome, Outcome::Paused);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_command_takes_effect_once_wherever_its_owner_dies() {
     for k in 1.. {
         let play = talk();
