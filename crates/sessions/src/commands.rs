@@ -260,10 +260,12 @@ impl Sessions {
                 self.receipt(&target, command, result).await
             }
             SessionCommand::Pause { reason } => {
-                if is_paused(&target.entry) {
+                if !is_paused(&target.entry) {
+                    target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
+                } else if key.is_none() || target.entry.continued_by.is_some() {
                     return Ok(Receipt::of(session.clone()));
                 }
-                target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
+                // With a key it is posted also to a paused session: sent again after a resume, it pauses nothing.
                 let result = target.post_and_wait(&Command::Pause { reason: reason.clone() }).await?;
                 if result == CommandResult::Accepted {
                     target.paused().await?;

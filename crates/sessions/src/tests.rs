@@ -272,6 +272,29 @@ async fn a_pause_is_accepted_once_the_process_has_paused_and_left() {
     }
 }
 
+#[tokio::test]
+async fn a_pause_with_a_key_counts_once_also_if_the_session_was_paused_already() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let paused = serde_json::from_value(json!({ "type": "flow:paused", "nodeIds": [] })).unwrap();
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[envelope("s1", 2, paused)]).await;
+    store.release(&lease).await.unwrap();
+    let (sessions, session) = (sessions(&store), SessionId::from("s1"));
+    let pause = SessionCommand::Pause { reason: None };
+    let accepted = Receipt { verdict: Accepted::Accepted, session_id: session.clone() };
+    for key in [None, Some("k1"), Some("k1")] {
+        assert_eq!(sessions.apply(&session, &pause, key).await.unwrap(), accepted);
+    }
+    assert_eq!(store.unanswered(&session).await.unwrap().len(), 1);
+    // A process resumes it, and answers what was posted before.
+    let lease = store.acquire(&session, &Owner::of_process(), at(3)).await.unwrap();
+    let answers = [CommandAnswer { number: 1, verdict: Verdict::Accepted }];
+    store.append(&lease, Batch { events: &[], answers: &answers }).await.unwrap();
+    assert_eq!(sessions.apply(&session, &pause, Some("k1")).await.unwrap(), accepted);
+    assert_eq!(store.unanswered(&session).await.unwrap(), []);
+}
+
 /// Starts nothing until it is let, and then says what it was asked for.
 #[derive(Default)]
 struct SlowLauncher {
