@@ -613,8 +613,8 @@ declare namespace Api {
   } | {
     /** Also for the rest of the agent's run, without asking again. */
     always?: boolean;
-    /** The question; the only open one if absent. */
-    prompt?: string | null;
+    /** The question, by its id: what is open by the time of the command may be another one. */
+    prompt?: string;
     type: "approve";
   } | {
     /** The question; the only open one if absent. */

@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use inspan_protocol::{FieldKind, FormField, Prompt, PromptKind, Reply};
-use inspan_view::{Permission, entry::without_nulls};
+use inspan_view::{Permission, entry::without_nulls, format::cut, safe::clean};
 use serde_json::{Map, Value, json};
 
 use crate::SessionCommand;
 
 /// What is typed so soon after a question came was typed before its author could read it.
 pub const UNREAD: Duration = Duration::from_millis(500);
+
+/// The longest line that tells a question, in letters.
+const MOST: usize = 400;
 
 /// The field of a text, of a choice, and of a decision on a permission.
 const ANSWER: &str = "answer";
@@ -33,6 +36,11 @@ pub fn question_text(prompt: &Prompt) -> String {
             lines.fold(format!("{node}{}", permission.title()), |text, line| text + &line)
         }
     }
+}
+
+/// The words of a question in one line of bounded length.
+pub fn question_line(prompt: &Prompt) -> String {
+    cut(&clean(&question_text(prompt)), MOST)
 }
 
 /// The JSON Schema of the form: an object whose fields are texts, numbers, true or false, or one of some texts.

@@ -12,7 +12,8 @@ use crate::{
     CommandResult, PersonAnswer, ResumeOptions, ResumeTo, SessionError, SessionErrorCode, SessionTarget,
     Sessions, finish, is_driven,
     keyed::{RequestKey, key_reused},
-    target::decided,
+    question_line,
+    target::{decided, is_id},
 };
 
 /// Of so many sessions, the newest, a server looks for those that wait with an answer when it starts.
@@ -36,8 +37,9 @@ pub enum SessionCommand {
     },
     /// Allows what an agent asks permission for.
     Approve {
-        /// The question; the only open one if absent.
+        /// The question, by its id: what is open by the time of the command may be another one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(required)]
         prompt: Option<String>,
         /// Also for the rest of the agent's run, without asking again.
         #[serde(default)]
@@ -232,10 +234,20 @@ impl Sessions {
             }
             SessionCommand::Approve { prompt, always } => {
                 let word = if *always { "always" } else { "allow" };
-                decide(&target, prompt.as_deref(), word, None).await
+                let open = question(&target, prompt.as_deref(), true).await?;
+                if !is_id(prompt.as_deref(), &open) {
+                    let message = format!(
+                        "`approve` needs the ID of its question as `prompt`; open is `{}`: {}",
+                        open.prompt_id,
+                        question_line(&open)
+                    );
+                    return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
+                }
+                decide(&target, &open, word, None).await
             }
             SessionCommand::Reject { prompt, reason } => {
-                decide(&target, prompt.as_deref(), "deny", reason.as_deref()).await
+                let open = question(&target, prompt.as_deref(), true).await?;
+                decide(&target, &open, "deny", reason.as_deref()).await
             }
             SessionCommand::Send { content, node, run, mode } => {
                 target.must_be_driven(|id| {
@@ -422,12 +434,11 @@ fn not_applied(target: &SessionTarget) -> SessionError {
 
 async fn decide(
     target: &SessionTarget,
-    prompt: Option<&str>,
+    open: &Prompt,
     word: &str,
     reason: Option<&str>,
 ) -> Result<Receipt, SessionError> {
-    let open = question(target, prompt, true).await?;
-    target.answer(&open, &PersonAnswer::decision(&open, word, reason)).await?;
+    target.answer(open, &PersonAnswer::decision(open, word, reason)).await?;
     Ok(Receipt::of(target.id().clone()))
 }
 

@@ -34,7 +34,7 @@ use keyed::KeyLocks;
 /// Written above `impl Launcher for …`.
 pub use async_trait::async_trait;
 
-pub use asking::{UNREAD, answer_command, question_schema, question_text, read_answer};
+pub use asking::{UNREAD, answer_command, question_line, question_schema, question_text, read_answer};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
 pub use find::{Counted, find, history, of_flow};
@@ -46,7 +46,7 @@ pub use launcher::{
 };
 pub use output::SessionOutput;
 pub use question::{OpenQuestions, Question, is_late, questions};
-pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
+pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget, is_id};
 
 /// Does to its end what is begun, also if the caller leaves meanwhile: an answer that is stored must be acted on, too.
 async fn finish<T: Send + 'static>(

@@ -1,7 +1,7 @@
 //! One session as the target of commands: posting one, waiting for the answer of the process that runs the session,
 //! and finding the question or the agent run that is meant.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use inspan_engine::Clock;
@@ -18,6 +18,11 @@ use crate::{SessionError, SessionErrorCode, is_driven, is_late};
 pub const RESPONSE: Duration = Duration::from_secs(20);
 /// After how long the store is read again, in case a change was missed.
 pub const LOOK: Duration = Duration::from_millis(500);
+
+/// So soon after a question came nobody has read it.
+const NEW: Duration = Duration::from_secs(2);
+/// So soon after a permission was decided another person may still be about to decide the same.
+const CHANGED: Duration = Duration::from_secs(10);
 
 /// The result of a posted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +255,25 @@ impl SessionTarget {
         }
     }
 
+    /// Whether a permission without its id may be meant for another question than the open one: this one was asked, or
+    /// one for a permission was answered, so short a time ago that a person may not know it.
+    pub async fn is_unseen(&self, open: &Prompt) -> Result<bool, SessionError> {
+        let log = self.store.read(self.id(), 1, Select::Names(&["session:prompt", "session:reply"])).await?;
+        let now = self.clock.now();
+        let mut permissions = BTreeSet::new();
+        Ok(log.iter().any(|envelope| {
+            let age = now.since(envelope.timestamp);
+            match &envelope.event {
+                Event::SessionPrompt(asked) if asked.kind == PromptKind::Permission => {
+                    permissions.insert(&asked.prompt_id);
+                    asked.prompt_id == open.prompt_id && age < NEW
+                }
+                Event::SessionReply { prompt_id, .. } => permissions.contains(prompt_id) && age < CHANGED,
+                _ => false,
+            }
+        }))
+    }
+
     /// Why there is no open question with this id or of this node: it was answered already, or never asked.
     async fn unknown(&self, name: &str) -> Result<SessionError, SessionError> {
         let id = self.id();
@@ -349,6 +373,11 @@ impl SessionTarget {
             _ => None,
         }))
     }
+}
+
+/// Whether this names the question by its id, and not by its node: that one asks several, one after the other.
+pub fn is_id(named: Option<&str>, open: &Prompt) -> bool {
+    named == Some(open.prompt_id.as_str())
 }
 
 fn listed<'p>(prompts: impl Iterator<Item = &'p Prompt>) -> String {

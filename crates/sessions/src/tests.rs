@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::future::BoxFuture;
-use inspan_engine::SystemClock;
+use futures::future::{BoxFuture, join_all};
+use inspan_engine::{SystemClock, VirtualClock};
 use inspan_flow::{
     Batch, CommandAnswer, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord,
     SqliteOptions, SqliteStore, StoreError, Verdict,
@@ -15,7 +15,7 @@ use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
     Accepted, Followed, ForkOptions, ForkPoint, Launcher, Receipt, ResumeOptions, SessionCommand,
-    SessionError, SessionErrorCode, Sessions, StartOptions,
+    SessionError, SessionErrorCode, SessionTarget, Sessions, StartOptions,
 };
 
 fn at(millis: i64) -> Timestamp {
@@ -105,6 +105,50 @@ async fn what_was_answered_names_no_question_and_no_run_of_another_node() {
     let none = ["a", "ab"].map(|name| format!("session `s1` has no active run `{name}`"));
     assert_eq!([run("a").await, run("ab").await], none);
     assert_eq!(named("ab.").await, "session `s1` has no open question `ab.`");
+}
+
+#[tokio::test]
+async fn an_approval_names_the_question_that_its_caller_saw() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let ask = |id: &str, kind, seq, seconds: i64| {
+        let detail = json!({ "toolName": "Bash", "input": { "command": id } });
+        let asked = Prompt { detail: Some(detail), ..Prompt::new(id, kind, "May I?") };
+        let context = EventContext { task: Some(NodePath::new("a")), ..EventContext::session("s1".into()) };
+        Arc::new(Envelope::new(context, seq, at(1_000 * seconds), Event::SessionPrompt(asked)))
+    };
+    let answer = |id: &str, seq, seconds: i64| {
+        let event = json!({ "type": "session:reply", "promptId": id, "content": "allow" });
+        let context = EventContext::session("s1".into());
+        Arc::new(Envelope::new(context, seq, at(1_000 * seconds), serde_json::from_value(event).unwrap()))
+    };
+    let (input, permission) = (PromptKind::Input, PromptKind::Permission);
+    let asked = [ask("h.1", input, 2, 0), ask("a.1", permission, 3, 1), answer("a.1", 4, 2)];
+    let asked_again = [ask("a.1.2", permission, 5, 3), answer("h.1", 6, 12)];
+    append(&store, &lease, &[log("s1", 1..=1), asked.to_vec()].concat()).await;
+    append(&store, &lease, &asked_again).await;
+    let sessions = sessions(&store);
+    for prompt in [None, Some("a".to_owned())] {
+        let approve = SessionCommand::Approve { prompt, always: false };
+        let refused = sessions.apply(&"s1".into(), &approve, None).await.unwrap_err();
+        let why =
+            "`approve` needs the ID of its question as `prompt`; open is `a.1.2`: [a] Allow Bash a.1.2?";
+        assert_eq!((refused.code, refused.message.as_str()), (SessionErrorCode::InvalidRequest, why));
+    }
+    let entry = store.entry(&"s1".into()).await.unwrap();
+    let is_unseen = async |asked: &Envelope, seconds: i64| {
+        let Event::SessionPrompt(open) = &asked.event else { panic!("no question") };
+        let clock = Arc::new(VirtualClock::starting_at(at(1_000 * seconds)));
+        let store: Arc<dyn RunStore> = Arc::<MemoryStore>::clone(&store);
+        SessionTarget::new(store, clock, entry.clone()).is_unseen(open).await.unwrap()
+    };
+    // A clock that was set back makes everything new.
+    let [second, ..] = &asked_again;
+    let seen = [0, 4, 11, 12].map(|seconds| is_unseen(second, seconds));
+    assert_eq!(join_all(seen).await, [true, true, true, false]);
+    let third = ask("a.1.3", permission, 7, 20);
+    append(&store, &lease, std::slice::from_ref(&third)).await;
+    assert_eq!(join_all([21, 22].map(|seconds| is_unseen(&third, seconds))).await, [true, false]);
 }
 
 #[tokio::test]

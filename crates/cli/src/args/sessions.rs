@@ -268,7 +268,7 @@ pub(crate) struct DecideArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the only open session of this folder
     #[arg(value_name = "ID", default_value = "@only", hide_default_value = true)]
     pub(crate) session: String,
-    /// Question ID, or its node; needed only if several ask for permission
+    /// Question ID, or its node; needed if several ask for permission. `approve` needs the ID if one has just asked
     #[arg(value_name = "QUESTION")]
     pub(crate) prompt: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use inspan_engine::SystemClock;
 use inspan_flow::{Resume, RunStore, SessionEntry, Verdict};
 use inspan_protocol::{Command, MessageMode, Prompt, PromptKind, RunId, SessionId, SessionStatus};
-use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarget};
+use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarget, is_id, question_line};
 use serde_json::{Value, json};
 
 use super::flow;
@@ -239,12 +239,17 @@ pub(super) fn decide(
         if !asks(&open) {
             return Err(target.no_permission(&open));
         }
-        match target.answer(&open, &PersonAnswer::decision(&open, word, reason)).await? {
-            None => Ok(()),
-            Some(_) => {
-                let id = &target.session.entry.session;
-                target.done(&format!("stored; `inspan resume {id}` continues with it"))
-            }
+        let allows = word != "deny";
+        if allows && !is_id(prompt, &open) && target.session.is_unseen(&open).await? {
+            let what = format!("the open question may be another than you mean: {}", question_line(&open));
+            return Err(
+                Failure::usage(what).with_hint(format!("name it by its ID: {}", target.answers(&open)))
+            );
+        }
+        target.session.answer(&open, &PersonAnswer::decision(&open, word, reason)).await?;
+        match allows {
+            true => target.done(&format!("answered `{word}` to {}", question_line(&open))),
+            false => target.done("answered"),
         }
     })?;
     Ok(Exit::Success)

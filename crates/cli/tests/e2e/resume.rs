@@ -87,7 +87,8 @@ pub(super) fn approved_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Resu
     let (code, _, stderr) = output_of(sandbox, &["run", &file, "--detach", "--session-id", SESSION])?;
     ensure!(code == 0, "the session did not begin: {stderr}");
     until_it_works(sandbox, &["reject", SESSION, "--reason", "not before you have a plan"])?;
-    until_it_works(sandbox, &["approve", SESSION])?;
+    // The second question: one without its id is refused so soon after another was answered.
+    until_it_works(sandbox, &["approve", SESSION, "a.1.2"])?;
     until_it_ended(sandbox)?;
     let told = main_requests(&server)
         .get(1)

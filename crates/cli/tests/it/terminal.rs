@@ -158,6 +158,33 @@ fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open(
 }
 
 #[test]
+fn an_approval_that_may_be_meant_for_an_earlier_question_names_its_own() {
+    let asks = |command: &str| {
+        format!("{{ tool: {{ name: Bash, input: {{ command: {command} }}, result: out, ask: true }} }}")
+    };
+    let here = &flow_folder(&format!(
+        "flow: {{ name: f }}\nnodes:\n  - id: a\n    type: scripted.agent\n    input: {{ prompt: x, options: {{ turns: [[{}, {}, {{ text: done }}]] }} }}\n",
+        asks("ls"),
+        asks("rm")
+    ));
+    inspan(here, &["run", ".", "--detach", "--session-id", "s"]).expect(0);
+    let asked = |command: &str| {
+        until("the question is open", || {
+            inspan(here, &["inbox"]).stdout.contains(&format!("Bash {command}?"))
+        });
+    };
+    asked("ls");
+    inspan(here, &["approve", "s", "a.1"]).expect(0).says("s: answered `allow` to [a] Allow Bash ls?");
+    asked("rm");
+    for named in [&["approve", "s"][..], &["approve", "s", "a"]] {
+        inspan(here, named)
+            .refused("the open question may be another than you mean: [a] Allow Bash rm?")
+            .says("`inspan approve s a.1.2`");
+    }
+    inspan(here, &["reject", "s"]).expect(0);
+}
+
+#[test]
 fn a_number_that_would_lose_digits_is_a_text_where_one_is_meant_and_else_refused() {
     let here = &flow_folder(
         "flow: { name: f, input: { n: 1, any: null }, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
