@@ -253,7 +253,7 @@ impl Launcher for ProgramLauncher {
             // The command line would read it as that of an event.
             Some(ForkPoint::Node(node)) if node.as_str().parse::<u64>().is_ok() => {
                 let message =
-                    format!("`{node}` is no node of the flow; an event is named by a number, not a text");
+                    format!("`{node}` is not a node of the flow; an event is named by a number, not a text");
                 return Err(SessionError::new(SessionErrorCode::UnknownNode, message));
             }
             Some(ForkPoint::Node(node)) => Some(node.to_string()),

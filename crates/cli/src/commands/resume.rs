@@ -153,7 +153,7 @@ fn continue_as_new(
     parent.tries_failures_again = args.failed;
     let mut reusable = kept.reusable(&parent, &graph, missing)?;
     if let Some(from) = &args.from {
-        let place = fork::node(from, "no node of the flow", &graph, &kept)?;
+        let place = fork::node(from, "not a node of the flow", &graph, &kept)?;
         fork::run_again(&place, &mut reusable, &graph, &kept)?;
         parent.again = Some(place);
     }
