@@ -138,9 +138,12 @@ pub fn read_answer(prompt: &Prompt, typed: &str) -> Result<Reply, String> {
         && ["n", "no", DENY].contains(&word.to_lowercase().as_str())
         && choices.iter().any(|choice| choice == DENY)
     {
-        return prompt
-            .check(reason.trim_start_matches([' ', ',', ':']).to_owned(), Some(DENY.to_owned()))
-            .map_err(|why| why.to_string());
+        let reason = reason.trim_start_matches([' ', ',', ':']);
+        // Of a line with two decisions nobody knows which one is meant.
+        if reason != DENY && choices.iter().any(|choice| choice == reason) {
+            return Err(format!("it is the choice `{DENY}` and another one: type one of them"));
+        }
+        return prompt.check(reason.to_owned(), Some(DENY.to_owned())).map_err(|why| why.to_string());
     }
     let word = match (prompt.kind, typed.to_lowercase().as_str()) {
         (PromptKind::Permission, "y" | "yes") => "allow".to_owned(),
