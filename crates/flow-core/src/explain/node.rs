@@ -275,6 +275,11 @@ impl Walk<'_> {
         } else {
             match spec.join {
                 _ if spec.incoming.len() == 1 => "the edge into it fired".to_owned(),
+                join if !node.has_its_edges(join) => format!(
+                    "{} of {} edges into it fired, and as the flow ends it waits for no others",
+                    node.fired,
+                    spec.incoming.len()
+                ),
                 Join::All => format!("all {} edges into it fired", spec.incoming.len()),
                 Join::Any => "the first edge into it fired".to_owned(),
                 Join::Resolved => {

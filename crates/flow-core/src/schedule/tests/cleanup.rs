@@ -343,6 +343,9 @@ nodes:
         assert!(at("complete slow") < at("start after"), "{order:#?}");
         // One that begins no more is no reason to wait: what still cleans up may need this.
         assert!(at("start stop") < at("complete delete"), "{order:#?}");
+        let said = explained(&sim, None, About::Node(NodePath::new("stop"))).because;
+        let why = "1 of 2 edges into it fired, and as the flow ends it waits for no others";
+        assert!(said.iter().any(|one| one.text.contains(why)), "{said:#?}");
         let either = order.iter().position(|line| line == "start either");
         assert!(either < order.iter().position(|line| line == "start delete"), "{order:#?}");
         assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
