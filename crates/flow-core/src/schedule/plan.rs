@@ -241,21 +241,21 @@ impl Run {
                         if let Event::FrameItems { max_concurrency, .. } = &mut event {
                             *max_concurrency = None;
                         }
+                        let mut failure = None;
                         let decision = match &event {
                             Event::TaskReused { .. } => Some(ReuseDecision::Reused),
                             Event::TaskSkipped { reason: SkipReason::NotSelected, .. } => {
                                 task.as_ref().and_then(|path| self.why_omitted(path))
                             }
                             Event::TaskSkipped { .. } => Some(ReuseDecision::Skipped),
-                            Event::TaskFailed { will_retry: false, .. } => Some(ReuseDecision::Fails),
+                            Event::TaskFailed { will_retry: false, error, .. } => {
+                                failure = Some(error.message.clone());
+                                Some(ReuseDecision::Fails)
+                            }
                             _ => None,
                         };
                         if let (Some(path), Some(decision)) = (&task, decision) {
-                            let error = match &event {
-                                Event::TaskFailed { error, .. } => Some(error.message.clone()),
-                                _ => None,
-                            };
-                            nodes.push(Planned { error, ..self.planned(path.clone(), decision) });
+                            nodes.push(Planned { error: failure, ..self.planned(path.clone(), decision) });
                         }
                         seq += 1;
                         self.take(seq, now, task.as_ref(), &event);

@@ -512,9 +512,8 @@ edges:
     assert_eq!(one[..2], ["each[0]/work Reused", "each[1]/work Runs(Asked)"]);
 }
 
-#[test]
-fn a_pass_of_a_loop_follows_the_work_of_the_passes_before() {
-    let text = "
+/// A loop with two passes, whose body has this node and what is added.
+const PASSES: &str = "
 flow: { name: passes }
 nodes:
   - id: improve
@@ -523,8 +522,12 @@ nodes:
     body:
       nodes:
         - { id: code, type: talk.agent, input: { prompt: code } }
-        - { id: test, type: talk.agent, input: { prompt: test }, dependsOn: [code] }
 ";
+
+#[test]
+fn a_pass_of_a_loop_follows_the_work_of_the_passes_before() {
+    let test = "        - { id: test, type: talk.agent, input: { prompt: test }, dependsOn: [code] }";
+    let text = &format!("{PASSES}{test}\n");
     let sim = ran(text);
     let all = reusable(&sim, usize::MAX);
     let edited = graph(&text.replace("prompt: test", "prompt: edited"));
@@ -543,21 +546,13 @@ nodes:
 
 #[test]
 fn a_plan_has_the_frames_of_later_passes() {
-    let text = "
-flow: { name: passes }
-nodes:
-  - id: improve
-    type: control.loop
-    input: { maxIterations: 2, onExhausted: continue }
-    body:
-      nodes:
-        - { id: code, type: talk.agent, input: { prompt: code } }
-        - id: each
+    let each = "        - id: each
           type: control.foreach
           dependsOn: [code]
           input: { items: '{{ range(frame.index + 1) | list }}' }
           body: { nodes: [{ id: test, type: talk.agent, input: { prompt: test } }] }
 ";
+    let text = &format!("{PASSES}{each}");
     let sim = ran(text);
     let all = reusable(&sim, usize::MAX);
     let edited = graph(&text.replace("prompt: code", "prompt: edited"));
