@@ -154,7 +154,7 @@ impl ProviderWrapper for AnsweredProvider {
         };
         match attempt.turn(&*self.provider, &input, &context) {
             Err(error) => fails(error),
-            Ok(TurnAnswer::Recorded(call)) => call.play(context.cancel),
+            Ok(TurnAnswer::Recorded(call)) => call.play(attempt.script.now(), context.cancel),
             Ok(TurnAnswer::Error(error, takes)) => async_stream::stream! {
                 pass(takes, &context.cancel).await;
                 yield Err(error);

@@ -194,7 +194,7 @@ impl CaseScript {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.hub.get().map_or_else(Timestamp::default, |hub| hub.clock().now())
     }
 

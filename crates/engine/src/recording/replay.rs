@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use futures::{StreamExt, stream};
 use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream, ProviderWrapper,
-    Redactor, StopReason,
+    Redactor, StopReason, Timestamp,
 };
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -20,9 +20,12 @@ use super::{
     key::KeyedRequest,
     store::{self, RecordedEnd, Recording},
 };
+use crate::{Clock as _, SystemClock};
 
 /// How long a recorded interruption waits to be interrupted.
 pub(super) const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);
+/// How long a recorded usage limit lasts: its vendor's reset time is that of the recorded run.
+const LIMIT_LASTS: Duration = Duration::from_secs(1);
 /// How long looking for the nearest recording may take for each candidate.
 const DIFF_LIMIT: Duration = Duration::from_millis(200);
 /// How much of a difference is shown, in bytes.
@@ -54,9 +57,10 @@ pub struct RecordedCall {
 }
 
 impl RecordedCall {
-    /// Plays it to its end, or until it is cancelled.
-    pub fn play(&self, cancel: CancellationToken) -> ProviderStream<Value> {
-        play(Arc::clone(&self.recording), self.pace, cancel, self.interrupted)
+    /// Plays it to its end, or until it is cancelled. A usage limit that it met is lifted soon after `now`, the present
+    /// moment.
+    pub fn play(&self, now: Timestamp, cancel: CancellationToken) -> ProviderStream<Value> {
+        play(Arc::clone(&self.recording), self.pace, now + LIMIT_LASTS, cancel, self.interrupted)
     }
 }
 
@@ -293,7 +297,7 @@ impl ProviderWrapper for Replayed {
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
         match self.replayer.take(&*self.source, &input, &context) {
             Err(error) => stream::iter([Err(error)]).boxed(),
-            Ok(call) => call.play(context.cancel),
+            Ok(call) => call.play(SystemClock.wall(), context.cancel),
         }
     }
 }
@@ -301,6 +305,7 @@ impl ProviderWrapper for Replayed {
 fn play(
     recording: Arc<Recording>,
     pace: Pace,
+    limit_ends: Timestamp,
     cancel: CancellationToken,
     interrupted: bool,
 ) -> ProviderStream<Value> {
@@ -325,7 +330,9 @@ fn play(
         match recording.end.clone() {
             RecordedEnd::Output(output) if cancel.is_cancelled() => yield Ok(ProviderItem::Output(aborted(output))),
             RecordedEnd::Output(output) => yield Ok(ProviderItem::Output(output)),
-            RecordedEnd::Error(error) => yield Err(error),
+            RecordedEnd::Error(error) => {
+                yield Err(AgentError { resets_at: error.resets_at.map(|_| limit_ends), ..error });
+            }
         }
     }
     .boxed()

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
-use inspan_protocol::{AgentError, Environment, ErrorCode, NodePath, StopReason};
+use inspan_protocol::{AgentError, Environment, ErrorCode, NodePath, StopReason, Timestamp};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    AgentRun, Hub, RunEnd, check_order,
+    AgentRun, Clock as _, Hub, RunEnd, SystemClock, check_order,
     testing::{Do, EventCollector, Script, hub, say, session, tool_complete, tool_start},
 };
 
@@ -627,4 +627,18 @@ async fn a_recording_that_cannot_be_written_is_a_warning() {
         })
         .collect();
     assert_eq!(codes, ["notRecorded", "output"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorded_usage_limit_ends_soon_after_it_is_played() {
+    let dir = tempfile::tempdir().unwrap();
+    let long_ago = Timestamp::from_millis(1);
+    let error = AgentError::new(ErrorCode::RateLimited, "until tonight");
+    let error = AgentError { resets_at: Some(long_ago), ..error };
+    let provider = Recorder::new(dir.path()).unwrap().record(Script::new([vec![Do::Fail(error)]]).provider());
+    call(&provider, json!({ "prompt": "a" })).await.unwrap_err();
+    let (_, provider) = replayed(dir.path());
+    let before = SystemClock.wall();
+    let played = call(&provider, json!({ "prompt": "a" })).await.unwrap_err();
+    assert!((before..before + Duration::from_secs(60)).contains(&played.resets_at.unwrap()), "{played:?}");
 }
