@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use jsonschema::Validator;
+use inspan_protocol::BoundedValidator;
 use serde_json::Value;
 
 use crate::node::{DescribeNode, NodeTypeInfo};
@@ -33,12 +33,12 @@ pub struct Described {
 
 impl Described {
     /// The compiled schema of the input; none if the schema is broken.
-    pub fn input(&self) -> Option<&Validator> {
+    pub fn input(&self) -> Option<&BoundedValidator> {
         self.input.validator()
     }
 
     /// The compiled schema of the output; none if the schema is broken.
-    pub fn output(&self) -> Option<&Validator> {
+    pub fn output(&self) -> Option<&BoundedValidator> {
         self.output.validator()
     }
 }
@@ -46,7 +46,7 @@ impl Described {
 /// A schema, and what checks values against it, which is made when it is first needed.
 pub(crate) struct CompiledSchema {
     pub(crate) json: Value,
-    validator: OnceLock<Option<Validator>>,
+    validator: OnceLock<Option<BoundedValidator>>,
 }
 
 impl CompiledSchema {
@@ -55,8 +55,8 @@ impl CompiledSchema {
     }
 
     /// None if the schema itself is broken, which is the fault of its maker and not of the author.
-    pub(crate) fn validator(&self) -> Option<&Validator> {
-        self.validator.get_or_init(|| jsonschema::validator_for(&self.json).ok()).as_ref()
+    pub(crate) fn validator(&self) -> Option<&BoundedValidator> {
+        self.validator.get_or_init(|| BoundedValidator::new(&self.json).ok()).as_ref()
     }
 }
 

@@ -12,10 +12,9 @@ use std::{
 };
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, Envelope, ErrorCode, Event, NodeId, NodePath, PromptId, Redactor, RunId,
-    RunSnapshot, SessionId, Timestamp,
+    AgentError, BoundedValidator, BudgetRaise, Envelope, ErrorCode, Event, NodeId, NodePath, PromptId,
+    Redactor, RunId, RunSnapshot, SessionId, Timestamp,
 };
-use jsonschema::Validator;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -468,13 +467,11 @@ fn check_input(
 }
 
 /// How a value does not fit a schema; none if it does.
-pub(crate) fn misfit(schema: &Validator, value: &Value) -> Option<String> {
-    if schema.is_valid(value) {
-        return None;
-    }
+pub(crate) fn misfit(schema: &BoundedValidator, value: &Value) -> Option<String> {
     let named = |error: jsonschema::ValidationError<'_>| match error.instance_path().as_str() {
         "" => error.to_string(),
         path => format!("`{path}`: {error}"),
     };
-    Some(schema.iter_errors(value).map(named).collect::<Vec<_>>().join("; "))
+    let errors: Vec<_> = schema.errors(value).into_iter().map(named).collect();
+    (!errors.is_empty()).then(|| errors.join("; "))
 }

@@ -4,6 +4,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use inspan_flow::is_equal;
+use inspan_protocol::BoundedValidator;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
@@ -107,16 +108,16 @@ impl Matcher {
     }
 
     /// The schema and the regular expression, ready.
-    pub(crate) fn validators(&self) -> Result<Vec<(&'static str, jsonschema::Validator)>, String> {
+    pub(crate) fn validators(&self) -> Result<Vec<(&'static str, BoundedValidator)>, String> {
         let mut all = Vec::new();
         if let Some(schema) = &self.schema {
-            let schema = jsonschema::validator_for(schema)
-                .map_err(|error| format!("the schema is not valid: {error}"))?;
+            let schema =
+                BoundedValidator::new(schema).map_err(|error| format!("the schema is not valid: {error}"))?;
             all.push(("schema", schema));
         }
         if let Some(pattern) = &self.matches {
             let schema = json!({ "type": "string", "pattern": pattern });
-            let schema = jsonschema::validator_for(&schema)
+            let schema = BoundedValidator::new(&schema)
                 .map_err(|_| format!("`{pattern}` is not a regular expression"))?;
             all.push(("matches", schema));
         }
@@ -148,15 +149,16 @@ impl Matcher {
             return Some(why);
         }
         for (what, schema) in self.validators().unwrap_or_default() {
-            if schema.is_valid(value) {
+            let errors = schema.errors(value);
+            if errors.is_empty() {
                 continue;
             }
             if what == "matches" {
                 let pattern = self.matches.as_deref().unwrap_or_default();
                 return Some(format!("{} does not fit /{pattern}/", short(value)));
             }
-            let errors: Vec<String> = schema
-                .iter_errors(value)
+            let errors: Vec<String> = errors
+                .iter()
                 .map(|error| {
                     format!("{}: {error}", error.instance_path()).trim_start_matches(": ").to_owned()
                 })

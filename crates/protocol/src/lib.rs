@@ -11,6 +11,7 @@ mod denied;
 mod envelope;
 mod error;
 mod event;
+mod fitting;
 mod form;
 mod host;
 mod id;
@@ -44,6 +45,7 @@ pub use event::{
     SkipReason, SteerStrength, WaitingOn,
 };
 pub use event::{Event, UnknownEvent};
+pub use fitting::BoundedValidator;
 pub use form::{FieldKind, Form, FormField, yes_or_no};
 pub use host::{Environment, Host, PermissionPolicy};
 pub use id::{

@@ -58,7 +58,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         package: "inspan-protocol",
-        owns: "identifiers, events, the provider and agent contracts, the error taxonomy, snapshot types",
+        owns: "identifiers, events, the provider and agent contracts, the error taxonomy, snapshot types, bounded checks of values",
         must_not_know: "a runtime, files, clocks, any other crate of ours",
         knows: &[],
         packages: &[
@@ -66,6 +66,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "base64",
             "futures",
             "jiff",
+            "jsonschema",
             "memchr",
             "schemars",
             "serde",
@@ -108,7 +109,6 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &[
             "async-stream",
             "futures",
-            "jsonschema",
             "parking_lot",
             "rustc-hash",
             "rustix",
@@ -237,7 +237,6 @@ pub(crate) const LAYERS: &[Layer] = &[
         packages: &[
             "async-stream",
             "futures",
-            "jsonschema",
             "schemars",
             "serde",
             "serde-saphyr",

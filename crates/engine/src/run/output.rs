@@ -1,9 +1,9 @@
 //! The output of a run: the last turn's answer, the sums over all turns, and the check of a structured output.
 
 use inspan_protocol::{
-    AgentError, ErrorCode, OutputFacts, ProviderSessionId, StopReason, Usage, denials, set_denials,
+    AgentError, BoundedValidator, ErrorCode, OutputFacts, ProviderSessionId, StopReason, Usage, denials,
+    set_denials,
 };
-use jsonschema::Validator;
 use serde_json::Value;
 
 /// The output of the newest turn and the sums over all.
@@ -103,11 +103,11 @@ impl Totals {
 /// How many violations are named to the agent and in the error.
 const NAMED_VIOLATIONS: usize = 10;
 
-pub(crate) struct OutputCheck(Validator);
+pub(crate) struct OutputCheck(BoundedValidator);
 
 impl OutputCheck {
     pub(crate) fn new(schema: &Value) -> Result<Self, AgentError> {
-        jsonschema::validator_for(schema).map(Self).map_err(|error| {
+        BoundedValidator::new(schema).map(Self).map_err(|error| {
             AgentError::new(
                 ErrorCode::ConfigInvalid,
                 format!("the output schema is not a JSON Schema: {error}"),
@@ -122,7 +122,8 @@ impl OutputCheck {
         };
         let mut violations: Vec<_> = self
             .0
-            .iter_errors(output)
+            .errors(output)
+            .iter()
             .map(|error| {
                 let place = error.instance_path().to_string();
                 let place = if place.is_empty() { "/" } else { &place };

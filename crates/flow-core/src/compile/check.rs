@@ -19,6 +19,7 @@ mod types;
 
 use std::collections::BTreeMap;
 
+use inspan_protocol::BoundedValidator;
 use serde_json::Value;
 
 pub(super) use loops::Loops;
@@ -163,8 +164,8 @@ impl<'c> Checker<'c> {
         let (spec, header) = (self.body.spec, flow.header);
         for (key, value) in &header.input {
             let Some(part) = properties.get(key) else { continue };
-            let Ok(validator) = jsonschema::validator_for(part) else { continue };
-            if let Err(error) = validator.validate(value) {
+            let Ok(validator) = BoundedValidator::new(part) else { continue };
+            if let Some(error) = validator.errors(value).first() {
                 let message = format!("the default of `{key}` does not match `inputSchema`: {error}");
                 let place = header.input_yaml.and_then(|input| input.get(key));
                 let span = place.map_or(spec.span, |value| value.span);

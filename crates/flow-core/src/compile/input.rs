@@ -5,7 +5,7 @@ use std::{
     mem,
 };
 
-use inspan_protocol::{DEEPEST, is_too_deep};
+use inspan_protocol::{BoundedValidator, DEEPEST, is_too_deep};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -162,9 +162,10 @@ pub(super) fn has_own_rules(schema: &Value) -> bool {
 
 fn violations(schema: &Value, input: &Value) -> Vec<String> {
     // The compiler has refused an invalid schema.
-    let Ok(validator) = jsonschema::validator_for(schema) else { return Vec::new() };
+    let Ok(validator) = BoundedValidator::new(schema) else { return Vec::new() };
     validator
-        .iter_errors(input)
+        .errors(input)
+        .iter()
         .map(|error| {
             let path = error.instance_path().as_str().trim_start_matches('/').replace('/', ".");
             // The value is not printed: it may be a secret.

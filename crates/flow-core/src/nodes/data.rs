@@ -6,7 +6,7 @@ mod parse;
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, ErrorCode, InputProblem, is_too_deep};
+use inspan_protocol::{AgentError, BoundedValidator, ErrorCode, InputProblem, is_too_deep};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -130,19 +130,23 @@ fn validate(Validate { value, schema: Schema(schema) }: Validate) -> Result<Vali
     if is_too_deep(&schema) {
         return Err(wrong("it is nested too deep".to_owned()));
     }
-    let validator = jsonschema::validator_for(&schema).map_err(|error| {
+    let validator = BoundedValidator::new(&schema).map_err(|error| {
         wrong(format!("at `{}`: {}", error.instance_path(), error.masked_with("the value")))
     })?;
-    let errors = misfits(&validator, &value);
+    let errors = match validator.is_valid(&value) {
+        Some(true) => Vec::new(),
+        Some(false) => misfits(&validator, &value),
+        None => {
+            let message = "it takes too many steps to tell whether the value fits the schema";
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+        }
+    };
     Ok(Validated { valid: errors.is_empty(), errors: (!errors.is_empty()).then_some(errors) })
 }
 
 /// What of a value does not match. The messages do not repeat the value, which may be long.
-fn misfits(validator: &jsonschema::Validator, value: &Value) -> Vec<Misfit> {
-    if validator.is_valid(value) {
-        return Vec::new();
-    }
-    let errors = validator.iter_errors(value).take(MAX_ERRORS).map(|error| {
+fn misfits(validator: &BoundedValidator, value: &Value) -> Vec<Misfit> {
+    let errors = validator.errors(value).into_iter().take(MAX_ERRORS).map(|error| {
         let mut message = error.masked_with("the value").to_string();
         message.truncate(message.floor_char_boundary(MAX_MESSAGE));
         Misfit { path: error.instance_path().to_string(), message }
@@ -263,6 +267,21 @@ mod tests {
             json!({ "value": vec![1; 300], "schema": { "items": { "type": "string" } } }),
         );
         assert_eq!(many.unwrap()["errors"].as_array().map(Vec::len), Some(MAX_ERRORS));
+        let child = json!({ "properties": { "c": { "$ref": "#" }, "n": { "type": "integer" } } });
+        let doubled = json!({ "allOf": [child.clone(), child] });
+        let deep = (0..40).fold(json!({ "n": "x" }), |inner, _| json!({ "c": inner }));
+        let errors =
+            json!([{ "path": "/c".repeat(40) + "/n", "message": "the value is not of type \"integer\"" }]);
+        let found = computed(&DataValidate, json!({ "value": deep, "schema": doubled }));
+        assert_eq!(found, Ok(json!({ "valid": false, "errors": errors })));
+        let mut branches = json!({ "$ref": "#/$defs/0", "$defs": { "20": { "type": "integer" } } });
+        for level in 0..20 {
+            let next = json!({ "$ref": format!("#/$defs/{}", level + 1) });
+            branches["$defs"][level.to_string()] = json!({ "anyOf": [next, next, next, next] });
+        }
+        let found = computed(&DataValidate, json!({ "value": "x", "schema": branches }));
+        let message = "CONFIG_INVALID: it takes too many steps to tell whether the value fits the schema";
+        assert_eq!(found, Err(message.to_owned()));
         let broken =
             computed(&DataValidate, json!({ "value": 1, "schema": { "type": "intger" } })).unwrap_err();
         assert!(

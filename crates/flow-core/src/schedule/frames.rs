@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use inspan_protocol::{
-    AgentError, ErrorCode, ErrorKind, Event, NodeId, NodePath, NodeStatus, Outcome, Timestamp,
+    AgentError, BoundedValidator, ErrorCode, ErrorKind, Event, NodeId, NodePath, NodeStatus, Outcome,
+    Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -429,6 +430,6 @@ impl Run {
 
 /// Whether a value fits a schema, and else how it does not.
 pub(super) fn check_value(schema: &Value, value: &Value) -> Result<(), String> {
-    let Ok(validator) = jsonschema::validator_for(schema) else { return Ok(()) };
+    let Ok(validator) = BoundedValidator::new(schema) else { return Ok(()) };
     misfit(&validator, value).map_or(Ok(()), Err)
 }

@@ -1,6 +1,7 @@
 //! What a flow gives, as far as it is written, against its `outputSchema`. What never matches fails the session at its end,
 //! when all is paid; it is a warning, so that the sessions of such a flow stay readable.
 
+use inspan_protocol::BoundedValidator;
 use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::Value;
 
@@ -27,11 +28,11 @@ impl Promised<'_> {
     /// Warns of what cannot match the schema, whatever the templates give.
     pub(super) fn check(&self, schema: &Value, sink: &mut Sink) {
         // The compiler has refused an invalid schema.
-        let Ok(validator) = jsonschema::validator_for(schema) else { return };
+        let Ok(validator) = BoundedValidator::new(schema) else { return };
         let json = self.yaml.json();
         let mut bound = Vec::new();
         note_bound(self.given, String::new(), &mut bound);
-        for error in validator.iter_errors(&json) {
+        for error in validator.errors(&json) {
             let path = error.instance_path().as_str();
             let is_forbidden = matches!(error.kind(), Kind::FalseSchema);
             if is_forbidden || !bound.iter().any(|bound| within(path, bound)) {

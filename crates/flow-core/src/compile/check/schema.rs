@@ -31,10 +31,7 @@ impl SchemaCheck<'_> {
     /// Reports what does not match.
     pub(in crate::compile) fn check(&self, sink: &mut Sink) {
         let Some(validator) = self.schema.validator() else { return };
-        if validator.is_valid(self.json) {
-            return;
-        }
-        for error in validator.iter_errors(self.json) {
+        for error in validator.errors(self.json) {
             self.report(&error, sink);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use jsonschema::Validator;
+use inspan_protocol::BoundedValidator;
 use serde_json::{Value, json};
 
 use super::rebased;
@@ -24,7 +24,7 @@ pub(super) fn without_nulls(value: &mut Value, author: &Value) {
 struct NullRemover<'a> {
     author: &'a Value,
     /// By the address of the part in the author's schema.
-    validators: HashMap<*const Value, Option<Validator>>,
+    validators: HashMap<*const Value, Option<BoundedValidator>>,
 }
 
 impl<'a> NullRemover<'a> {
@@ -78,8 +78,8 @@ impl<'a> NullRemover<'a> {
     fn fits(&mut self, value: &Value, part: &'a Value) -> bool {
         let author = self.author;
         let validator = self.validators.entry(std::ptr::from_ref(part)).or_insert_with(|| {
-            jsonschema::validator_for(&json!({ "$defs": { "author": author }, "allOf": [part] })).ok()
+            BoundedValidator::new(&json!({ "$defs": { "author": author }, "allOf": [part] })).ok()
         });
-        validator.as_ref().is_some_and(|validator| validator.is_valid(value))
+        validator.as_ref().is_some_and(|validator| validator.is_valid(value) == Some(true))
     }
 }
