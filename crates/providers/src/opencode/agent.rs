@@ -43,11 +43,11 @@ pub(super) struct OpenCodeAgent {
     pub(super) http: Http,
     pub(super) base: Base,
     pub(super) session: String,
-    /// The directory of the conversation: that in which it began, wherever the server was started. The server
-    /// stores what belongs to one directory apart from all others.
+    /// The directory of the conversation, wherever the server was started. The server stores what belongs to one
+    /// directory apart from all others.
     pub(super) directory: Option<String>,
     pub(super) rules: Vec<Rule>,
-    cwd: Option<PathBuf>,
+    pub(super) cwd: Option<PathBuf>,
     /// The last message of the user that a turn here began with.
     last_prompt: Option<String>,
     /// What the next turn of the conversation warns of: its MCP servers that did not start.
@@ -101,14 +101,6 @@ impl OpenCodeAgent {
                 }
             }
         }
-    }
-
-    /// The directory in which the conversation stays although the call names another one.
-    fn other_directory(&self) -> Option<&str> {
-        let directory = self.directory.as_deref()?;
-        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
-        let asked = real(self.cwd.as_deref()?)?;
-        (real(directory.as_ref())? != asked).then_some(directory)
     }
 
     /// The model wrote a message.
@@ -222,10 +214,6 @@ impl Agent for OpenCodeAgent {
     }
 
     async fn begin(&mut self, prompt: OpenCodePrompt, turn: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
-        if let Some(directory) = self.other_directory() {
-            let message = format!("the conversation stays in the folder where it started, {directory}");
-            turn.warn("otherDirectory", message);
-        }
         for message in self.warnings.drain(..) {
             turn.warn("mcpServer", message);
         }

@@ -1,5 +1,6 @@
 //! What the server is asked: where it listens, its conversation, its events, a message, an answer, an abort.
 
+use std::path::Path;
 use std::time::Duration;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, TurnId, beginning};
@@ -25,6 +26,8 @@ const CALL: Duration = Duration::from_secs(60);
 const RESPONSE: usize = 64 * 1024 * 1024;
 /// How long nothing may come where the turn watches the time.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Where a conversation is moved to another folder.
+const MOVE: &str = "experimental/control-plane/move-session";
 /// The name that the server takes with its password.
 const USER: &str = "opencode";
 
@@ -117,6 +120,7 @@ impl OpenCodeAgent {
         let path = format!("session/{}", self.session);
         let known = self.ask_of(&self.session, "look for the conversation", Method::GET, &path, None).await?;
         self.directory = known["directory"].as_str().map(str::to_owned);
+        self.move_to_cwd().await?;
         let ours = json!(self.rules);
         let (Value::Array(ours), stored) = (&ours, known["permission"].as_array()) else { return Ok(()) };
         if stored.is_some_and(|stored| stored.ends_with(ours)) {
@@ -125,6 +129,32 @@ impl OpenCodeAgent {
         // What is sent is added to what is stored, and the last rule that fits decides.
         let body = json!({ "permission": ours });
         self.ask("take the rules of the call", Method::PATCH, &path, Some(&body)).await.map(drop)
+    }
+
+    /// Moves the conversation to the folder of the call, where the program works in that of the conversation. It moves
+    /// none to another project.
+    async fn move_to_cwd(&mut self) -> Result<(), AgentError> {
+        let (Some(directory), Some(cwd)) = (&self.directory, &self.cwd) else { return Ok(()) };
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let Some(asked) = real(cwd).filter(|asked| real(directory.as_ref()).as_ref() != Some(asked)) else {
+            return Ok(());
+        };
+        let asked = asked.to_string_lossy().into_owned();
+        let body = json!({ "sessionID": self.session, "destination": { "directory": asked } });
+        let moved = self.ask("move the conversation", Method::POST, MOVE, Some(&body)).await;
+        moved.map_err(|error| match error.code {
+            ErrorCode::InvalidRequest | ErrorCode::Protocol => AgentError::new(
+                ErrorCode::ConfigInvalid,
+                format!(
+                    "the conversation works in {directory} and cannot continue in {asked}: {}; begin one of its own \
+                     there, or give the same `cwd`",
+                    error.message
+                ),
+            ),
+            _ => error,
+        })?;
+        self.directory = Some(asked);
+        Ok(())
     }
 
     /// What there is to say of the MCP servers that did not start. A program that does not tell of them is not asked again.

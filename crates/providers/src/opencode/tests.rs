@@ -389,6 +389,52 @@ mod faults {
     }
 
     #[tokio::test]
+    async fn a_conversation_of_another_folder_is_moved_or_no_turn_begins() {
+        let elsewhere = json!({ "id": SESSION, "directory": "/elsewhere" });
+        let refusal = json!({ "name": "MoveSessionError", "data": { "message": "another project" } });
+        for (moved, fork) in [(true, true), (true, false), (false, true), (false, false)] {
+            let server = MockServer::start().await;
+            let stored = ResponseTemplate::new(200).set_body_json(&elsewhere);
+            mount(&server, "POST", "/session/ses_0/fork", stored.clone()).await;
+            mount(&server, "GET", "/session/ses_1", stored).await;
+            mount(&server, "PATCH", "/session/ses_1", ResponseTemplate::new(200)).await;
+            let answer = if moved {
+                ResponseTemplate::new(204)
+            } else {
+                ResponseTemplate::new(400).set_body_json(&refusal)
+            };
+            mount(&server, "POST", "/experimental/control-plane/move-session", answer).await;
+            mount(&server, "POST", "/session/ses_1/prompt_async", ResponseTemplate::new(204)).await;
+            mount(&server, "GET", "/event", events(format!("{}{}", returned(), ended()))).await;
+            let fake = fake_before(&server);
+            let resume = if fork { "ses_0" } else { SESSION };
+            let options = OpenCodeOptions {
+                resume: Some(resume.into()),
+                fork: Some(fork),
+                ..OpenCodeOptions::default()
+            };
+            let result = once(options, fake.context()).await.1;
+            let requests = server.received_requests().await.unwrap();
+            let of = |part: &str| requests.iter().find(|request| request.url.path().ends_with(part));
+            let cwd = fake.work().display().to_string();
+            let asked = json!({ "sessionID": SESSION, "destination": { "directory": cwd } });
+            assert_eq!(of("/move-session").unwrap().body_json::<Value>().unwrap(), asked);
+            if moved {
+                assert_eq!(result.unwrap().text, "so far");
+                let query: Vec<_> = of("/prompt_async").unwrap().url.query_pairs().into_owned().collect();
+                assert_eq!(query, [("directory".to_owned(), cwd)]);
+                continue;
+            }
+            let message = format!(
+                "the conversation works in /elsewhere and cannot continue in {cwd}: the program's server refused to \
+                 move the conversation (status 400): another project; begin one of its own there, or give the same `cwd`"
+            );
+            assert_eq!(parts(result.unwrap_err()), (ErrorCode::ConfigInvalid, message, Value::Null));
+            assert!(of("/prompt_async").is_none());
+        }
+    }
+
+    #[tokio::test]
     async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
         let server = server(events(format!("{}{}", returned(), ended()))).await;
         let fake = fake_before(&server);
