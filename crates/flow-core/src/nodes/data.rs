@@ -186,6 +186,7 @@ mod tests {
                 json!({ "a": 1, "d": "2026-01-02T03:04:05Z", "t": { "x": [1.5, true] } }),
             ),
             ("csv", "\u{feff}a,b\r\n1,\"x, \"\"y\"\"\nz\"\n\n,ü", table),
+            ("csv", "a,b\r1,\"2\r3\"\r", json!([{ "a": "1", "b": "2\r3" }])),
             ("csv", "", json!([])),
         ];
         for (format, text, value) in cases {
@@ -231,6 +232,7 @@ mod tests {
             ("toml", "a = 1\n[t]\nb = [1.5, -inf]", "line 3, column 11: `-inf` is not a JSON value"),
             ("toml", "a = 9223372036854775808", "line 1, column 5: u64 value was too large"),
             ("toml", "a = 1e400", "line 1, column 5: floating-point number overflowed"),
+            ("csv", "a,b\r1,2\r3", "line 3, column 1: this row has 1 field, and the header has 2"),
             ("csv", "a,b\n1", "line 2, column 1: this row has 1 field, and the header has 2"),
             ("csv", "a,a\n1,2", "line 1, column 3: two columns are named `a`"),
             ("csv", "a\n\"x", "line 2, column 1: this quote is not closed"),

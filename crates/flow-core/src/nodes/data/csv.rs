@@ -1,5 +1,5 @@
 //! CSV as RFC 4180 defines it, read strictly: every row has as many fields as the first, and quotes are
-//! closed.
+//! closed. Programs end lines with a line feed, a carriage return, or both.
 
 use std::{iter::Peekable, str::Chars};
 
@@ -74,22 +74,18 @@ impl CsvReader<'_> {
     fn next(&mut self) -> Option<char> {
         let next = self.chars.next()?;
         match next {
-            '\n' => (self.line, self.column) = (self.line + 1, 1),
+            '\r' if self.chars.peek() == Some(&'\n') => self.column += 1,
+            '\r' | '\n' => (self.line, self.column) = (self.line + 1, 1),
             _ => self.column += 1,
         }
         Some(next)
     }
 
-    /// Takes a line end, if there is one.
+    /// Takes one line end of any kind, if there is one.
     fn line_end(&mut self) -> bool {
-        if self.chars.peek() == Some(&'\r') {
-            let mut after = self.chars.clone();
-            after.next();
-            if after.peek() == Some(&'\n') {
-                self.next();
-            }
-        }
-        self.chars.peek() == Some(&'\n') && self.next().is_some()
+        let is_return = self.chars.peek() == Some(&'\r') && self.next().is_some();
+        let is_feed = self.chars.peek() == Some(&'\n') && self.next().is_some();
+        is_return || is_feed
     }
 
     /// The next row that is not empty.
@@ -136,12 +132,7 @@ impl CsvReader<'_> {
         Ok(Field { column, text })
     }
 
-    fn is_field_end(&self) -> bool {
-        let mut after = self.chars.clone();
-        match after.next() {
-            None | Some('\n') => true,
-            Some('\r') => after.next() == Some('\n'),
-            Some(other) => other == self.separator,
-        }
+    fn is_field_end(&mut self) -> bool {
+        self.chars.peek().is_none_or(|next| ['\r', '\n', self.separator].contains(next))
     }
 }
