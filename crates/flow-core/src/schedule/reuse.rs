@@ -2,9 +2,9 @@
 //! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
 //! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, FrameSpending, NodePath, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, Event, FrameSpending, NodePath, NodeStatus, Timestamp};
 use serde_json::Value;
 
 use super::{
@@ -261,6 +261,34 @@ impl Run {
     pub(super) fn follows_work(&self, at: TaskRef) -> bool {
         let frame = &self.facts.frames[at.frame];
         frame.follows_work(self.facts.body(&self.graph, at.frame), at.node)
+            || self.follows_asked(at)
             || frame.owner.is_some_and(|owner| self.follows_work(owner))
+    }
+
+    /// Whether a task follows a node that runs frames and was asked for, or in which something was: that counts as work also if
+    /// nothing in them runs.
+    fn follows_asked(&self, at: TaskRef) -> bool {
+        let Some(reusable) = self.reusable.as_ref().filter(|left| left.again().next().is_some()) else {
+            return false;
+        };
+        let (frame, body) = (&self.facts.frames[at.frame], self.facts.body(&self.graph, at.frame));
+        let (mut seen, mut open) = (BTreeSet::new(), vec![at.node]);
+        while let Some(ix) = open.pop() {
+            for from in frame.follows(body, ix) {
+                let node = &frame.nodes[from];
+                let runs_frames = body.node(from).kind == NodeKind::Frames && !node.is_reused();
+                let is_asked = || {
+                    let before = self.before(TaskRef { node: from, ..at });
+                    before.is_some_and(|(_, before)| reusable.runs_again_around(&before))
+                };
+                if runs_frames && is_asked() {
+                    return true;
+                }
+                if (runs_frames || node.status == NodeStatus::Skipped) && seen.insert(from) {
+                    open.push(from);
+                }
+            }
+        }
+        false
     }
 }

@@ -1,7 +1,10 @@
 //! A run of a part of the flow: the nodes that were asked for run, whatever the edges into them say; of all others the
 //! output is reused, or they are skipped. And what of an earlier session has failed, to be tried again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 
 use inspan_protocol::{NodePath, SessionId};
 
@@ -363,6 +366,13 @@ impl Reusable {
     /// Whether a task runs again because it was asked for.
     pub(super) fn runs_again(&self, path: &NodePath) -> bool {
         self.again().any(|again| runs_again(path, again))
+    }
+
+    /// Whether a task runs again because it was asked for, or something in its frames was.
+    pub(super) fn runs_again_around(&self, path: &NodePath) -> bool {
+        let mut around =
+            self.again().flat_map(|again| iter::successors(Some(again.clone()), NodePath::owner));
+        around.any(|again| runs_again(path, &again))
     }
 
     /// Whether a place that runs again is that of a task, or in its frames.

@@ -186,14 +186,21 @@ impl FrameState {
 
     /// Whether a predecessor of a node in this frame was really run in this session.
     pub(crate) fn follows_work(&self, body: &Body, ix: NodeIx) -> bool {
-        // What a merge of any did not wait for does not count, and edges that were skipped only if none fired.
+        let ran = |from: NodeIx| self.nodes[from].is_work(body.node(from).kind);
+        self.nodes[ix].follows_work || self.follows(body, ix).any(ran)
+    }
+
+    /// The predecessors that a node follows. What a merge of any did not wait for does not count, and edges that were skipped
+    /// only if none fired.
+    pub(crate) fn follows(&self, body: &Body, ix: NodeIx) -> impl Iterator<Item = NodeIx> {
         let only_fired = body.node(ix).join == Join::Any && self.nodes[ix].fired > 0;
-        let ran = |edge: &EdgeIx| {
-            let (from, status) = (body.edge(*edge).from, self.edges[*edge].status);
-            let counts = status == EdgeStatus::Fired || (status == EdgeStatus::Skipped && !only_fired);
-            counts && self.nodes[from].is_work(body.node(from).kind)
+        let counts = move |edge: &EdgeIx| match self.edges[*edge].status {
+            EdgeStatus::Fired => true,
+            EdgeStatus::Skipped => !only_fired,
+            _ => false,
         };
-        self.nodes[ix].follows_work || body.node(ix).incoming.iter().any(ran)
+        let edges = body.node(ix).incoming.iter().copied().filter(counts);
+        edges.map(|edge| body.edge(edge).from)
     }
 
     /// An older version skipped this node in the first pass of a loop that it follows.

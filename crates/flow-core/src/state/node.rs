@@ -58,7 +58,8 @@ pub struct NodeState {
     pub(crate) never_began: bool,
     /// Earlier passes that failed, in whatever way that was handled.
     pub failed_passes: u32,
-    /// Whether one of its predecessors was really run in this session: in an earlier pass, or before it was skipped.
+    /// Whether one of its predecessors was really run in this session: in an earlier pass, or before it was skipped or began
+    /// to run frames.
     pub(crate) follows_work: bool,
     /// Whether something in its frames was really run in this session.
     pub(crate) worked: bool,
@@ -274,7 +275,9 @@ impl NodeState {
             NodeStatus::Skipped => self.follows_work,
             // It had not begun when its frame ended, and something cleans up after it.
             NodeStatus::Pending => false,
-            _ => !self.is_reused() && (self.worked || kind != NodeKind::Frames),
+            // One that runs frames begins also where all in them is reused: it counts if something ran there, or before it.
+            _ if kind == NodeKind::Frames => !self.is_reused() && (self.worked || self.follows_work),
+            _ => !self.is_reused(),
         }
     }
 }

@@ -156,7 +156,10 @@ impl Facts {
         }
         self.touched.push(task);
         if spec.kind == NodeKind::Frames {
-            self.node_mut(task).frames.get_or_insert_default().begin_again();
+            let follows_work = self.frames[task.frame].follows_work(self.body(graph, task.frame), task.node);
+            let node = self.node_mut(task);
+            node.follows_work = follows_work;
+            node.frames.get_or_insert_default().begin_again();
         } else {
             self.count_running(task.frame, spec.occupies, 1);
             if self.shares_budget(graph, task) {

@@ -503,3 +503,64 @@ nodes:
         }
     }
 }
+
+/// What runs no work in its frames leaves what follows it as it was, and not what follows a change.
+#[test]
+fn what_follows_frames_without_work_runs_again_as_what_is_before_them_does() {
+    let talks =
+        |id: &str, more: &str| format!("{{ id: {id}, type: talk.agent, input: {{ prompt: go }}{more} }}");
+    let body = |nodes: &str| format!("body: {{ nodes: [{nodes}] }}");
+    let skipped = talks("w", ", when: 'flow.name == \"other\"'");
+    let each = |items: &str, nodes: &str| {
+        format!("type: control.foreach, input: {{ items: {items} }}, {}", body(nodes))
+    };
+    let looped = |more: &str, nodes: &str| {
+        format!(
+            "type: control.loop, input: {{ maxIterations: 1, onExhausted: continue{more} }}, {}",
+            body(nodes)
+        )
+    };
+    let no_items = format!("{{ id: q, {} }}", each("[], as: z", &talks("w", "")));
+    for middle in [
+        each("[]", &talks("w", "")),
+        each("[1]", &skipped),
+        each("[1]", &no_items),
+        looped(", while: 'flow.name == \"other\"'", &talks("w", "")),
+        looped("", &skipped),
+    ] {
+        let nodes = [
+            talks("build", ""),
+            format!("{{ id: checks, {middle}, dependsOn: [build] }}"),
+            talks("unless", ", when: 'flow.name == \"other\"', dependsOn: [checks]"),
+            talks("publish", ", dependsOn: [checks]"),
+            talks("last", ", dependsOn: [{ node: unless, on: any }]"),
+        ];
+        let text = format!("flow: {{ name: f }}\nnodes:\n  - {}\n", nodes.join("\n  - "));
+        let sim = ran(&text);
+        let left = reusable(&sim, usize::MAX);
+        let runs = |text: &str, left: &Reusable| {
+            planned(&graph(text), left);
+            let next = Sim::reusing(&graph(text), left.clone()).driven(talk);
+            next.started.iter().map(|start| start.path.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(runs(&text, &left), "", "{text}");
+        assert_eq!(runs(&format!("{text}# edited\n"), &left), "", "{text}");
+        assert_eq!(runs(&text.replacen("go", "went", 1), &left), "build publish last", "{text}");
+        let asked = |node: &str| {
+            let mut left = left.clone();
+            left.run_again(NodePath::new(node));
+            left
+        };
+        assert_eq!(runs(&text, &asked("build")), "build publish last", "{text}");
+        assert_eq!(runs(&text, &asked("checks")), "publish last", "{text}");
+    }
+    // What is asked for in a frame counts for the node around it.
+    let text = format!(
+        "flow: {{ name: f }}\nnodes: [{{ id: checks, {} }}, {}]\n",
+        each("[1]", &no_items),
+        talks("publish", ", dependsOn: [checks]")
+    );
+    let mut left = reusable(&ran(&text), usize::MAX);
+    left.run_again(NodePath::new("checks[0]/q"));
+    assert_eq!(planned(&graph(&text), &left), ["publish Runs(Follows)"]);
+}
