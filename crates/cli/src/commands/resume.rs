@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     flow, fork,
-    session::{Ask, detach},
+    session::{Ask, detach, refused},
     stored::{Continuation, Missing, StoredSession, plan, with_stored_answers},
 };
 use crate::{
@@ -79,11 +79,8 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     continue_as_new(kept, edited, given, args, invocation)
 }
 
-/// Resumes the session itself.
+/// Resumes the session itself, or shows what that would do.
 fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    if args.plan {
-        return kept.show_plan_to_resume(invocation);
-    }
     let file = args.message_file.as_deref().map(|file| flow::private_text(file, "message")).transpose()?;
     let resume = Resume {
         message: args.message.clone().or(file),
@@ -91,8 +88,14 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         budget: budgets(&args.budget, &kept.graph)?,
     };
     // A session that runs is refused for that.
-    if kept.owner.is_none() && !resume.budget.is_empty() {
-        kept.folded(kept.record.run(&kept.graph))?.check_raise(&resume.budget)?;
+    if kept.owner.is_none() && resume != Resume::default() {
+        let run = kept.folded(kept.record.run(&kept.graph))?;
+        let messages = run.check_messages(resume.message.as_deref(), &resume.messages);
+        messages.map_err(|error| refused(&error.into()))?;
+        run.check_raise(&resume.budget)?;
+    }
+    if args.plan {
+        return kept.show_plan_to_resume(invocation);
     }
     kept.resume(resume, &args.mode, Ask::Terminal, invocation)
 }

@@ -216,6 +216,16 @@ impl StoredSession {
         }
     }
 
+    /// Fails if the id that was given for a new session is taken.
+    fn check_new(&self, id: Option<&SessionId>) -> Result<(), Failure> {
+        let Some(id) = id else { return Ok(()) };
+        match session::runtime()?.block_on(self.store.entry(id)) {
+            Err(StoreError::UnknownSession(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(StoreError::SessionExists(id.clone()).into()),
+        }
+    }
+
     /// The work of the session that a new one with the flow `now` can reuse, and what it could still take over itself.
     pub(super) fn reusable(
         &self,
@@ -419,12 +429,13 @@ pub(super) fn with_stored_answers(
 }
 
 impl Continuation {
-    /// What the new session would do.
+    /// What the new session would do, if it may begin.
     pub(super) fn plan(&self, kept: &StoredSession) -> Result<Plan, Failure> {
         let session = self.id.clone().unwrap_or_else(|| kept.record.session.clone());
         let run = Run::new(self.graph.clone(), &session, self.input.clone(), None);
         let plan = run.reusing(Arc::new(self.reusable.clone())).plan(SystemClock.now());
         plan::check_only(&plan, &self.graph, kept)?;
+        kept.check_new(self.id.as_ref())?;
         Ok(plan.with_dropped(&self.reusable, &kept.graph, &self.graph))
     }
 }

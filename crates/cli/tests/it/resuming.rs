@@ -291,6 +291,32 @@ nodes:
 }
 
 #[test]
+fn a_plan_is_refused_for_what_the_command_would_be_refused_for() {
+    let folder = &flow_folder(
+        "
+flow: { name: refused, policy: { budget: { tokens: 10 } } }
+nodes:
+  - { id: q, type: human.input, input: { prompt: q } }
+",
+    );
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).expect(3);
+    let rows: [(&[&str], &str); 6] = [
+        (&["resume", "s", "--budget", "tokens=10"], "`tokens` cannot be raised to 10"),
+        (&["resume", "s", "--budget", "nope.tokens=20"], "unknown node `nope`"),
+        (&["resume", "s", "--tell", "q=hi"], "no agent of node `q` was interrupted"),
+        (&["resume", "s", "--message", ""], "the message is empty"),
+        (&["resume", "s", "--from", "q", "--session-id", "s"], "the store already has a session `s`"),
+        (&["fork", "s", "--session-id", "s"], "the store already has a session `s`"),
+    ];
+    for (arguments, why) in rows {
+        for how in ["--plan", "--no-input"] {
+            inspan(folder, &[arguments, &[how]].concat()).expect(2).says(why);
+        }
+    }
+    inspan(folder, &["resume", "s", "--budget", "tokens=20", "--plan"]).expect(0).prints("q  runs");
+}
+
+#[test]
 fn two_answers_at_once_to_a_session_without_a_process_both_count() {
     let folder = &flow_folder(
         "
