@@ -132,6 +132,10 @@ impl Run {
             if !is_done && is_left_out(selected, node.kind, || false) {
                 return actions.push(self.skip(task, SkipReason::NotSelected));
             }
+            if !is_done && may_wait && self.ends_before(task) {
+                self.put_off.insert(task);
+                return;
+            }
             match self.confirm_rerun(task, &path, actions) {
                 Some(error) => failure = Some(error),
                 None => return,

@@ -364,3 +364,26 @@ fn what_came_after_a_handler_that_was_cut_is_reused() {
         }
     }
 }
+
+/// A frame that ends again without a node asks nobody about it.
+#[test]
+fn a_loser_that_may_have_taken_effect_is_not_asked_about() {
+    let flow = "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1], onItemError: continue }
+    body:
+      nodes:
+        - { id: slow, type: talk.agent, effects: external, input: { prompt: pay } }
+        - { id: broken, type: talk.agent, input: { prompt: x } }
+";
+    let left = reusable(&Sim::new(&graph(flow), &[]).driven(world), usize::MAX);
+    let edited = graph(&flow.replace("pay", "pays"));
+    assert_eq!(planned(&edited, &left), ["each[0]/broken Reused"]);
+    let next = Sim::reusing(&edited, left).driven(world);
+    next.check();
+    let asks = next.log.iter().any(|at| matches!(at.event, Event::SessionPrompt(_)));
+    assert!(!asks, "{}", story(&next.log));
+}
