@@ -208,7 +208,8 @@ fn delivery(
 
 /// The delivery beside a session that this process runs, or beside a server.
 pub(super) struct Notifications {
-    running: RunningDelivery,
+    /// Nothing before it has begun.
+    running: Option<RunningDelivery>,
     delivery: Delivery,
     scope: Scope,
 }
@@ -235,8 +236,8 @@ impl Notices {
 }
 
 impl Notifications {
-    /// Starts to deliver, if the settings have channels. A fault here is a warning: the session runs without.
-    pub(super) fn begin(
+    /// Those of a session, if the settings have channels. A fault here is a warning: the session runs without.
+    pub(super) fn of_session(
         session: &SessionId,
         sessions: &Sessions,
         graph: &Graph,
@@ -265,12 +266,14 @@ impl Notifications {
         page: PageAddress,
         invocation: &Invocation,
     ) -> Option<Self> {
-        Self::of(for_all(sessions, Some(page), invocation), Scope::All)
+        let mut all = Self::of(for_all(sessions, Some(page), invocation), Scope::All)?;
+        all.begin();
+        Some(all)
     }
 
     fn of(delivery: Result<Delivery, Failure>, scope: Scope) -> Option<Self> {
         match delivery {
-            Ok(delivery) => Some(Self { running: deliver(delivery.clone(), scope.clone()), delivery, scope }),
+            Ok(delivery) => Some(Self { running: None, delivery, scope }),
             Err(failure) => {
                 terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
                 None
@@ -278,15 +281,21 @@ impl Notifications {
         }
     }
 
+    /// Starts to deliver.
+    pub(super) fn begin(&mut self) {
+        self.running = Some(deliver(self.delivery.clone(), self.scope.clone()));
+    }
+
     /// Delivers what is there by now, until this time or a signal, and reports what is left. What fails is tried again
     /// meanwhile, if there is time for that.
     pub(super) async fn finish(self, limit: Duration, signals: &mut Signals) {
+        let Some(running) = self.running else { return };
         let until = Instant::now() + limit;
         // Each try would open connections for answers, and close them at once.
         let delivery = Delivery { answers: None, ..self.delivery };
         let mut left = cut();
         let work = async {
-            left = self.running.finish(limit).await;
+            left = running.finish(limit).await;
             while limit > LAST && !left.channels.is_empty() && Instant::now() + AGAIN < until {
                 sleep(AGAIN).await;
                 let again = deliver(delivery.clone(), self.scope.clone());

@@ -158,10 +158,11 @@ impl Session {
                 false => None,
             };
             let address = page.as_ref().map(Server::page);
-            let notifications = self.notifications(&notices, address, &invocation);
+            let mut notifications = self.notifications(&notices, address, &invocation);
             let is_in_background = self.mode.wait == WaitMode::Background;
             let mut signals = None;
-            let exit = self.drive(events, page, &notices, &mut signals, &invocation).await;
+            let exit =
+                self.drive(events, page, &notices, notifications.as_mut(), &mut signals, &invocation).await;
             let is_killed = exit
                 .as_ref()
                 .is_err_and(|failure| matches!(failure.exit, Exit::Interrupted | Exit::Terminated));
@@ -187,7 +188,7 @@ impl Session {
         runner.take_answers().await.map(|_| ()).map_err(|error| refused(&error))
     }
 
-    /// Starts to send notifications of the session, if it is stored. Its id is fixed by then.
+    /// What sends notifications of the session, if it is stored. Its id is fixed by then.
     fn notifications(
         &mut self,
         notices: &Arc<Notices>,
@@ -200,7 +201,7 @@ impl Session {
             Begin::Rest { session, .. } => session,
         };
         let sessions = Sessions::new(Arc::clone(store), self.nodes.clone(), Arc::new(SystemClock));
-        Notifications::begin(session, &sessions, &self.graph, &self.defaults, notices, page, invocation)
+        Notifications::of_session(session, &sessions, &self.graph, &self.defaults, notices, page, invocation)
     }
 
     /// What is done where the session can only wait.
@@ -278,6 +279,7 @@ impl Session {
         events: Option<Events>,
         page: Option<Server>,
         notices: &Notices,
+        notifications: Option<&mut Notifications>,
         signals: &mut Option<Signals>,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
@@ -314,12 +316,20 @@ impl Session {
                     take_over_files(&file, parent, runner.hub().session_id())
                         .map_err(|what| Failure::new(Exit::Failed, what))?;
                 }
+                // Before this process has the session, it looks as if nobody went on with it.
+                if let Some(notifications) = notifications {
+                    notifications.begin();
+                }
                 Runner::here(runner, start)
             }
             Some(engine) => {
                 let seen = history.last().map_or(0, |event| event.seq);
                 let wait = (self.mode.wait, self.when_waiting(invocation));
                 let settings = self.settings.whole(invocation).to_map();
+                // A worker may have the session before this process is told of it.
+                if let Some(notifications) = notifications {
+                    notifications.begin();
+                }
                 let begun = Remote::begin(engine, self.begin, &self.graph, settings).await?;
                 if wait.0 == WaitMode::Nowhere {
                     if !self.defaults.channels().is_empty() {

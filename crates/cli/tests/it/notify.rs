@@ -4,8 +4,9 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::Read,
     path::Path,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
 };
 
 use inspan_testkit::{check_golden, write_program};
@@ -768,7 +769,18 @@ fn what_a_killed_run_had_gathered_is_told_once_by_the_one_that_resumes_it() {
     until("some have failed", || worth(folder, "s").len() >= 4);
     kill(child);
     let before = receiver.seen();
+    // It cannot take the session at once: another process writes to the store meanwhile.
+    let script = "import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute('BEGIN IMMEDIATE')
+print('locked', flush=True)
+time.sleep(1.5)";
+    let store = folder.join(".home/sessions.db");
+    let mut writer = Command::new("python3");
+    let mut writer = writer.args(["-c", script]).arg(store).stdout(Stdio::piped()).spawn().unwrap();
+    writer.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     run(folder, &["resume", "s", "--no-input"]);
+    writer.wait().unwrap();
     let seen = receiver.seen();
     assert_eq!((before.len(), seen.len(), told(&seen)), (1, 2, 12));
 }
