@@ -418,6 +418,9 @@ mod tests {
         let hash = |flow: &Loaded| compile(flow, &builtin_catalog([])).unwrap().graph.hash.clone();
         assert_eq!(back.changes(), flow.changes());
         assert_eq!(hash(&back), hash(&loaded(text)));
+        // Another machine gets what the flow uses.
+        let sent = |flow: &Loaded| flow.source("f", "h").used().changes;
+        assert_eq!((sent(&back), sent(&edited)), (Vec::new(), edited.changes().to_vec()));
     }
 
     fn flow() -> Loaded {

@@ -55,6 +55,16 @@ impl FlowSource {
         });
         nodes.flatten().cloned().collect()
     }
+
+    /// The same for another machine: without the changes that do nothing in this flow, such as settings of the user that only
+    /// another flow uses.
+    #[must_use]
+    pub fn used(mut self) -> Self {
+        if let Ok(loaded) = Loaded::from_source(&self) {
+            self.changes = loaded.used_changes().cloned().collect();
+        }
+        self
+    }
 }
 
 /// A change made to a loaded flow, so that it can be made again.

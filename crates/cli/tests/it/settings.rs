@@ -192,3 +192,23 @@ fn the_agent_of_the_user_does_the_work_of_the_flows() {
     let ran = inspan(folder, &["run", "flow.yaml", "--json"]);
     assert_eq!((ran.code, &outputs(&ran)["ask"]["text"]), (Some(0), &json!("Say it.")));
 }
+
+#[test]
+fn an_exported_session_has_no_settings_that_its_flow_does_not_use() {
+    let settings = "[agents.reviewer]\ntype = \"echo.agent\"\nprompt = \"private prompt\"
+[providers.claude.options.mcpServers.mail]\ncommand = \"mailer\"\nenv = { NUMBER = \"private number\" }\n";
+    let echo = "name: f\nnodes:\n  - { id: w, type: echo, input: { text: hi } }\n";
+    let folder = &folder_with(&[]);
+    write(folder, &[("flow.yaml", echo), (USER, settings)]);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    inspan(folder, &["store", "export", "s", "-o", "s.jsonl"]).expect(0);
+    let exported = fs::read_to_string(folder.join("s.jsonl")).unwrap();
+    assert!(!exported.contains("private"), "{exported}");
+    // It is the same flow where it is imported, and here an edit may use them.
+    let imported = |arguments: &[&str]| inspan(folder, &[arguments, &["--store", "other.db"]].concat());
+    imported(&["store", "import", "s.jsonl"]).expect(0);
+    imported(&["resume", "s", "--from", "w", "--no-input"]).expect(0);
+    write(folder, &[("flow.yaml", "name: f\nnodes:\n  - { id: w, agent: reviewer }\n"), (USER, "")]);
+    let edited = inspan(folder, &["resume", "s", "--edited", "--json"]).expect(0);
+    assert_eq!(outputs(&edited)["w"]["text"], "private prompt");
+}

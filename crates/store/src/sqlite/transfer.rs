@@ -191,12 +191,16 @@ fn export(
     let mut damage = None;
     let mut failed: io::Result<()> = Ok(());
     let done = snapshot(connection, marks, id, |connection, session, mark| {
-        let (record, _) = session::record_text(connection, session)?;
+        let (stored, _) = session::record_text(connection, session)?;
+        let record = of_use(&stored)?;
         let mut line = |text: &[u8]| {
             failed = to.write_all(text).and_then(|()| to.write_all(b"\n"));
             failed.is_ok()
         };
-        if !line(session::json(&Head { format: FORMAT, record: raw(&record)? })?.as_bytes()) {
+        if !line(
+            session::json(&Head { format: FORMAT, record: raw(record.as_deref().unwrap_or(&stored))? })?
+                .as_bytes(),
+        ) {
             return Ok(());
         }
         let mut writable = true;
@@ -236,6 +240,14 @@ fn export(
     to.flush()?;
     let Counts { events, commands } = counts;
     Ok(Exported { session: id.clone(), events, commands, damage })
+}
+
+/// The record without settings that do nothing in its flow, if it has any: the next machine is not the user's own.
+fn of_use(stored: &str) -> Result<Option<String>, Fault> {
+    let mut record: SessionRecord = from_json("its record", stored.as_bytes())?;
+    let all = record.flow.changes.len();
+    record.flow = record.flow.used();
+    (record.flow.changes.len() < all).then(|| session::json(&record)).transpose()
 }
 
 fn raw(text: &str) -> Result<&RawValue, Fault> {

@@ -55,7 +55,7 @@ impl Remote {
                     (None, _) => None,
                 };
                 let id = id.unwrap_or_else(|| RandomIds::new().session_id());
-                let made = SessionRecord::new(id, (*graph.source).clone(), input, SystemClock.now());
+                let made = SessionRecord::new(id, (*graph.source).clone().used(), input, SystemClock.now());
                 let record = SessionRecord { parent, settings, ..made };
                 engine.start(&record, graph).await.map_err(|error| refused(&error))?;
                 record.session
