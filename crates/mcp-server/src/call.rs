@@ -90,7 +90,7 @@ pub(crate) async fn watch(
             Some((prompt, command)) = watch.forms.next(), if !watch.forms.is_empty() => {
                 watch.answered(prompt, command).await;
             }
-            followed = follower.next() => watch.take(followed?),
+            followed = follower.next() => watch.take(followed?).await?,
             _ = ticks.tick() => watch.report().await,
             () = sleep_until(watch.deadline), if watch.forms.is_empty() => break,
         }
@@ -130,7 +130,7 @@ impl<'a> CallWatch<'a> {
         }
     }
 
-    fn take(&mut self, followed: Followed) {
+    async fn take(&mut self, followed: Followed) -> Result<(), SessionError> {
         match followed {
             Followed::Events(events) => {
                 for envelope in &events {
@@ -140,13 +140,12 @@ impl<'a> CallWatch<'a> {
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
                 self.open.lose_process(self.sessions.clock().now());
-                if entry.unanswered > 0 {
-                    // The process that applies what is stored may begin in a moment.
-                    self.waiting.answered.extend(entry.answered.iter().cloned());
-                } else {
+                self.waiting.answered.extend(entry.answered.iter().cloned());
+                if !self.sessions.is_about_to_continue(&entry).await? {
                     self.waiting.known.extend(self.waiting.answered.drain());
-                    self.is_over =
-                        self.open.prompts().is_empty() || DisplayStatus::of(&entry) == DisplayStatus::Paused;
+                    let is_answered = |prompt: &Prompt| entry.answered.contains(&prompt.prompt_id);
+                    self.is_over = self.open.prompts().iter().all(is_answered)
+                        || DisplayStatus::of(&entry) == DisplayStatus::Paused;
                 }
             }
         }
@@ -159,6 +158,7 @@ impl<'a> CallWatch<'a> {
             }
             Ask::Elicit(_) | Ask::Return => self.check_declined(),
         }
+        Ok(())
     }
 
     /// It is over if only questions are left that the person has declined.

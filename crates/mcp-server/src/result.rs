@@ -131,7 +131,7 @@ fn state(output: &SessionOutput, life: SessionLife) -> String {
             )
         }
         DisplayStatus::Running | DisplayStatus::Waiting if !asked.is_empty() => format!("{session}{waits}"),
-        DisplayStatus::Waiting if output.is_idle() && output.unapplied > 0 => format!(
+        DisplayStatus::Waiting if output.is_idle() && output.is_about_to_continue => format!(
             "{session} is waiting, and a stored answer or command is not applied yet. Call `{WAIT}` to wait for its \
              result; if no process begins, `inspan resume {id}` continues it"
         ),

@@ -36,8 +36,8 @@ pub(crate) async fn get(
         DisplayStatus::Damaged => TaskPayload::Failed {
             error: object(&json!({ "code": -32603, "message": message(&output, life) })),
         },
-        // As for a call that is not a task; a client would look for ever. A stored command may be applied in a moment.
-        _ if output.is_idle() && output.unapplied == 0 => {
+        // As for a call that is not a task; a client would look for ever. A stored answer may be applied in a moment.
+        _ if output.is_idle() && !output.is_about_to_continue => {
             TaskPayload::Completed { result: object(&json!(result(&output, life))) }
         }
         _ if !requests.is_empty() => TaskPayload::InputRequired { input_requests: requests },

@@ -5,6 +5,7 @@ use inspan_flow::{SessionEntry, StoreError};
 use inspan_protocol::{
     Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
 };
+use inspan_view::DisplayStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -312,8 +313,6 @@ impl Sessions {
             if !may_be || is_driven(&entry) {
                 continue;
             }
-            let resumes =
-                |command: &Command| matches!(command, Command::Reply { .. } | Command::Abort { .. });
             let stored = self.store().unanswered(&entry.session).await?;
             if !stored.iter().any(|posted| posted.key.is_some() && resumes(&posted.command)) {
                 continue;
@@ -326,6 +325,16 @@ impl Sessions {
             }
         }
         Ok(resumed)
+    }
+
+    /// Whether a session that waits has an answer or a stop that is stored: the process that applies it may begin in a
+    /// moment. One that is paused or interrupted goes on only if somebody resumes it.
+    pub async fn is_about_to_continue(&self, entry: &SessionEntry) -> Result<bool, SessionError> {
+        if entry.unanswered == 0 || DisplayStatus::of(entry) != DisplayStatus::Waiting {
+            return Ok(false);
+        }
+        let stored = self.store().unanswered(&entry.session).await?;
+        Ok(stored.iter().any(|posted| resumes(&posted.command)))
     }
 
     async fn resume(
@@ -419,6 +428,11 @@ impl Sessions {
             },
         }
     }
+}
+
+/// Whether a session without a process continues with this command.
+fn resumes(command: &Command) -> bool {
+    matches!(command, Command::Reply { .. } | Command::Abort { .. })
 }
 
 /// Whether it is paused, and no process runs it any more.

@@ -39,8 +39,8 @@ pub struct SessionOutput {
     pub holdup: Option<String>,
     /// Whether a process runs it.
     pub is_driven: bool,
-    /// Commands that are stored and not applied yet.
-    pub unapplied: u64,
+    /// Whether it waits for a process that applies a stored answer or stop.
+    pub is_about_to_continue: bool,
     /// The session that continues it.
     pub continued_by: Option<SessionId>,
     /// What it cost in US dollars, if that is known.
@@ -106,7 +106,7 @@ impl Sessions {
             questions: open.filter(|open| !open.is_late).map(|open| open.prompt).collect(),
             holdup: holdup(&entry, &budgets, &self.commands),
             is_driven: is_driven(&entry),
-            unapplied: entry.unanswered,
+            is_about_to_continue: self.is_about_to_continue(&entry).await?,
             continued_by: entry.continued_by.clone(),
             cost_usd: entry.known_cost(),
         })

@@ -221,10 +221,13 @@ pub struct PostedCommand {
 impl PostedCommand {
     /// The question that it answers.
     pub(crate) fn answers(&self) -> Option<&PromptId> {
-        match &self.command {
-            Command::Reply { prompt, .. } => Some(prompt),
-            _ => None,
-        }
+        let Command::Reply { prompt, .. } = &self.command else { return None };
+        Some(prompt)
+    }
+
+    /// Whether it has nothing left to do: a pause of a paused session is stored only for its key.
+    pub(crate) fn is_done(&self, status: SessionStatus) -> bool {
+        status == SessionStatus::Paused && matches!(self.command, Command::Pause { .. })
     }
 }
 
@@ -271,7 +274,7 @@ pub struct SessionEntry {
     pub owner: Option<Owner>,
     /// Whether the owner may still be alive.
     pub liveness: Liveness,
-    /// Commands that wait for an answer.
+    /// Commands that wait for an answer, and have something left to do.
     pub unanswered: u64,
     /// The questions among the open ones whose answer is one of these commands.
     pub answered: Vec<PromptId>,

@@ -151,7 +151,7 @@ impl StoredSession {
             owner: self.owner.clone(),
             // The owner of a lease of this store is this process.
             liveness: self.owner.as_ref().map_or(Liveness::Gone, |_| Liveness::Alive),
-            unanswered: self.unanswered().count() as u64,
+            unanswered: self.unanswered().filter(|posted| !posted.is_done(self.digest.status)).count() as u64,
             answered: self.unanswered().filter_map(PostedCommand::answers).cloned().collect(),
             continued_by,
             is_replay: self.record.is_replay(),

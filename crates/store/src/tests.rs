@@ -318,6 +318,24 @@ async fn entries_come_newest_first_and_by_prefix() {
 }
 
 #[tokio::test]
+async fn a_pause_of_a_paused_session_has_nothing_left_to_do() {
+    each(|store| async move {
+        let lease = started(&*store, "run-1").await;
+        let id = &lease.session;
+        store.post(id, &Command::Pause { reason: None }, at(5)).await.unwrap();
+        assert_eq!(store.entry(id).await.unwrap().unanswered, 1);
+        let paused = serde_json::from_value(json!({ "type": "flow:paused", "nodeIds": [] })).unwrap();
+        let log = [events("run-1", 1..=1), vec![event("run-1", 2, paused)]].concat();
+        store.append(&lease, batch(&log)).await.unwrap();
+        assert_eq!(store.unanswered(id).await.unwrap().len(), 1);
+        assert_eq!(store.entry(id).await.unwrap().unanswered, 0);
+        store.post(id, &Command::Send { content: "next".to_owned() }, at(6)).await.unwrap();
+        assert_eq!(store.entry(id).await.unwrap().unanswered, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_command_is_answered_once() {
     each(|store| async move {
         let lease = started(&*store, "run-1").await;

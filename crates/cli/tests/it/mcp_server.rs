@@ -1,14 +1,15 @@
 //! `inspan mcp`, with a raw client: every method, questions, progress, tasks, bad input, clients
 //! and servers that disconnect.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::commands::PERMISSION;
 use crate::json_rpc::RpcClient;
-use crate::processes::{until, until_one_runs};
-use crate::program::{INSPAN, folder_with, inspan};
+use crate::processes::{kill, signal, until, until_one_runs};
+use crate::program::{INSPAN, ended, folder_with, inspan, program};
 
 /// It asks a person, and gives what its program says.
 pub(crate) const GREET: &str = r#"
@@ -369,6 +370,24 @@ fn an_answer_that_comes_second_is_named_and_the_call_waits_for_what_comes_of_the
     assert_eq!(result["structuredContent"]["outputs"], json!({ "greeting": "hello world\n" }), "{result}");
     assert!(text(result).starts_with("The answer was not taken: "), "{result}");
     assert_eq!(result["structuredContent"]["refusedAnswers"], json!([text(result)]));
+}
+
+#[test]
+fn a_call_does_not_wait_for_a_stored_pause_of_a_session_that_nobody_runs() {
+    let folder = &folder_with(&[("gated.yaml", GATED)]);
+    let arguments = ["run", "gated.yaml", "-i", "topic=x", "--session-id", "s"];
+    let child = program(folder, &arguments).spawn().unwrap();
+    until_one_runs(folder);
+    signal(&child, "STOP");
+    let pause = program(folder, &["pause", "s"]).spawn().unwrap();
+    until("the pause is stored", || inspan(folder, &["show", "s"]).stdout.contains("1 stored"));
+    kill(child);
+    ended(folder, pause);
+    let began = Instant::now();
+    let waits = json!({ "session": "s", "seconds": 30.0 });
+    let waited = tool(&mut client(folder, &json!({})), "session_wait", &waits);
+    assert_eq!(waited["structuredContent"]["status"], "interrupted", "{waited}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inspan_protocol::{SessionId, Timestamp};
+use inspan_protocol::{SessionId, SessionStatus, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_iter};
 
 use super::{
@@ -403,12 +403,15 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// Notes which questions have an answer that waits. Few sessions have commands that wait, so it is asked for each of them.
+/// Notes which questions have an answer that waits, and counts what has something left to do. Few sessions have commands that
+/// wait, so it is asked for each of them.
 fn add_answered(connection: &Connection, entry: &mut SessionEntry) -> Result<(), Fault> {
-    if entry.unanswered > 0 && !entry.digest.prompts.is_empty() {
+    let status = entry.digest.status;
+    if entry.unanswered > 0 && (!entry.digest.prompts.is_empty() || status == SessionStatus::Paused) {
         match commands::unanswered(connection, &entry.session) {
             Ok(posted) => {
-                entry.answered = posted.iter().filter_map(|posted| posted.answers().cloned()).collect()
+                entry.answered = posted.iter().filter_map(|posted| posted.answers().cloned()).collect();
+                entry.unanswered = posted.iter().filter(|posted| !posted.is_done(status)).count() as u64;
             }
             // Who applies the command reports that it cannot be read; the list can be.
             Err(fault) if fault.is_damage() => {}
