@@ -1,9 +1,9 @@
 //! What interfaces may ask of a session, and how it is done: by the process that runs the session,
 //! by a command that waits in the store, or by a new process that resumes it.
 
-use inspan_flow::{SessionEntry, StoreError};
+use inspan_flow::{Select, SessionEntry, StoreError};
 use inspan_protocol::{
-    Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
+    Command, Event, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
 };
 use inspan_view::DisplayStatus;
 use schemars::JsonSchema;
@@ -380,11 +380,28 @@ impl Sessions {
             if !command.is_posted_as(&posted.command) {
                 return Err(key_reused());
             }
-            let target = self.target(session).await?;
+            let mut target = self.target(session).await?;
             let result = target.wait(posted.number).await?;
-            return self.receipt(&target, command, result).await.map(Some);
+            if result == CommandResult::Accepted && self.is_pausing(session, command).await? {
+                target.paused().await?;
+            }
+            let receipt = self.receipt(&target, command, result).await?;
+            if matches!(command, SessionCommand::Stop { .. }) {
+                target.stopped().await?;
+            }
+            return Ok(Some(receipt));
         }
         Ok(self.has_started(request).await?.then(|| Receipt::of(request.session.clone())))
+    }
+
+    /// Whether this is a pause, and the session has neither paused since it was last asked to nor been resumed.
+    async fn is_pausing(&self, session: &SessionId, command: &SessionCommand) -> Result<bool, SessionError> {
+        const PAUSES: &[&str] = &["session:pause", "flow:paused", "flow:resumed"];
+        if !matches!(command, SessionCommand::Pause { .. }) {
+            return Ok(false);
+        }
+        let log = self.store.read(session, 1, Select::Names(PAUSES)).await?;
+        Ok(log.last().is_some_and(|last| matches!(last.event, Event::SessionPause { .. })))
     }
 
     /// The receipt for a posted command. If no process applied it, an answer and a stop resume the session, a pause has

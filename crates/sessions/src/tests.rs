@@ -287,20 +287,21 @@ async fn a_pause_that_comes_between_the_pause_of_a_session_and_the_end_of_its_pr
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_accepted_once_the_process_has_paused_and_left() {
-    for (last, expected) in [
-        (json!({ "type": "flow:paused", "nodeIds": [] }), Ok(())),
-        (
-            json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 }),
-            Err(SessionErrorCode::SessionEnded),
-        ),
+    let (pause, stop) = (SessionCommand::Pause { reason: None }, SessionCommand::Stop { reason: None });
+    let complete =
+        json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 });
+    for (command, last, expected) in [
+        (&pause, json!({ "type": "flow:paused", "nodeIds": [] }), Ok(())),
+        (&pause, complete.clone(), Err(SessionErrorCode::SessionEnded)),
+        (&stop, complete, Err(SessionErrorCode::SessionEnded)),
     ] {
         let store = Arc::new(MemoryStore::new());
         let lease = create(&store, "s1").await;
         append(&store, &lease, &log("s1", 1..=1)).await;
         let (sessions, session) = (sessions(&store), SessionId::from("s1"));
         let applied = tokio::spawn({
-            let sessions = sessions.clone();
-            async move { sessions.apply(&"s1".into(), &SessionCommand::Pause { reason: None }, None).await }
+            let (sessions, command) = (sessions.clone(), command.clone());
+            async move { sessions.apply(&"s1".into(), &command, Some("k")).await }
         });
         while store.unanswered(&session).await.unwrap().is_empty() {
             tokio::task::yield_now().await;
@@ -312,7 +313,10 @@ async fn a_pause_is_accepted_once_the_process_has_paused_and_left() {
         assert!(!applied.is_finished());
         append(&store, &lease, &[envelope("s1", 3, serde_json::from_value(last).unwrap())]).await;
         store.release(&lease).await.unwrap();
-        assert_eq!(applied.await.unwrap().map(drop).map_err(|error| error.code), expected);
+        // Sent again with its key it is answered as before.
+        for result in [applied.await.unwrap(), sessions.apply(&session, command, Some("k")).await] {
+            assert_eq!(result.map(drop).map_err(|error| error.code), expected);
+        }
     }
 }
 
