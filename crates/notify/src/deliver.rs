@@ -126,6 +126,8 @@ impl Delivery {
 pub struct Undelivered {
     /// The channels, each once.
     pub channels: Vec<String>,
+    /// The channels among the rest that cannot be opened in this process, each once: it need not try them again.
+    pub closed: Vec<String>,
     /// The channels for which another process still has something to send, each once.
     pub held: Vec<String>,
     /// The channels that refused a notification until it was given up, or for some receivers, each once: no process
@@ -422,6 +424,7 @@ impl Scanner {
         };
         let ends = self.workers.into_iter().map(async |WorkerTask { worker, task, .. }| {
             worker.close();
+            let is_closed = task.is_none();
             // A worker that panicked has not sent what it had.
             let panicked = match task {
                 Some(task) => task.await.is_err(),
@@ -431,21 +434,24 @@ impl Scanner {
                 }
             };
             let name = worker.channel.name.clone();
-            let is_left = [panicked || worker.has_pending(), worker.is_held(), worker.has_given_up()];
+            let is_pending = panicked || worker.has_pending();
+            let is_left =
+                [is_pending && !is_closed, is_pending && is_closed, worker.is_held(), worker.has_given_up()];
             is_left.map(|is_left| is_left.then(|| name.clone()))
         });
         let ends = join_all(ends).await;
         let names =
             |which: usize| ends.iter().filter_map(|ends| ends[which].clone()).collect::<BTreeSet<String>>();
-        let [mut channels, held, refused] = [0, 1, 2].map(names);
+        let [mut channels, closed, held, refused] = [0, 1, 2, 3].map(names);
         channels.extend(begun);
-        let [channels, held, refused] = [channels, held, refused].map(|names| names.into_iter().collect());
+        let all = [channels, closed, held, refused];
+        let [channels, closed, held, refused] = all.map(|names| names.into_iter().collect());
         let listeners = self.listeners.into_values().map(async |ListenerTask { cancel, task }| {
             cancel.cancel();
             drop(timeout(LISTENERS, task).await);
         });
         join_all(listeners).await;
-        Undelivered { channels, held, refused, is_cut: false }
+        Undelivered { channels, closed, held, refused, is_cut: false }
     }
 }
 

@@ -306,7 +306,7 @@ impl Notifications {
             () = work => {}
             _ = signals.next() => {}
         }
-        report(&left, ONCE, &delivery.commands);
+        report(&named(left, false), ONCE, &delivery.commands);
     }
 }
 
@@ -356,7 +356,7 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
         false => ONCE,
     };
     // Who goes on leaves to another process what that one has.
-    let undelivered = if once { with_held(undelivered) } else { undelivered };
+    let undelivered = named(undelivered, once);
     report(&undelivered, help, &invocation.commands());
     let Undelivered { channels, refused, is_cut, .. } = undelivered;
     // Who goes on has warned of each refusal when it was given up.
@@ -368,9 +368,12 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
     Ok(if is_delivered { Exit::Success } else { Exit::Failed })
 }
 
-/// The same with what another process has and has not delivered yet.
-fn with_held(mut undelivered: Undelivered) -> Undelivered {
-    undelivered.channels.append(&mut undelivered.held);
+/// The same with all channels that have something left, perhaps also what another process has and has not delivered yet.
+fn named(mut undelivered: Undelivered, with_held: bool) -> Undelivered {
+    undelivered.channels.append(&mut undelivered.closed);
+    if with_held {
+        undelivered.channels.append(&mut undelivered.held);
+    }
     undelivered.channels.sort();
     undelivered.channels.dedup();
     undelivered
@@ -403,7 +406,8 @@ async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
             _ = signals.next() => break,
         }
         refused.extend(std::mem::take(&mut left.refused));
-        if left == Undelivered::default() || Instant::now() + AGAIN > until {
+        let has_more = left.is_cut || !left.channels.is_empty() || !left.held.is_empty();
+        if !has_more || Instant::now() + AGAIN > until {
             break;
         }
         if !left.channels.is_empty() && !said_again {

@@ -7,10 +7,12 @@ use std::{
     io::Read,
     path::Path,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use inspan_testkit::{check_golden, write_program};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::processes::{kill, signal, until};
 use crate::program::{Folder, Ran, ended, folder_with, inspan, program, ran};
@@ -424,6 +426,20 @@ fn a_notification_that_is_given_up_is_not_delivered() {
     // Nothing is left of it.
     let after = run(folder, &["notify", "deliver", "--once", "--json"]).expect(0);
     assert_eq!(after.json()["isDelivered"], json!(true));
+}
+
+#[test]
+fn a_channel_that_cannot_be_opened_is_not_tried_again() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = &folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    inspan(folder, &["run", "--no-input", "--session-id", "s"]).expect(1);
+    let began = Instant::now();
+    let once = inspan(folder, &["notify", "deliver", "--once", "--json"]).expect(1);
+    assert_eq!(once.json(), json!({ "isDelivered": false, "undelivered": ["ops"], "refused": [] }));
+    assert!(!once.stderr.contains("tried again"), "{}", once.stderr);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    run(folder, &["notify", "deliver", "--once"]).expect(0);
+    assert_eq!(receiver.seen().len(), 1);
 }
 
 #[test]

@@ -136,13 +136,15 @@ async fn what_happens_before_a_channel_can_be_opened_is_named_and_sent_once_it_c
     append(&store, &lease, 1, clock.now(), "before", question("b")).await;
     clock.0.store(10, Ordering::Relaxed);
     let end = || Instant::now() + Duration::from_secs(60);
-    let missed = Undelivered { channels: vec!["slow".to_owned()], ..Undelivered::default() };
+    let slow = || vec!["slow".to_owned()];
+    let closed = Undelivered { closed: slow(), ..Undelivered::default() };
+    let missed = Undelivered { channels: slow(), ..Undelivered::default() };
     assert_eq!(deliver_once(not_yet.clone(), end()).await, Undelivered::default());
     clock.0.store(20, Ordering::Relaxed);
     append(&store, &lease, 2, clock.now(), "after", question("a")).await;
     clock.0.store(30, Ordering::Relaxed);
-    for delivery in [not_yet, unread] {
-        assert_eq!(deliver_once(delivery, end()).await, missed);
+    for (delivery, left) in [(not_yet, closed), (unread, missed)] {
+        assert_eq!(deliver_once(delivery, end()).await, left);
     }
     assert_eq!(deliver_once(ready, end()).await, Undelivered::default());
     let said = fs::read_to_string(&sent).unwrap_or_default();
