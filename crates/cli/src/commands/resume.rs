@@ -95,7 +95,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         run.check_raise(&resume.budget)?;
     }
     if args.plan {
-        return kept.show_plan_to_resume(invocation);
+        return kept.show_plan_to_resume(&resume.budget, invocation);
     }
     kept.resume(resume, &args.mode, Ask::Terminal, invocation)
 }

@@ -8,7 +8,7 @@ use inspan_flow::{
     Reusable, ReuseDecision, ReuseReason, Run, RunError, RunStore, Select, SessionRecord, StoreError,
     builtin_nodes, takes_input,
 };
-use inspan_protocol::{Command, Envelope, NodePath, Prompt, Reply, SessionId, SessionStatus};
+use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, Prompt, Reply, SessionId, SessionStatus};
 use inspan_sessions::{SessionErrorCode, is_driven};
 use serde_json::{Map, Value};
 
@@ -379,10 +379,14 @@ impl StoredSession {
     }
 
     /// Shows what resuming the session itself would do.
-    pub(super) fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
+    pub(super) fn show_plan_to_resume(
+        &self,
+        budget: &BudgetRaise,
+        invocation: &Invocation,
+    ) -> Result<Exit, Failure> {
         let taken_over = self.taken_over(Missing::Refused)?;
         let run = self.folded(self.record.run(&self.graph).reusing(taken_over))?;
-        let plan = run.plan_to_resume(SystemClock.now());
+        let plan = run.plan_to_resume(budget, SystemClock.now());
         let plan = with_stored_answers(plan, &self.stored_answers()?, |node| Some(&node.path));
         plan::show(&plan, self, invocation);
         Ok(Exit::Success)

@@ -252,10 +252,19 @@ impl Run {
 
     /// Whether there is enough left for this node.
     pub(super) fn afford(&self, task: TaskRef) -> BudgetDecision {
-        if self.facts.spec(&self.graph, task).kind != NodeKind::Agent || self.planning == Planning::On {
+        let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
+        // Nothing is spent in a plan, and so nothing is reserved.
+        if !is_agent || (self.planning == Planning::On && self.used_up_for(task).is_none()) {
             return BudgetDecision::Yes;
         }
         self.left_for(task)
+    }
+
+    /// Of the budgets that count for a task, the one that is used up.
+    pub(super) fn used_up_for(&self, task: TaskRef) -> Option<UsedUp> {
+        let around = || self.facts.used_up_around(&self.graph, task);
+        let around = self.knows_node_budgets().then(around).flatten();
+        around.or_else(|| self.facts.flow_used_up(&self.graph))
     }
 
     /// Whether there is enough left for an agent, also in a plan.
@@ -326,8 +335,7 @@ impl Run {
 
     /// The failure of an agent that a budget has cut.
     pub(super) fn cut_by_budget(&self, task: TaskRef) -> AgentError {
-        let used_up = self.facts.used_up_around(&self.graph, task);
-        self.over_budget(used_up.or_else(|| self.facts.flow_used_up(&self.graph)).as_ref())
+        self.over_budget(self.used_up_for(task).as_ref())
     }
 
     /// The error that a budget is used up; it may have been raised again when it is asked for.

@@ -5,10 +5,15 @@ use std::{
     iter,
 };
 
-use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
+use inspan_protocol::{
+    BudgetRaise, Event, NodePath, NodeStatus, Outcome, ProviderSessionId, SkipReason, Timestamp,
+};
 
 use super::{Action, Agenda, Planning, Reusable, Run, StartNode, reusable_task::ReusableTask};
-use crate::graph::{Effects, FramesKind, Graph, NodeIx, TaskRef};
+use crate::{
+    graph::{Effects, FramesKind, Graph, NodeIx, TaskRef},
+    node::NodeKind,
+};
 
 /// What happens to each node.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,8 +198,8 @@ impl Plan {
 }
 
 impl Run {
-    /// What would happen to each node if the session were resumed, after its whole log was applied.
-    pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
+    /// What would happen to each node if the session were resumed with these budgets, after its whole log was applied.
+    pub fn plan_to_resume(mut self, budget: &BudgetRaise, now: Timestamp) -> Plan {
         let ended = self.facts.tasks().filter_map(|(task, node)| {
             let decision = match node.status {
                 NodeStatus::Complete | NodeStatus::Failed => ReuseDecision::Finished,
@@ -207,7 +212,7 @@ impl Run {
             Some(Planned { was_finished: true, cost_usd, ..Planned::new(path, decision) })
         });
         let ended = ended.collect();
-        for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default(), None) {
+        for action in self.resume(None, &BTreeMap::new(), budget, None) {
             if let Action::Emit { task, event } = action {
                 let seq = self.facts.session.last_seq + 1;
                 self.take(seq, now, task.as_ref(), &event);
@@ -262,7 +267,8 @@ impl Run {
                     }
                     Action::Start(start) => {
                         let decision = self.why(&start);
-                        nodes.push(self.planned(start.path.clone(), decision));
+                        let planned = self.planned(start.path.clone(), decision);
+                        nodes.push(self.checked_budget(start.node, planned));
                     }
                     Action::Ask { task, .. } => nodes.push(self.planned(task, ReuseDecision::Asks)),
                     Action::Cancel { .. } | Action::Finish => {}
@@ -270,18 +276,29 @@ impl Run {
             }
         }
         let ends = self.facts.ending.is_some();
-        let open = self.facts.tasks().filter(|(task, node)| match node.status {
+        let open = self.facts.tasks().filter(|(_, node)| match node.status {
             _ if ends => !node.has_ended(),
-            NodeStatus::Pending | NodeStatus::Waiting => !self.needs_confirmation(*task),
+            NodeStatus::Pending | NodeStatus::Waiting => true,
             _ => false,
         });
         let decision = if ends { ReuseDecision::Cancelled } else { ReuseDecision::Undecided };
         let decide = |task: TaskRef| {
             // It is reused once what runs before it has ended.
-            let is_reused = !ends && self.put_off.contains(&task) && self.is_end_to_reuse(task);
-            if is_reused { ReuseDecision::Reused } else { decision }
+            match self.put_off.contains(&task) && self.is_end_to_reuse(task) {
+                true if !ends => ReuseDecision::Reused,
+                // Whatever runs before it, it does not run without an answer.
+                _ if !ends && self.needs_confirmation(task) => ReuseDecision::Asks,
+                _ => decision,
+            }
         };
-        let open = open.map(|(task, _)| self.planned(self.facts.path(&self.graph, task), decide(task)));
+        let open = open.map(|(task, _)| {
+            let planned = self.planned(self.facts.path(&self.graph, task), decide(task));
+            let begins = !self.put_off.contains(&task) && !self.waits_for_edges(task);
+            // What else ends the session ends it before that.
+            let ends_for_it =
+                self.facts.ending.as_ref().is_none_or(|ending| ending.outcome == Outcome::BudgetExceeded);
+            if begins && ends_for_it { self.checked_budget(task, planned) } else { planned }
+        });
         nodes.extend(open.collect::<Vec<_>>());
         self.add_later_passes(&mut nodes);
         nodes.sort_by_key(|planned| self.order_of(&planned.path));
@@ -363,6 +380,18 @@ impl Run {
             planned.before = Some(path);
         }
         planned
+    }
+
+    /// The plan for a node that begins: it fails at once if it runs an agent and a budget for it is used up.
+    fn checked_budget(&self, task: TaskRef, planned: Planned) -> Planned {
+        let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
+        match self.used_up_for(task).filter(|_| is_agent && planned.decision != ReuseDecision::Asks) {
+            Some(used_up) => {
+                let error = Some(self.over_budget(Some(&used_up)).message);
+                Planned { decision: ReuseDecision::Fails, error, ..planned }
+            }
+            None => planned,
+        }
     }
 
     /// Why a node that is not to run cannot be reused.

@@ -8,13 +8,13 @@ use std::{
 
 use inspan_protocol::{
     AgentError, BudgetLimits, BudgetRaise, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome,
-    PauseCause, RunSnapshot, Spending,
+    PauseCause, RunSnapshot, Spending, Timestamp,
 };
 use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story};
 use crate::{
-    schedule::{AttemptEnd, Reusable, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
     testing::graph,
 };
 
@@ -273,6 +273,43 @@ fn a_nodes_budget_spans_its_attempts_and_passes() {
     raised.resume(None, &BTreeMap::new());
     raised.drive(turns(1, Some(0.5)));
     assert_eq!(end(&raised), (Outcome::Success, 3, 1), "{}", story(&raised.log));
+}
+
+#[test]
+fn a_plan_says_what_fails_because_its_budget_is_used_up() {
+    let why = |owner: &str| format!("the budget of {owner} is used up: 1 USD (1.5000 spent)");
+    for (on, ended) in [("fail", Outcome::BudgetExceeded), ("pause", Outcome::Paused)] {
+        let budget = format!("budget: {{ usd: 1, onExceeded: {on} }}");
+        let own = format!(", policy: {{ {budget} }}");
+        let rows = [("maxConcurrency: 1", own.as_str(), "node `a`"), (budget.as_str(), "", "flow `f`")];
+        for (policy, own, owner) in rows {
+            let graph = graph(&flow(policy, &[("a", own), ("b", ", dependsOn: [a]")]));
+            let sim = Sim::new(&graph, &[]).driven(turns(4, Some(0.75)));
+            assert_eq!(end(&sim), (ended, 2, 1), "{owner}");
+            let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
+            let first = |raise: BudgetRaise| {
+                let run = Run::new(graph.clone(), &"s".into(), graph.input.clone(), None);
+                let mut left = Reusable::of(run, &log, u64::MAX);
+                left.raise(&raise);
+                let mut plan = match ended {
+                    Outcome::Paused => {
+                        Sim::new(&graph, &sim.log).run.plan_to_resume(&raise, Timestamp::default())
+                    }
+                    _ => Sim::reusing(&graph, left).run.plan(Timestamp::default()),
+                };
+                let first = plan.nodes.remove(0);
+                (first.decision, first.error)
+            };
+            let used_up = first(BudgetRaise::default());
+            assert_eq!(used_up, (ReuseDecision::Fails, Some(why(owner))), "{on} {owner}");
+            let nodes = [(NodePath::new("a"), usd(9.0))].into();
+            let raised = match own {
+                "" => BudgetRaise { flow: Some(usd(9.0)), ..BudgetRaise::default() },
+                _ => BudgetRaise { nodes, ..BudgetRaise::default() },
+            };
+            assert_ne!(first(raised).0, ReuseDecision::Fails, "{on} {owner}");
+        }
+    }
 }
 
 #[test]

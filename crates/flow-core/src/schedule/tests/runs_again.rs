@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, Outcome, Timestamp};
+use inspan_protocol::{AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, Outcome, Timestamp};
 
 use super::{
     explained,
@@ -405,8 +405,27 @@ fn plan_after(event: &str, nodes: &str) -> Vec<String> {
 }
 
 fn plan_to_resume(sim: &Sim) -> Vec<String> {
-    let plan = Sim::new(sim.run.graph(), &sim.log).run.plan_to_resume(Timestamp::default());
+    let plan =
+        Sim::new(sim.run.graph(), &sim.log).run.plan_to_resume(&BudgetRaise::default(), Timestamp::default());
     plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
+}
+
+#[test]
+fn what_may_have_taken_effect_is_asked_about_also_after_a_node_that_runs_again() {
+    let text = "
+name: pays
+nodes:
+  - { id: first, type: talk.agent, input: { prompt: go } }
+  - { id: pay, type: control.noop, effects: external, dependsOn: [first] }
+";
+    let mut cut = Sim::new(&graph(text), &[]);
+    while cut.started.len() < 2 {
+        cut.step(&talk);
+    }
+    let edited = graph(&text.replace("prompt: go", "prompt: come"));
+    let plan = Sim::reusing(&edited, reusable(&cut, usize::MAX)).run.plan(Timestamp::default());
+    let plan: Vec<_> = plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect();
+    assert_eq!(plan, ["first Runs(Input)", "pay Asks"]);
 }
 
 #[test]
