@@ -187,7 +187,9 @@ fn continue_as_new(
     {
         let ignored =
             (!ignored.is_empty()).then(|| "options of the session's start would be ignored".to_owned());
-        let lost: Vec<String> = plan::done_again(&plan, &kept.graph).into_iter().chain(ignored).collect();
+        let asked = again.of_flow_before(&kept)?;
+        let lost = plan::done_again(&plan, asked.as_ref(), &kept.graph);
+        let lost: Vec<String> = lost.into_iter().chain(ignored).collect();
         if !lost.is_empty() && invocation.form != OutputForm::Json {
             for line in plan::lines(&plan, &kept) {
                 terminal::progress(&format!("{line}\n"));

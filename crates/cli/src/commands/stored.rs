@@ -442,6 +442,17 @@ impl Continuation {
         kept.check_new(self.id.as_ref())?;
         Ok(plan.with_dropped(&self.reusable, &kept.graph, &self.graph))
     }
+
+    /// What the same would do with the flow as it was, if finished nodes are to run again.
+    pub(super) fn of_flow_before(&self, kept: &StoredSession) -> Result<Option<Plan>, Failure> {
+        let (graph, parent) = (Arc::clone(&kept.graph), self.parent.clone());
+        if parent.again.is_none() && !parent.tries_failures_again {
+            return Ok(None);
+        }
+        let reusable = kept.reusable(&parent, &graph, Missing::Reported)?;
+        let input = kept.record.input.clone();
+        Self { graph, input, reusable, id: self.id.clone(), parent }.plan(kept).map(Some)
+    }
 }
 
 /// The flow that a session began with, to be run.

@@ -201,6 +201,27 @@ nodes:
 }
 
 #[test]
+fn a_node_that_is_named_runs_again_after_an_edit_without_more_consent() {
+    const FLOW: &str = "
+name: named
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did'] } }
+  - { id: b, type: exec, input: { argv: [sh, -c, 'echo b >> did'] } }
+  - { id: c, type: exec, dependsOn: [b], input: { argv: [sh, -c, 'echo c >> did'] } }
+";
+    let folder = &flow_folder(FLOW);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    fs::remove_file(folder.join("did")).unwrap();
+    fs::write(folder.join("flow.yaml"), FLOW.replace("echo a", "echo again")).unwrap();
+    let from_b = ["resume", "s", "--from", "b", "--no-input"];
+    let refused = inspan(folder, &from_b).expect(2);
+    assert!(refused.stderr.contains("finished nodes would run again: `a`\n"), "{}", refused.stderr);
+    fs::write(folder.join("flow.yaml"), FLOW.replace("echo b", "echo edited")).unwrap();
+    inspan(folder, &from_b).expect(0);
+    assert_eq!(did(folder), ["edited", "c"]);
+}
+
+#[test]
 fn a_node_that_was_renamed_does_its_work_again_only_with_consent() {
     const FLOW: &str = "
 flow: { name: pays }

@@ -13,14 +13,19 @@ use crate::{
 /// How many nodes a refusal names.
 const NAMED: usize = 5;
 
-/// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused.
-pub(in super::super) fn done_again(plan: &Plan, before: &Graph) -> Option<String> {
-    let again: Vec<&Planned> = plan.nodes.iter().filter(|node| node.is_done_again()).collect();
-    let cut: Vec<&Planned> = again.iter().filter(|node| !node.was_finished).copied().collect();
+/// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused. What
+/// is done again in `asked` too, the plan with that flow, was asked for.
+pub(in super::super) fn done_again(plan: &Plan, asked: Option<&Plan>, before: &Graph) -> Option<String> {
+    let is_asked = |node: &&Planned| {
+        let same = |other: &Planned| other.is_done_again() && other.before == node.before;
+        node.before.is_some() && asked.is_some_and(|plan| plan.nodes.iter().any(same))
+    };
+    let again = plan.nodes.iter().filter(|node| node.is_done_again() && !is_asked(node));
+    let (finished, cut): (Vec<_>, Vec<_>) = again.partition(|node| node.was_finished);
     let replaced = plan.replaced(before);
     let mut found = Vec::new();
-    if again.len() > cut.len() {
-        found.push("finished nodes would run again".to_owned());
+    if !finished.is_empty() {
+        found.push(format!("finished nodes would run again: {}", named(&finished)));
     }
     if !cut.is_empty() {
         found.push(format!("interrupted agents would start over: {}", named(&cut)));
