@@ -118,6 +118,10 @@ impl Comparison {
         };
         let shown =
             |output: Option<&Value>| output.map_or_else(String::new, |output| lines(&comparable(output)));
+        // Its keys are names of the author.
+        let given = |output: Option<&Value>| {
+            output.map_or_else(String::new, |output| lines(&without_measures(output)))
+        };
         let mut nodes = Vec::new();
         let by_place = sides.map(|side| (side.trace, by_place(side.trace)));
         for place in places(sides.map(|side| side.trace)) {
@@ -130,7 +134,7 @@ impl Comparison {
             nodes.push(NodeComparison { path: place, sides: pair, output_difference });
         }
         let path_difference = differs(sessions.each_ref().map(|session| session.path.join("\n") + "\n"));
-        let outputs_difference = differs(sides.map(|side| shown(side.trace.flow_outputs.as_deref())));
+        let outputs_difference = differs(sides.map(|side| given(side.trace.flow_outputs.as_deref())));
         let same_nodes = nodes.iter().all(|node| {
             let status = |side: &Option<NodeSide>| side.as_ref().map(|side| side.status);
             node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1])
@@ -250,6 +254,17 @@ mod tests {
     }
 
     #[test]
+    fn outputs_of_a_flow_are_compared_by_whatever_name() {
+        let traces = [1, 2].map(|took| {
+            let mut trace = Trace::default();
+            trace.flow_outputs.get_or_insert_with(|| Arc::new(json!({ "durationMs": took })));
+            trace
+        });
+        let comparison = Comparison::of([side("one", &traces[0]), side("two", &traces[1])]);
+        assert!(!comparison.same && comparison.outputs_difference.contains("durationMs"), "{comparison:?}");
+    }
+
+    #[test]
     fn a_node_that_waited_when_its_session_ended_was_cancelled_and_the_session_says_how_long_it_took() {
         let events = [
             (0, "", json!({ "type": "channel:registered", "name": "console" })),
@@ -296,7 +311,7 @@ mod tests {
     fn what_the_flows_give_counts_without_the_measures_of_agents_in_it() {
         let of = |text: &str, turns: u64| {
             let agent = json!({ "text": text, "numTurns": turns, "stopReason": "complete", "usage": {}, "costUsd": 0.1 * turns as f64 });
-            let outputs = json!({ "all": [agent], "durationMs": turns, "mine": { "usage": text } });
+            let outputs = json!({ "all": [agent], "mine": { "usage": text } });
             let mut trace = Trace::default();
             trace.flow_outputs = Some(Arc::new(outputs));
             trace
