@@ -217,6 +217,8 @@ nodes:
     let refused = inspan(folder, &from_b).expect(2);
     assert!(refused.stderr.contains("finished nodes would run again: `a`\n"), "{}", refused.stderr);
     fs::write(folder.join("flow.yaml"), FLOW.replace("echo b", "echo edited")).unwrap();
+    let plan = inspan(folder, &[&from_b[..], &["--plan"]].concat()).expect(0);
+    assert!(plan.stdout.contains("b  runs: it was asked for\n"), "{}", plan.stdout);
     inspan(folder, &from_b).expect(0);
     assert_eq!(did(folder), ["edited", "c"]);
 }

@@ -47,7 +47,7 @@ impl ReuseReason {
     pub fn words(self) -> &'static str {
         match self {
             Self::New => "it has not run yet",
-            Self::Asked => "the fork starts here",
+            Self::Asked => "it was asked for",
             Self::Type => "its type has changed",
             Self::Input => "its input has changed",
             Self::Session => "its `session` has changed",
