@@ -104,6 +104,8 @@ pub struct Run {
     ends: Vec<Vec<NodeIx>>,
     /// `flow` as it is the same in each session that does this work: any id, and any folder.
     any_flow: OnceLock<Value>,
+    /// The folder `flow.artifacts` by the path that led to it.
+    artifacts_named: String,
     /// Where the items of each node were in the earlier session.
     items_before: BTreeMap<TaskRef, Vec<ItemBefore>>,
     planning: Planning,
@@ -158,16 +160,18 @@ impl Run {
             same_values: false,
             ends: Vec::new(),
             any_flow: OnceLock::new(),
+            artifacts_named: String::new(),
             items_before: BTreeMap::new(),
             planning: Planning::Off,
         }
     }
 
     /// The same run, whose templates see this folder as `flow.artifacts`: it is for what the nodes of the session
-    /// leave.
+    /// leave. What earlier sessions left may be `named` by another path to the same folder.
     #[must_use]
-    pub fn with_artifacts(mut self, folder: &Path) -> Self {
+    pub fn with_artifacts(mut self, folder: &Path, named: &Path) -> Self {
         self.flow["artifacts"] = folder.to_string_lossy().into();
+        self.artifacts_named = named.to_string_lossy().into();
         self
     }
 

@@ -283,10 +283,7 @@ impl FlowRunner {
         let surroundings = self.builder.attempts(&session);
         self.hub.redact(surroundings.redactor());
         let artifacts = surroundings.artifacts.clone();
-        let run = match &artifacts {
-            Some(artifacts) => run.with_artifacts(&artifacts.folder),
-            None => run,
-        };
+        let run = surroundings.with_artifacts(run);
         let pilot = match Pilot::new(run, (*self.builder.nodes).clone(), surroundings.redactor().clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {

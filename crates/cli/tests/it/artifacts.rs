@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     processes::until,
-    program::{Ran, flow_folder, folder_with, inspan, program, shell},
+    program::{Ran, flow_folder, folder_with, inspan, program, ran, shell},
 };
 
 /// A node that leaves a file, and one that waits for a person.
@@ -167,6 +167,35 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     }
     assert!(forked.stderr.contains("t/side is not copied"), "{}", forked.stderr);
     assert_eq!(fs::read_to_string(folder.join("did")).unwrap(), "left\ncopied\n");
+}
+
+#[test]
+fn a_fork_works_in_its_own_files_whichever_path_names_them() {
+    // The first node gives the path that git would, and the one that led there.
+    let flow = "\
+flow: { name: paths }
+nodes:
+  - { id: real, type: exec, input: { argv: [pwd, -P], cwd: '{{ flow.artifacts }}' } }
+  - { id: named, type: exec, input: { argv: [sh, -c, 'echo $NAMED/$INSPAN_SESSION', sh, '{{ flow.artifacts }}'] } }
+  - { id: work, type: exec, dependsOn: [real, named], input: { argv: [sh, -c, 'for all; do echo $INSPAN_SESSION >> $all/who; done', sh, '{{ real.stdout | trim }}', '{{ named.stdout | trim }}'] } }
+";
+    let folder = &flow_folder(flow);
+    fs::create_dir(folder.join("disk")).unwrap();
+    std::os::unix::fs::symlink("disk", folder.join("link")).unwrap();
+    let path = folder.display();
+    let homes = [format!("{path}/link/home"), "./here".to_owned(), "disk/../up".to_owned()];
+    for home in homes {
+        let all = folder.join(&home).join("sessions.artifacts");
+        let call = |arguments: &[&str]| {
+            ran(folder, program(folder, arguments).env("INSPAN_HOME", &home).env("NAMED", &all)).expect(0)
+        };
+        call(&["run", "flow.yaml", "--session-id", "one"]);
+        call(&["fork", "one", "--at", "work", "--session-id", "two"]);
+        call(&["run", "flow.yaml", "--from", "work", "--session-id", "three"]);
+        let who = ["one", "two", "three"].map(|id| fs::read_to_string(all.join(id).join("who")).unwrap());
+        assert_eq!(who[0], "one\none\n", "{home}");
+        assert!(who[1].ends_with("one\ntwo\ntwo\n") && who[2].ends_with("three\nthree\n"), "{home}: {who:?}");
+    }
 }
 
 #[test]

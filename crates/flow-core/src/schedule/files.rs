@@ -1,6 +1,8 @@
 //! Files that a session takes over from the one whose work it reuses: its outputs name them where they were, and here they
 //! are in the folder of this session.
 
+use std::cmp::Reverse;
+
 use serde_json::Value;
 
 use super::Run;
@@ -9,13 +11,17 @@ impl Run {
     /// A value of an earlier session with the paths that its files have in this one; nothing if it names none.
     pub(super) fn with_own_files(&self, value: &Value) -> Option<Value> {
         let own = self.flow["artifacts"].as_str()?;
-        let all = own.strip_suffix(self.session.as_str())?;
+        let mut paths = [own, &self.artifacts_named];
+        // One path may end as the other does: the longer one is looked for first.
+        paths.sort_unstable_by_key(|path| Reverse(path.len()));
         let mut found = None;
-        for session in self.reusable.iter().flat_map(|reusable| reusable.sessions()) {
-            let folder = format!("{all}{session}");
-            let seen = found.as_ref().unwrap_or(value);
-            if has_text(seen, &folder) {
-                found = Some(moved(seen, &folder, own));
+        for all in paths.iter().filter_map(|path| path.strip_suffix(self.session.as_str())) {
+            for session in self.reusable.iter().flat_map(|reusable| reusable.sessions()) {
+                let folder = format!("{all}{session}");
+                let seen = found.as_ref().unwrap_or(value);
+                if has_text(seen, &folder) {
+                    found = Some(moved(seen, &folder, own));
+                }
             }
         }
         found

@@ -14,7 +14,7 @@ use futures::{
     future::{BoxFuture, pending, ready},
 };
 use inspan_engine::{Filter, Hub, NodeCalls, Observer, ProviderRegistry, create_private_dir_all};
-use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, Interrupted, is_fact};
+use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, Interrupted, Run, is_fact};
 use inspan_protocol::{
     AgentError, Command, Envelope, Environment, ErrorCode, ErrorKind, Event, Host, MessageMode, NodeId,
     Prompt, Redactor, Reply, SessionId, Timestamp,
@@ -47,15 +47,32 @@ pub struct AttemptContext {
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     pub(super) folder: PathBuf,
+    /// Its path as the host named it.
+    named: PathBuf,
     /// Whether it is made on disk, or is only a name.
     pub(super) is_made: bool,
 }
 
 impl Artifacts {
+    /// The folder of all sessions.
+    pub(super) fn all(folder: PathBuf, is_made: bool) -> Self {
+        Self { named: folder.clone(), folder, is_made }
+    }
+
     /// That of a session, in the folder of all.
     pub(super) fn of(self, session: &SessionId) -> Self {
-        Self { folder: self.folder.join(session.as_str()), ..self }
+        // Git and other programs report where a folder is, and not how they were led there.
+        let all = if self.is_made { physical(&self.folder) } else { self.folder };
+        Self { folder: all.join(session.as_str()), named: self.named.join(session.as_str()), ..self }
     }
+}
+
+/// A path without links and `..`, as far as it leads to something.
+fn physical(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|there| Some((there.canonicalize().ok()?, there)));
+    let Some((real, there)) = found else { return path.to_owned() };
+    // To join an empty path would add a slash.
+    real.components().chain(path.strip_prefix(there).unwrap_or(path).components()).collect()
 }
 
 impl AttemptContext {
@@ -86,6 +103,14 @@ impl AttemptContext {
     /// The session's folder for what its nodes leave.
     pub fn artifacts(&self) -> Option<&Path> {
         self.artifacts.as_ref().map(|artifacts| artifacts.folder.as_path())
+    }
+
+    /// The run, whose templates see the session's folder if there is one.
+    pub fn with_artifacts(&self, run: Run) -> Run {
+        match &self.artifacts {
+            Some(artifacts) => run.with_artifacts(&artifacts.folder, &artifacts.named),
+            None => run,
+        }
     }
 
     /// The environment for programs that the author of a flow with these `secrets` names.
@@ -333,7 +358,7 @@ async fn run(
     let (surroundings, cancel) = (backend.surroundings(), backend.cancel().clone());
     let hub = backend.hub().with_attempt(spec.path.clone(), spec.attempt, [progress.runs, progress.prompts]);
     let _following = backend.follows().then(|| follow(&hub, &spec, progress, backend));
-    if let Some(Artifacts { folder, is_made: true }) = &surroundings.artifacts {
+    if let Some(Artifacts { folder, is_made: true, .. }) = &surroundings.artifacts {
         create_private_dir_all(folder).map_err(|error| {
             let message =
                 format!("the folder for the files of nodes cannot be made: {}: {error}", folder.display());

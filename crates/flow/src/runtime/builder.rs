@@ -156,14 +156,14 @@ impl FlowRunnerBuilder {
     /// session that is resumed must be given the same. Without one, `flow.artifacts` is undefined.
     #[must_use]
     pub fn artifacts(mut self, all: impl Into<PathBuf>) -> Self {
-        self.artifacts = Some(Artifacts { folder: all.into(), is_made: true });
+        self.artifacts = Some(Artifacts::all(all.into(), true));
         self
     }
 
     /// As [`Self::artifacts`], for a run that writes nothing: the folder has a name, and is never made.
     #[must_use]
     pub fn artifacts_by_name(mut self, all: impl Into<PathBuf>) -> Self {
-        self.artifacts = Some(Artifacts { folder: all.into(), is_made: false });
+        self.artifacts = Some(Artifacts::all(all.into(), false));
         self
     }
 
