@@ -1,6 +1,7 @@
 //! The folders for the files of the nodes of sessions: one for each session, beside the file of the sessions.
 
 use std::{
+    fmt::Display,
     fs::{self, File, Permissions},
     io,
     os::unix::fs::{PermissionsExt, symlink},
@@ -207,29 +208,46 @@ fn worktrees(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Copies a folder. A git worktree is left out: two folders would be one worktree to git, and change each other.
+/// An error with what it is about.
+pub(crate) fn about(what: impl Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Copies a folder, without what goes away meanwhile. A git worktree is left out: two folders would be one worktree to git,
+/// and change each other.
 fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut left_out, mut open) = (Vec::new(), vec![PathBuf::new()]);
     let names = names(from);
     while let Some(folder) = open.pop() {
+        let at = |path: &Path, error: &io::Error| about(path.display(), error);
         let entries = match fs::read_dir(from.join(&folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            entries => entries?,
+            entries => entries.map_err(|error| at(&from.join(&folder), &error))?,
         };
         if is_worktree(&from.join(&folder)) {
             left_out.push(from.join(&folder));
             continue;
         }
-        create_private_dir_all(&to.join(&folder))?;
+        let copied = to.join(&folder);
+        create_private_dir_all(&copied).map_err(|error| at(&copied, &error))?;
         for entry in entries {
-            let entry = entry?;
-            let (kind, name) = (entry.file_type()?, folder.join(entry.file_name()));
-            if kind.is_dir() {
-                open.push(name);
-            } else if kind.is_symlink() {
-                symlink(within(&names, &folder, fs::read_link(entry.path())?), to.join(name))?;
-            } else if kind.is_file() {
-                fs::copy(entry.path(), to.join(name))?;
+            let entry = entry.map_err(|error| at(&from.join(&folder), &error))?;
+            let name = folder.join(entry.file_name());
+            let mut copy_entry = || {
+                let kind = entry.file_type()?;
+                if kind.is_dir() {
+                    open.push(name.clone());
+                } else if kind.is_symlink() {
+                    symlink(within(&names, &folder, fs::read_link(entry.path())?), to.join(&name))?;
+                } else if kind.is_file() {
+                    fs::copy(entry.path(), to.join(&name))?;
+                }
+                Ok::<_, io::Error>(())
+            };
+            match copy_entry() {
+                // Another process works in the folder, unless it is the copy that is gone.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && copied.is_dir() => {}
+                done => done.map_err(|error| at(&entry.path(), &error))?,
             }
         }
     }
@@ -377,7 +395,32 @@ fn last_change(folder: &Path) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
     use super::*;
+
+    #[test]
+    fn what_goes_away_while_a_folder_is_copied_is_left_out() {
+        let all = tempfile::tempdir().unwrap();
+        let (from, is_over) = (all.path().join("s"), AtomicBool::new(false));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("stays"), "").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    (0..100).for_each(|lock| drop(File::create(from.join(format!("{lock}.lock"))).unwrap()));
+                    (0..100).for_each(|lock| fs::remove_file(from.join(format!("{lock}.lock"))).unwrap());
+                }
+            });
+            let copies: Vec<_> = (0..20).map(|to| copy(&from, &all.path().join(to.to_string()))).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(copies.iter().all(Result::is_ok), "{copies:?}");
+        });
+        assert!(all.path().join("19/stays").exists());
+    }
 
     #[test]
     fn folders_that_nobody_may_write_to_are_removed() {

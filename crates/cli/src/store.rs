@@ -7,7 +7,7 @@ use inspan_engine::SystemClock;
 use inspan_flow::{
     Graph, MemoryStore, RunStore, Select, SessionEntry, SessionRecord, SqliteOptions, SqliteStore, StoreError,
 };
-use inspan_protocol::{Event, NodePath, SessionId};
+use inspan_protocol::{Command, Event, NodePath, SessionId};
 use inspan_sessions::{SessionError, Sessions};
 
 use crate::{
@@ -117,6 +117,12 @@ pub(crate) async fn ran_in(store: &dyn RunStore, reused: &str) -> Option<(Sessio
         }
     }
     None
+}
+
+/// Whether a session is to be stopped as soon as a process runs it.
+pub(crate) async fn is_to_be_stopped(store: &dyn RunStore, session: &SessionId) -> Result<bool, StoreError> {
+    let waiting = store.unanswered(session).await?;
+    Ok(waiting.iter().any(|posted| matches!(posted.command, Command::Abort { .. })))
 }
 
 /// The sessions of a store.

@@ -93,9 +93,14 @@ pub enum RunError {
     /// The store refused the session or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A new session could not be prepared.
-    #[error("{0}")]
-    NotPrepared(String),
+    /// A new session could not be prepared. It is stored, and can be resumed.
+    #[error("{error}")]
+    NotPrepared {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The store was full or locked for too long, or its disk failed or became read-only. The session is paused where its log
     /// ends, and can be resumed.
     #[error("session `{session}` cannot be stored, and was interrupted: {error}")]

@@ -2,7 +2,7 @@
 //! say of it, and be stored.
 
 use inspan_flow::{Graph, Node, RunStore};
-use inspan_protocol::{Command, SessionId};
+use inspan_protocol::SessionId;
 
 use super::{
     session::{self, SessionSettings},
@@ -69,8 +69,8 @@ impl StoredSession {
         if self.graph.secrets.is_empty() || self.owner.is_some() {
             return Ok(());
         }
-        let waiting = session::runtime()?.block_on(self.store.unanswered(&self.record.session))?;
-        let is_stopped = waiting.iter().any(|posted| matches!(posted.command, Command::Abort { .. }));
+        let stop = store::is_to_be_stopped(&*self.store, &self.record.session);
+        let is_stopped = session::runtime()?.block_on(stop)?;
         match is_stopped && !self.graph.cleans_up() {
             true => Ok(()),
             false => self.check_secrets(&self.graph, invocation),

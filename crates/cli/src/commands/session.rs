@@ -1,6 +1,7 @@
 //! A session that this process runs: its console, its signals, its end.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -313,8 +314,14 @@ impl Session {
                 let is_owed = |parent: &&Parent| parent.kind == ParentKind::Resume || history.is_empty();
                 let owed = parent.as_ref().filter(is_owed).zip(file);
                 if let Some((parent, file)) = owed.filter(|_| !is_new) {
-                    take_over_files(&file, parent, runner.hub().session_id())
-                        .map_err(|what| Failure::new(Exit::Failed, what))?;
+                    let id = runner.hub().session_id();
+                    match (take_over_files(&file, parent, id), &self.store) {
+                        // One that is to be stopped does without them.
+                        (Err(error), Some(store)) if store::is_to_be_stopped(&**store, id).await? => {
+                            terminal::progress(&format!("note: {}\n", clean(&error.to_string())));
+                        }
+                        (taken, _) => taken.map_err(|error| unprepared(id, &error))?,
+                    }
                 }
                 // Before this process has the session, it looks as if nobody went on with it.
                 if let Some(notifications) = notifications {
@@ -402,16 +409,19 @@ impl Session {
 }
 
 /// The files that a new session begins with.
-fn begin_files(file: &Path, parent: Option<&Parent>, session: &SessionId) -> Result<(), String> {
-    artifacts::begin(file, session)
-        .map_err(|error| format!("what another session `{session}` has left cannot be removed: {error}"))?;
+fn begin_files(file: &Path, parent: Option<&Parent>, session: &SessionId) -> io::Result<()> {
+    artifacts::begin(file, session).map_err(|error| {
+        let what = format!("what another session `{session}` has left cannot be removed");
+        artifacts::about(what, &error)
+    })?;
     parent.map_or(Ok(()), |parent| take_over_files(file, parent, session))
 }
 
 /// Gives a session the files of the one whose work it reuses.
-fn take_over_files(file: &Path, parent: &Parent, to: &SessionId) -> Result<(), String> {
+fn take_over_files(file: &Path, parent: &Parent, to: &SessionId) -> io::Result<()> {
     let left_out = artifacts::take_over(file, parent, to).map_err(|error| {
-        format!("the files of session `{}` cannot be taken over: {error}", parent.session)
+        let what = format!("the files of session `{}` cannot be taken over", parent.session);
+        artifacts::about(what, &error)
     })?;
     for worktree in left_out {
         let worktree = clean(&worktree.to_string_lossy());
@@ -536,8 +546,20 @@ pub(super) fn refused(error: &RunError) -> Failure {
         },
         RunError::Message(_) | RunError::Override(_) => Failure::usage(error.to_string()),
         RunError::NotRaised(error) => error.clone().into(),
+        RunError::NotPrepared { session, error } => unprepared(session, error),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
+}
+
+/// A session that is stored and has not got its files yet.
+fn unprepared(session: &SessionId, error: &io::Error) -> Failure {
+    let (exit, first) = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (Exit::Paused, "free some space, then "),
+        _ => (Exit::Failed, ""),
+    };
+    Failure::new(exit, clean(&error.to_string()))
+        .with_hint(format!("{first}`inspan resume {session}` tries again, `inspan stop {session}` ends it"))
+        .of_session(session)
 }
 
 #[cfg(test)]
@@ -557,5 +579,8 @@ mod tests {
             let hint = format!("{first}, then `inspan resume s` continues with what is stored");
             assert_eq!((failure.exit, failure.hint), (Exit::Paused, Some(hint)));
         }
+        let failure = unprepared(&"s".into(), &io::ErrorKind::StorageFull.into());
+        assert!(failure.hint.is_some_and(|hint| hint.starts_with("free some space, then `inspan resume s`")));
+        assert_eq!(failure.exit, Exit::Paused);
     }
 }

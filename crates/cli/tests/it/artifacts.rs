@@ -104,8 +104,12 @@ fn a_copy_that_fails_takes_no_space() {
     deep.push("o".repeat(4092 - 1 - deep.as_os_str().len()));
     fs::create_dir_all(&deep).unwrap();
     inspan(folder, &["fork", "s", "--at", "ask", "--session-id", "t", "--no-wait"])
-        .says("the files of session `s` cannot be taken over");
+        .says("the files of session `s` cannot be taken over: ~/.home/sessions.artifacts/.t.part/ooo")
+        .says("`inspan resume t` tries again, `inspan stop t` ends it")
+        .expect(1);
     assert_eq!(names(&all), ["s"]);
+    inspan(folder, &["resume", "t"]).says("`inspan stop t` ends it").expect(1);
+    inspan(folder, &["stop", "t"]).says("note: the files of session `s` cannot be taken over").expect(0);
     // What a crash leaves of one goes with its session.
     fs::create_dir(all.join(".t.part")).unwrap();
     inspan(folder, &["store", "gc", "t"]).expect(0);

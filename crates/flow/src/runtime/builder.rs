@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     path::PathBuf,
     sync::{Arc, Mutex},
 };
@@ -54,7 +55,7 @@ pub struct FlowRunnerBuilder {
 }
 
 /// What is done once a new session is stored, with its id.
-pub(super) type OnceStored = Box<dyn FnOnce(&SessionId) -> Result<(), String> + Send>;
+pub(super) type OnceStored = Box<dyn FnOnce(&SessionId) -> io::Result<()> + Send>;
 
 impl FlowRunnerBuilder {
     pub(super) fn new(graph: Arc<Graph>, nodes: NodeRegistry) -> Self {
@@ -229,7 +230,7 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn once_stored(
         mut self,
-        prepare: impl FnOnce(&SessionId) -> Result<(), String> + Send + 'static,
+        prepare: impl FnOnce(&SessionId) -> io::Result<()> + Send + 'static,
     ) -> Self {
         self.once_stored = Some(Box::new(prepare));
         self

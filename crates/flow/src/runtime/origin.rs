@@ -270,7 +270,8 @@ impl FlowRunner {
         let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
         let lease = HeldLease::new(store, lease, 0);
         if let Some(prepare) = self.builder.once_stored.take() {
-            prepare(&record.session).map_err(RunError::NotPrepared)?;
+            prepare(&record.session)
+                .map_err(|error| RunError::NotPrepared { session: record.session.clone(), error })?;
         }
         Ok(Some(self.writer(lease)))
     }

@@ -107,7 +107,7 @@ impl SessionHost for SessionsHere {
             // Another attempt, or worker of this machine, may be about to do the same.
             let _one = artifacts::lock(&file, parent);
             take_over_files(&file, parent, &record.session)
-                .map_err(|what| AgentError::new(ErrorCode::Process, what))?;
+                .map_err(|error| AgentError::new(ErrorCode::Process, error.to_string()))?;
         }
         let session = self.hosted(&record.session, known).map_err(refused)?;
         Ok(HostedAttempt { session, providers: own })

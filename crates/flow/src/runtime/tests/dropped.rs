@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    io,
     pin::pin,
     sync::{Arc, Mutex, PoisonError, mpsc},
     task::Poll,
@@ -74,8 +75,8 @@ async fn what_ran_until_the_last_event_before_a_crash_is_work_and_no_idle_time()
 #[tokio::test(start_paused = true)]
 async fn a_session_that_could_not_be_prepared_is_opened_in_the_same_process() {
     let stage = Stage::new(WAIT, &TalkProvider::new(|_, _| Vec::new()));
-    let failed = stage.builder().once_stored(|_| Err("no".to_owned())).build().run(Map::new()).await;
-    assert!(matches!(failed, Err(RunError::NotPrepared(_))));
+    let failed = stage.builder().once_stored(|_| Err(io::Error::other("no"))).build().run(Map::new()).await;
+    assert!(matches!(failed, Err(RunError::NotPrepared { .. })));
     assert_eq!(stage.resume().await.outcome, Outcome::Success);
 }
 
