@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Display,
-    fs::{self, File, Permissions},
+    fs::{self, File, Permissions, TryLockError},
     io,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
@@ -61,9 +61,7 @@ pub(crate) struct Unstored {
 impl Unstored {
     pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<Self> {
         let (folder, mark) = (of(file, session), beside(file, session, "unstored"));
-        let locked = File::create(&mark)?;
-        locked.lock_shared()?;
-        Ok(Self { folder, mark, _locked: locked })
+        Ok(Self { _locked: make_way(file, session)?, folder, mark })
     }
 }
 
@@ -115,10 +113,48 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
     (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
 }
 
-/// Makes way for a new session. A deleted one with its id can have left a link, to files that are not of the new one.
-pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<()> {
+/// Whether a session has a folder, or a link or mark in its place.
+pub(crate) fn is_there(file: &Path, session: &SessionId) -> bool {
+    of(file, session).symlink_metadata().is_ok() || beside(file, session, "unstored").exists()
+}
+
+/// Whether the folder of a new session may be of another one: one that is not stored and runs, or one that only another store
+/// knows.
+pub(crate) fn is_in_use(file: &Path, session: &SessionId) -> bool {
     let folder = of(file, session);
-    if folder.is_symlink() { fs::remove_file(folder) } else { Ok(()) }
+    match File::open(beside(file, session, "unstored")) {
+        Ok(mark) => mark.try_lock().is_err(),
+        Err(_) => !folder.is_symlink() && below(&folder).next().is_some(),
+    }
+}
+
+/// Makes way for a new session that is stored.
+pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<()> {
+    if is_there(file, session) {
+        let _locked = make_way(file, session)?;
+        fs::remove_file(beside(file, session, "unstored"))?;
+    }
+    Ok(())
+}
+
+/// Makes way for a new session: one with its id that was deleted or not stored can have left files, or a link to those of
+/// another. Gives the mark that nobody needs the files, locked.
+fn make_way(file: &Path, session: &SessionId) -> io::Result<File> {
+    let in_use = || Err(io::Error::other("another session may need it"));
+    if is_in_use(file, session) {
+        return in_use();
+    }
+    let mark = File::create(beside(file, session, "unstored"))?;
+    if matches!(mark.try_lock(), Err(TryLockError::WouldBlock)) {
+        return in_use();
+    }
+    let folder = of(file, session);
+    if folder.is_symlink() {
+        fs::remove_file(folder)?
+    } else {
+        remove_folder(&folder)?
+    }
+    Ok(mark)
 }
 
 /// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that

@@ -275,6 +275,25 @@ impl Session {
         Ok(store.read(session, 1, Select::Names(FACTS)).await?)
     }
 
+    /// Refuses a new session whose folder may be that of another one.
+    async fn check_folder(&self, file: &Path, invocation: &Invocation) -> Result<(), Failure> {
+        let Begin::New { id: Some(id), .. } = &self.begin else { return Ok(()) };
+        if !artifacts::is_there(file, id) {
+            return Ok(());
+        }
+        let all = self.store.clone().map_or_else(|| store::open_reader(invocation), Ok)?;
+        let is_known = !matches!(all.entry(id).await, Err(StoreError::UnknownSession(_)));
+        // The store itself refuses an id that it knows.
+        let is_used = if is_known { self.store.is_none() } else { artifacts::is_in_use(file, id) };
+        if !is_used {
+            return Ok(());
+        }
+        let folder = artifacts::of(file, id);
+        let message = format!("{} may be the files of another session", clean(&folder.to_string_lossy()));
+        Err(Failure::usage(message)
+            .with_hint("use another `--session-id`, or remove the folder if nobody needs it"))
+    }
+
     async fn drive(
         self,
         events: Option<Events>,
@@ -302,13 +321,20 @@ impl Session {
                 own_folder = own;
                 let mut builder = builder.channel(channel).on_notice(show);
                 let file = store::path(invocation).ok();
+                if let Some(file) = file.as_ref().filter(|_| own_folder.is_none()) {
+                    self.check_folder(file, invocation).await?;
+                }
                 if let Some(file) = file.clone().filter(|_| is_new) {
                     let parent = parent.clone();
                     builder = builder.once_stored(move |to| begin_files(&file, parent.as_ref(), to));
                 }
                 let (runner, start) = start(self.begin, builder).await?;
                 if let Some(file) = file.as_ref().filter(|_| self.store.is_none() && own_folder.is_none()) {
-                    unstored = artifacts::Unstored::begin(file, runner.hub().session_id()).ok();
+                    let id = runner.hub().session_id();
+                    let begun = artifacts::Unstored::begin(file, id);
+                    unstored = Some(begun.map_err(|error| {
+                        Failure::new(Exit::Failed, clean(&left_behind(id, &error).to_string()))
+                    })?);
                 }
                 // A process that died may have begun the session without them.
                 let is_owed = |parent: &&Parent| parent.kind == ParentKind::Resume || history.is_empty();
@@ -410,11 +436,12 @@ impl Session {
 
 /// The files that a new session begins with.
 fn begin_files(file: &Path, parent: Option<&Parent>, session: &SessionId) -> io::Result<()> {
-    artifacts::begin(file, session).map_err(|error| {
-        let what = format!("what another session `{session}` has left cannot be removed");
-        artifacts::about(what, &error)
-    })?;
+    artifacts::begin(file, session).map_err(|error| left_behind(session, &error))?;
     parent.map_or(Ok(()), |parent| take_over_files(file, parent, session))
+}
+
+fn left_behind(session: &SessionId, error: &io::Error) -> io::Error {
+    artifacts::about(format!("what another session `{session}` has left cannot be removed"), error)
 }
 
 /// Gives a session the files of the one whose work it reuses.

@@ -73,6 +73,47 @@ fn the_files_of_a_session_that_is_not_stored_go_once_it_has_ended() {
 }
 
 #[test]
+fn a_new_session_begins_without_the_files_of_another_with_its_id() {
+    let flow = "\
+flow: { name: appends }
+nodes:
+  - { id: add, type: exec, input: { argv: [sh, -c, 'echo $INSPAN_SESSION >> $INSPAN_ARTIFACTS/file'] } }
+  - { id: read, type: exec, dependsOn: [add], input: { argv: [sh, -c, 'cat $INSPAN_ARTIFACTS/file'] } }
+";
+    let folder = &flow_folder(flow);
+    let call = |arguments: &[&str], session: &str| {
+        inspan(folder, &[arguments, &["--session-id", session, "--json"]].concat())
+    };
+    let read = |ran: Ran| ran.expect(0).json()["outputs"]["read"]["stdout"].clone();
+    for _ in 0..2 {
+        assert_eq!(read(call(&["run", "flow.yaml", "--no-store"], "x")), json!("x\n"));
+    }
+    assert_eq!(read(call(&["run", "flow.yaml"], "s")), json!("s\n"));
+    assert_eq!(read(call(&["fork", "s", "--at", "read"], "x")), json!("s\n"));
+    call(&["run", "flow.yaml", "--no-store"], "y").expect(0);
+    assert_eq!(read(call(&["run", "flow.yaml"], "y")), json!("y\n"));
+    // Files of a session that is stored, of one that another store may know, and of one that runs.
+    let refused = |ran: Ran, id: &str| {
+        ran.refused(&format!("~/.home/sessions.artifacts/{id} may be the files of another session"));
+    };
+    refused(call(&["run", "flow.yaml", "--no-store"], "x"), "x");
+    let all = folder.join(".home/sessions.artifacts");
+    fs::create_dir_all(all.join("other/deep")).unwrap();
+    refused(call(&["run", "flow.yaml"], "other"), "other");
+    fs::write(folder.join("works.yaml"), WORKS).unwrap();
+    let live = ["run", "works.yaml", "--no-store", "--session-id", "live"];
+    let mut child = program(folder, &live).spawn().unwrap();
+    until("it works", || all.join("live/file").exists());
+    for more in [&["run", "flow.yaml"][..], &["run", "flow.yaml", "--no-store"], &["fork", "s"]] {
+        refused(call(more, "live"), "live");
+    }
+    fs::write(folder.join("go"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+    inspan(folder, &["show", "live"]).refused("no session ID starts with `live`");
+    assert!(all.join("other/deep").exists() && all.join("x/file").exists());
+}
+
+#[test]
 fn the_files_of_a_deleted_session_that_were_left_go_the_next_time() {
     let folder = &flow_folder(WORKS);
     fs::write(folder.join("go"), "").unwrap();
