@@ -250,7 +250,7 @@ pub(crate) fn about(what: impl Display, error: &io::Error) -> io::Error {
 }
 
 /// Copies a folder, without what goes away meanwhile. A git worktree is left out: two folders would be one worktree to git,
-/// and change each other.
+/// and change each other. A repository that is copied does not know it either, and can make it anew.
 fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut left_out, mut open) = (Vec::new(), vec![PathBuf::new()]);
     let names = names(from);
@@ -262,6 +262,9 @@ fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
         };
         if is_worktree(&from.join(&folder)) {
             left_out.push(from.join(&folder));
+            continue;
+        }
+        if is_entry_of_worktree(&from.join(&folder)) {
             continue;
         }
         let copied = to.join(&folder);
@@ -312,6 +315,12 @@ fn is_worktree(folder: &Path) -> bool {
     fs::symlink_metadata(&link).is_ok_and(|about| about.is_file() && about.len() < 64 * 1024)
         && fs::read_to_string(link)
             .is_ok_and(|text| text.starts_with("gitdir:") && text.contains("/worktrees/"))
+}
+
+/// Whether a folder is what a repository knows of one of its worktrees: `NAME` in `.git/worktrees`.
+fn is_entry_of_worktree(folder: &Path) -> bool {
+    folder.parent().is_some_and(|all| all.ends_with("worktrees"))
+        && ["gitdir", "commondir", "HEAD"].iter().all(|file| folder.join(file).is_file())
 }
 
 /// The links of sessions to the folder of the one that continues them.

@@ -283,6 +283,9 @@ nodes:
     let all = folder.join(".home/sessions.artifacts");
     let status = || shell(&all.join("t/tree"), "git worktree prune && git status").output().unwrap();
     assert!(status().status.success(), "{:?}", status());
+    // A fork has a clone that can have a worktree of the same branch.
+    inspan(folder, &["fork", "t", "--at", "trees", "--session-id", "u"]).expect(0);
+    assert!(status().status.success() && all.join("u/tree").exists(), "{:?}", status());
     // Another session of that name has a folder of its own.
     fs::remove_file(folder.join("ok")).unwrap();
     inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
