@@ -94,7 +94,15 @@ impl StreamFiles {
     fn create(&self, redactor: &Redactor) -> Result<[Option<FileSink>; 2], AgentError> {
         let sink =
             |path: &Option<PathBuf>| path.as_ref().map(|path| FileSink::create(path, redactor)).transpose();
-        Ok([sink(&self.stdout)?, sink(&self.stderr)?])
+        let sinks = [sink(&self.stdout)?, sink(&self.stderr)?];
+        match (&sinks, &self.stderr) {
+            ([Some(stdout), Some(stderr)], Some(path)) if stdout.is_same_file(stderr) => {
+                let message =
+                    format!("`stdoutFile` and `stderrFile` must be two files: both are `{}`", path.display());
+                Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+            }
+            _ => Ok(sinks),
+        }
     }
 
     /// What is recorded: of a stream that a file has taken, all of it.

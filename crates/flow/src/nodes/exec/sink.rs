@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Write},
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -46,6 +46,12 @@ impl FileSink {
             written: 0,
             end: Vec::new(),
         })
+    }
+
+    /// Whether two paths name one file.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        let place = |sink: &Self| sink.file.get_ref().metadata().map(|about| (about.dev(), about.ino())).ok();
+        place(self).is_some_and(|found| Some(found) == place(other))
     }
 
     /// Takes what was read.

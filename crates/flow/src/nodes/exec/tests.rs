@@ -193,6 +193,11 @@ async fn what_cannot_be_started_says_why() {
             ErrorCode::ConfigInvalid,
             "there is no folder `/nowhere`",
         ),
+        (
+            json!({ "argv": ["true"], "stdoutFile": "/dev/null", "stderrFile": "/dev/../dev/null" }),
+            ErrorCode::ConfigInvalid,
+            "`stdoutFile` and `stderrFile` must be two files: both are `/dev/../dev/null`",
+        ),
     ];
     for (input, code, message) in rows {
         let error = exec(input, &json!({})).await.0.unwrap_err();
