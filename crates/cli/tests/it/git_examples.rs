@@ -191,6 +191,14 @@ fn what_cannot_be_merged_whole_is_not_merged() {
             "",
         ),
         ("tickets", conflict("git add -A; git commit -qm marked"), vec!["done-0"], "conflict marker"),
+        (
+            "tickets",
+            conflict(
+                "git checkout -q --conflict=diff3 base; grep -v '^[<=>]' base > kept; mv kept base; git add -A; git commit -qm marked",
+            ),
+            vec!["done-0"],
+            "conflict marker",
+        ),
         ("tickets", conflict("git reset -q --hard MERGE_HEAD"), vec!["done-0"], "merged"),
         (
             "tickets",
