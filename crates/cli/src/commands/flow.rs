@@ -62,6 +62,7 @@ pub(super) fn with_settings(mut flow: Loaded, settings: &Settings) -> Loaded {
 pub(super) fn ready(
     loaded: &Loaded,
     nodes: &NodeRegistry,
+    hint: Option<&str>,
     invocation: &Invocation,
 ) -> Result<Compiled, Failure> {
     match compile(loaded, nodes) {
@@ -71,14 +72,20 @@ pub(super) fn ready(
             terminal::progress(&diagnostics::render(&warnings, loaded, invocation.terminal.stderr));
             Ok(compiled)
         }
-        Err(problems) => Err(invalid(&problems, loaded, invocation)),
+        Err(problems) => Err(invalid(&problems, loaded, hint, invocation)),
     }
 }
 
 /// Shows the problems of a flow that cannot run.
-pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> Failure {
+pub(super) fn invalid(
+    problems: &Diagnostics,
+    loaded: &Loaded,
+    hint: Option<&str>,
+    invocation: &Invocation,
+) -> Failure {
     let message = format!("the flow has {}; nothing was started", count(problems));
     let mut failure = Failure::usage(message).with_code(SessionErrorCode::InvalidFlow);
+    failure.hint = hint.map(str::to_owned);
     if invocation.form == OutputForm::Json {
         let mut value = failure.json();
         value["diagnostics"] = json!(problems);

@@ -44,7 +44,7 @@ fn is_session(of: &Path) -> bool {
 fn of_flow(file: &Path, invocation: &Invocation) -> Result<Drawing, Failure> {
     let nodes = all_nodes();
     let loaded = flow::read_with_settings(file, invocation)?;
-    let compiled = flow::ready(&loaded, &nodes, invocation)?;
+    let compiled = flow::ready(&loaded, &nodes, None, invocation)?;
     Ok(Drawing::from(&compiled.graph))
 }
 

@@ -20,7 +20,8 @@ pub(super) fn run(args: &NodesArgs, invocation: &Invocation) -> Result<Exit, Fai
     let known = match &args.flow {
         Some(path) => {
             let loaded = flow::read(path)?;
-            types_of(&loaded, &known).map_err(|problems| flow::invalid(&problems, &loaded, invocation))?
+            types_of(&loaded, &known)
+                .map_err(|problems| flow::invalid(&problems, &loaded, None, invocation))?
         }
         None => NodeCatalog::clone(&known),
     };

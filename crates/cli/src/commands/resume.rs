@@ -21,6 +21,9 @@ use crate::{
     terminal::{self, Interactivity},
 };
 
+/// What to do where the flow cannot be used as it is now.
+const AS_STARTED: &str = "`--as-started` uses the flow as it was started";
+
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let files =
         [("--input-file", args.input_file.as_deref()), ("--message-file", args.message_file.as_deref())];
@@ -49,7 +52,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
             terminal::progress(&format!("note: {}; using the flow as it was started\n", why.message));
             None
         }
-        Err(why) => return Err(why.with_hint("`--as-started` uses the flow as it was started")),
+        Err(why) => return Err(why.with_hint(AS_STARTED)),
     };
     if args.plan
         && let Some(owner) = kept.owner.take()
@@ -141,7 +144,8 @@ fn continue_as_new(
         );
         return Err(Failure::usage(message));
     }
-    let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
+    let hint = matches!(which, FlowVersion::Edited { .. }).then_some(AS_STARTED);
+    let graph = Arc::new(flow::ready(&loaded, &kept.nodes, hint, invocation)?.graph);
     if let FlowVersion::Edited { ignored } = &which {
         for what in ignored {
             terminal::progress(&format!("{what}\n"));

@@ -36,7 +36,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let defaults = Defaults::of(file.parent(), invocation)?;
     let loaded = flow::changed(flow::read(&file)?, args, &providers)?;
     let loaded = flow::with_settings(loaded, &defaults);
-    let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
+    let graph = Arc::new(flow::ready(&loaded, &nodes, None, invocation)?.graph);
     let given = flow::given_input(&graph, args.input_file.as_deref(), &args.input)?;
     let part = part::RunPart::of(args, &graph, &nodes, &given, invocation)?;
     let given = part.input;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{kill, signal, until},
-    program::{ended, flow_folder, inspan, program},
+    program::{ended, flow_folder, folder_with, inspan, program},
     resuming::{STEPS, at_slow, did, folder, open_gate},
 };
 
@@ -372,6 +372,24 @@ fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     signal(&child, "INT");
     ended(folder, child).expect(7);
     assert_eq!(did(folder), ["first", "slow"]);
+}
+
+#[test]
+fn a_session_whose_pack_is_gone_says_how_it_goes_on() {
+    let flow = "
+flow: { name: packed, packs: [./p] }
+nodes:
+  - { id: a, type: p.one }
+  - { id: ask, type: human.input, dependsOn: [a], input: { prompt: Go? } }
+";
+    let pack = "name: p\nnodes:\n  one: { exec: { argv: [echo, one] } }\n";
+    let folder = &folder_with(&[("flow.yaml", flow), ("p/pack.yaml", pack)]);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]).expect(3);
+    fs::remove_dir_all(folder.join("p")).unwrap();
+    let hint = "`--as-started` uses the flow as it was started";
+    let refused = inspan(folder, &["resume", "s", "--json"]).expect(2).says(hint);
+    assert_eq!(refused.json()["error"]["hint"], json!(hint));
+    inspan(folder, &["resume", "s", "--as-started", "--no-input"]).expect(3);
 }
 
 #[test]
