@@ -370,9 +370,11 @@ impl Reusable {
 
     /// Whether a task runs again because it was asked for, or something in its frames was.
     pub(super) fn runs_again_around(&self, path: &NodePath) -> bool {
-        let mut around =
-            self.again().flat_map(|again| iter::successors(Some(again.clone()), NodePath::owner));
-        around.any(|again| runs_again(path, &again))
+        // Of a node around a place only that itself counts, and not what else runs in its frames.
+        let is_around =
+            |owner: NodePath| owner.parts().count() == path.parts().count() && runs_again(path, &owner);
+        self.runs_again(path)
+            || self.again().any(|again| iter::successors(again.owner(), NodePath::owner).any(is_around))
     }
 
     /// Whether a place that runs again is that of a task, or in its frames.

@@ -582,4 +582,16 @@ fn what_follows_frames_without_work_runs_again_as_what_is_before_them_does() {
     let mut left = reusable(&ran(&text), usize::MAX);
     left.run_again(NodePath::new("checks[0]/q"));
     assert_eq!(planned(&graph(&text), &left), ["publish Runs(Follows)"]);
+    // And not for the other frames of that node.
+    let inner = format!("{{ id: q, {} }}", each("[1], as: z", &talks("w", "")));
+    let text = format!(
+        "flow: {{ name: f }}\nnodes: [{{ id: checks, {} }}]\n",
+        each("[1, 2]", &format!("{inner}, {}", talks("b", ", dependsOn: [q]")))
+    );
+    let mut left = reusable(&ran(&text), usize::MAX);
+    left.run_again(NodePath::new("checks[1]/q[0]/w"));
+    let again = ["checks[1]/q[0]/w Runs(Asked)", "checks[1]/b Undecided"];
+    let plan = planned(&graph(&text), &left);
+    let plan: Vec<_> = plan.iter().filter(|line| !line.ends_with("Reused")).collect();
+    assert_eq!(plan, again);
 }
