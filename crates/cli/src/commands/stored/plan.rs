@@ -14,11 +14,13 @@ use crate::{
 const NAMED: usize = 5;
 
 /// What would be done again of the work of a session whose flow was `before`, in words; nothing if all of it is reused. What
-/// is done again in `asked` too, the plan with that flow, was asked for.
+/// is done again in `asked` too, the plan with that flow, was asked for, unless the edit alone is why.
 pub(in super::super) fn done_again(plan: &Plan, asked: Option<&Plan>, before: &Graph) -> Option<String> {
     let is_asked = |node: &&Planned| {
+        use ReuseReason::{Input, New, Session, Type};
         let same = |other: &Planned| other.is_done_again() && other.before == node.before;
-        node.before.is_some() && asked.is_some_and(|plan| plan.nodes.iter().any(same))
+        let is_for_edit = matches!(node.decision, ReuseDecision::Runs(New | Type | Input | Session));
+        node.before.is_some() && !is_for_edit && asked.is_some_and(|plan| plan.nodes.iter().any(same))
     };
     let again = plan.nodes.iter().filter(|node| node.is_done_again() && !is_asked(node));
     let (finished, cut): (Vec<_>, Vec<_>) = again.partition(|node| node.was_finished);
