@@ -185,12 +185,18 @@ impl SessionTarget {
         }
     }
 
-    /// Waits until a session that takes a stop has ended, and fails if it ended by itself: it may have been about to.
+    /// Waits until a session that takes a stop has ended, and fails if it ended by itself, since it may have been about to, or
+    /// its process has died.
     pub async fn stopped(&mut self) -> Result<(), SessionError> {
-        self.until(|entry| entry.digest.status.has_ended()).await?;
+        self.until(|entry| entry.digest.status.has_ended() || !is_driven(entry)).await?;
         let id = self.id();
         match DisplayStatus::of(&self.entry) {
             DisplayStatus::Ended(Outcome::Stopped) => Ok(()),
+            _ if !self.entry.digest.status.has_ended() => {
+                let message = format!("the process of session `{id}` ended before it stopped");
+                Err(SessionError::new(SessionErrorCode::Failed, message)
+                    .with_hint(format!("`inspan resume {id}` goes on to stop it")))
+            }
             status => {
                 let end = status.word();
                 let message = format!("session `{id}` ended as {end} before it could be stopped");
