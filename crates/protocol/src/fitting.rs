@@ -20,6 +20,8 @@ const STEPS_OF_PART: u64 = 1_000;
 /// An error takes memory, so it counts for more.
 const STEPS_OF_ERROR: u64 = 20;
 
+const MOST_ERRORS: usize = 1_000;
+
 const UNKNOWN: &str = "it takes too many steps to tell whether it fits the schema";
 const MISFIT: &str = "it does not fit the schema, and it takes too many steps to tell where";
 
@@ -37,7 +39,7 @@ impl BoundedValidator {
         metered(value, || self.0.is_valid(value))
     }
 
-    /// What of a value does not fit, each thing once; nothing if it fits. If all of it takes too many steps, it is the
+    /// The first thousand things of a value that do not fit, each once; nothing if it fits. If all of it takes too many steps, it is the
     /// first thing, or only that something does not.
     pub fn errors<'v>(&'v self, value: &'v Value) -> Vec<ValidationError<'v>> {
         match self.is_valid(value) {
@@ -45,12 +47,16 @@ impl BoundedValidator {
             Some(false) => {}
             None => return vec![ValidationError::custom(UNKNOWN)],
         }
-        let mut errors = metered(value, || self.0.iter_errors(value).collect::<Vec<_>>())
+        let all = || {
+            let mut seen = HashSet::new();
+            let is_new = |error: &ValidationError<'_>| {
+                seen.insert((error.instance_path().to_string(), error.masked().to_string()))
+            };
+            self.0.iter_errors(value).filter(is_new).take(MOST_ERRORS).collect()
+        };
+        metered(value, all)
             .or_else(|| metered(value, || self.0.validate(value).err().into_iter().collect()))
-            .unwrap_or_else(|| vec![ValidationError::custom(MISFIT)]);
-        let mut seen = HashSet::new();
-        errors.retain(|error| seen.insert((error.instance_path().to_string(), error.masked().to_string())));
-        errors
+            .unwrap_or_else(|| vec![ValidationError::custom(MISFIT)])
     }
 }
 
