@@ -379,7 +379,7 @@ impl Reusable {
 
     /// Whether a place that runs again is that of a task, or in its frames.
     pub(super) fn is_around_again(&self, path: &NodePath) -> bool {
-        self.again().any(|again| runs_again(path, again)) || self.runs_again_within(path)
+        self.runs_again(path) || self.runs_again_within(path)
     }
 
     /// Whether something runs again in the frames of a task, or it does so itself.
