@@ -192,7 +192,7 @@ fn export(
     let mut failed: io::Result<()> = Ok(());
     let done = snapshot(connection, marks, id, |connection, session, mark| {
         let (stored, _) = session::record_text(connection, session)?;
-        let record = of_use(&stored)?;
+        let record = with_used_settings(&stored)?;
         let mut line = |text: &[u8]| {
             failed = to.write_all(text).and_then(|()| to.write_all(b"\n"));
             failed.is_ok()
@@ -243,7 +243,7 @@ fn export(
 }
 
 /// The record without settings that do nothing in its flow, if it has any: the next machine is not the user's own.
-fn of_use(stored: &str) -> Result<Option<String>, Fault> {
+fn with_used_settings(stored: &str) -> Result<Option<String>, Fault> {
     let mut record: SessionRecord = from_json("its record", stored.as_bytes())?;
     let all = record.flow.changes.len();
     record.flow = record.flow.used();
