@@ -173,7 +173,7 @@ mod tests {
             uncounted: false,
             run_id: "r".into(),
         };
-        let start = || Event::AgentTurn { run_id: "r".into(), turn: 1 };
+        let start = || Event::AgentTurn { run_id: "r".into(), turn: 1, messages: None };
         let ended = |stop_reason, unpriced| Event::AgentComplete {
             agent_name: "a".to_owned(),
             success: false,

@@ -276,12 +276,15 @@ events! {
         /// What it gives if no message comes. An answer of more than 256 KiB is not written down, nor this event.
         output: Value,
     }
-    /// A run's next turn began; the messages to the run so far are in it. The first turn begins with `agent:start`.
+    /// A run's next turn began. The first turn begins with `agent:start`.
     "agent:turn" AgentTurn {
         /// The run.
         run_id: RunId,
         /// The turn, counting on from the one that `agent:start` names.
         turn: u32,
+        /// How many of the messages that wait for the run are in it, from the oldest on. Absent in older logs: all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        messages: Option<u32>,
     }
     /// A message that steers reached the run's turn in progress.
     "agent:steer" AgentSteer {

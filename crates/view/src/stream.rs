@@ -220,7 +220,7 @@ impl StreamFold {
                 self.push_of(envelope, run_id, ItemBody::note(format!("{provider}{model} began")));
             }
             Event::AgentComplete { run_id, .. } => drop(self.runs.remove(run_id)),
-            Event::AgentTurn { run_id, turn } => {
+            Event::AgentTurn { run_id, turn, .. } => {
                 if let Some(run) = self.runs.get_mut(run_id) {
                     run.turn = *turn;
                 }

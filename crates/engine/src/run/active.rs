@@ -32,8 +32,8 @@ pub(super) struct ActiveRun {
 
 /// What comes after a turn.
 enum AfterTurn {
-    /// One more turn with this input.
-    Turn(Value),
+    /// One more turn with this input, in which so many messages are.
+    Turn(Value, usize),
     /// The end; these messages were taken and will not be delivered.
     End(StopReason, Vec<Mail>),
     Fail(AgentError, Vec<Mail>),
@@ -52,7 +52,7 @@ enum Repair {
 impl ActiveRun {
     /// `listens`: it begins by waiting for messages.
     pub(super) async fn run(mut self, mut input: Value, mut listens: bool) -> Result<RunEnd, AgentError> {
-        let mut repair = Repair::Left;
+        let (mut repair, mut messages) = (Repair::Left, 0);
         loop {
             if self.call.cancel.is_cancelled() {
                 return Ok(self.end(StopReason::Aborted, Vec::new()));
@@ -61,7 +61,7 @@ impl ActiveRun {
                 self.next(&input, &mut repair).await
             } else {
                 let left = self.facts.max_turns.map(|max| max.saturating_sub(self.totals.model_turns));
-                let turn = self.call.turn(&mut self.open, input.clone(), left).await;
+                let turn = self.call.turn(&mut self.open, input.clone(), messages, left).await;
                 self.totals.denials.extend(turn.denials);
                 match self.after_turn(turn.end, turn.cut) {
                     Some(step) => step,
@@ -69,7 +69,7 @@ impl ActiveRun {
                 }
             };
             match step {
-                AfterTurn::Turn(next) => input = next,
+                AfterTurn::Turn(next, delivered) => (input, messages) = (next, delivered),
                 AfterTurn::End(stop_reason, taken) => return Ok(self.end(stop_reason, taken)),
                 AfterTurn::Fail(error, taken) => {
                     self.open.end(StopReason::Error, taken);
@@ -185,7 +185,7 @@ impl ActiveRun {
             texts.splice(..0, input["prompt"].as_str());
         }
         match self.call.provider.resume(input.clone(), session, &texts.join("\n\n")) {
-            Ok(input) => AfterTurn::Turn(input),
+            Ok(input) => AfterTurn::Turn(input, waiting.len()),
             Err(error) => AfterTurn::Fail(error, waiting),
         }
     }
@@ -213,7 +213,7 @@ impl ActiveRun {
         *repair = Repair::Used;
         self.open.warn("repair", format!("asked to fix its structured output: {}", violations.join("; ")));
         match self.call.provider.resume(input.clone(), session, &repair_message(&violations)) {
-            Ok(input) => Some(AfterTurn::Turn(input)),
+            Ok(input) => Some(AfterTurn::Turn(input, 0)),
             Err(error) => fail(error),
         }
     }

@@ -44,7 +44,10 @@ pub(crate) enum RunInput<'a> {
     Begin {
         turn: u32,
     },
-    TurnBegins,
+    /// With how many of the messages to it.
+    TurnBegins {
+        messages: usize,
+    },
     /// It waits for messages; with its output so far.
     Listens(Value),
     Stream(StreamEvent),
@@ -157,14 +160,15 @@ impl RunEvents {
             (RunStage::Between, RunInput::Listens(output)) => {
                 vec![Event::AgentListen { run_id: self.run(), output }]
             }
-            (RunStage::Between, RunInput::TurnBegins) => {
+            (RunStage::Between, RunInput::TurnBegins { messages }) => {
                 self.stage = RunStage::Turn;
                 let is_first = !std::mem::replace(&mut self.began, true);
                 if is_first {
                     return Vec::new();
                 }
                 self.turn += 1;
-                vec![Event::AgentTurn { run_id: self.run(), turn: self.turn }]
+                let messages = u32::try_from(messages).ok();
+                vec![Event::AgentTurn { run_id: self.run(), turn: self.turn, messages }]
             }
             (RunStage::Turn, RunInput::Steer(content, strength)) => {
                 vec![Event::AgentSteer { run_id: self.run(), content, strength }]
@@ -291,10 +295,17 @@ impl RunEvents {
         let is_answered = std::mem::take(&mut self.is_answered);
         self.called_tool = false;
         let uncounted = std::mem::take(&mut self.uncounted);
-        if !is_answered && !uncounted && facts.is_none() && self.turn_usage == Some(TurnSpending::default()) {
-            // A turn that nothing is known of did not end: its prompt and the messages with it are sent again.
-            self.turn_usage = None;
-            self.unpriced = true;
+        let is_silent = |facts: &OutputFacts| {
+            let spent =
+                TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd.filter(|cost| *cost > 0.0) };
+            facts.stop_reason == StopReason::Aborted && spent == TurnSpending::default()
+        };
+        let is_unknown = self.turn_usage.is_none_or(|spent| spent == TurnSpending::default())
+            && facts.is_none_or(is_silent);
+        // A turn that nothing is known of did not end: its prompt and the messages with it are sent again.
+        let has_ended = is_answered || uncounted || !is_unknown;
+        if !has_ended {
+            self.unpriced |= self.turn_usage.take().is_some() || facts.is_some();
         }
         if is_answered && facts.is_none() {
             // What a turn took that failed is unknown if nobody said it, and not nothing.
@@ -334,7 +345,9 @@ impl RunEvents {
         });
         let context = self.turn_context.take();
         let reported = self.turn_reported.take().filter(|reported| *reported != TurnSpending::default());
-        let output = facts.map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });
+        let output = facts
+            .filter(|_| has_ended)
+            .map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });
         // The output counts for the whole turn, unless it has no usage and the stream had.
         let spent =
             output.filter(|spent| streamed.is_none() || *spent != TurnSpending::default()).or(streamed);

@@ -69,14 +69,15 @@ pub(super) struct TurnResult {
 type TurnItem = Result<ProviderItem<Value>, AgentError>;
 
 impl ProviderCall {
-    /// `turns_left` is how many model turns the run may still take.
+    /// `messages` is how many messages to the run are in it, `turns_left` how many model turns the run may still take.
     pub(super) async fn turn(
         &mut self,
         run: &mut OpenRun,
         input: Value,
+        messages: usize,
         turns_left: Option<u32>,
     ) -> TurnResult {
-        run.apply(RunInput::TurnBegins);
+        run.apply(RunInput::TurnBegins { messages });
         let started = self.start(run, input, turns_left);
         self.goes_on = false;
         let (end, cut) = match started {

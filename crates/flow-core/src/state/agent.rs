@@ -34,7 +34,7 @@ impl Facts {
                 let Some(node) = self.of_run(graph, task) else { return };
                 node.more().run = Some(OpenRun { run_id, agent_name, between_turns, multi_turn });
             }
-            Event::AgentTurn { .. } => self.begin_turn(graph, task),
+            Event::AgentTurn { messages, .. } => self.begin_turn(graph, task, *messages),
             Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
             Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
             Event::AgentUsage { turn_id, .. } => self.end_turn(graph, task, turn_id.as_ref()),
@@ -61,10 +61,12 @@ impl Facts {
         Some(self.node_mut(task))
     }
 
-    fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>) {
+    fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>, messages: Option<u32>) {
         let Some(node) = self.of_run(graph, task) else { return };
         let more = node.more();
-        more.taken.append(&mut more.waiting);
+        let all = more.waiting.len();
+        let taken = messages.map_or(all, |messages| all.min(messages as usize));
+        more.taken.extend(more.waiting.drain(..taken));
         if let Some(run) = &mut more.run {
             run.between_turns = false;
         }

@@ -66,7 +66,7 @@ impl Trace {
             Event::AgentSession { run_id, session_id } => {
                 self.set_on_run(run_id.as_str(), gen_ai::CONVERSATION, session_id.as_str());
             }
-            Event::AgentTurn { run_id, turn } => {
+            Event::AgentTurn { run_id, turn, .. } => {
                 if let Some(run) = self.runs.get_mut(run_id.as_str()) {
                     run.ready = Some(at);
                 }

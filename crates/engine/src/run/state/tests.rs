@@ -54,7 +54,7 @@ fn after(inputs: &[RunInput<'static>]) -> RunEvents {
 }
 
 fn in_turn() -> Vec<RunInput<'static>> {
-    vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins, spent(1, 2)]
+    vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }, spent(1, 2)]
 }
 
 /// What the documented tables say about an input, in their words.
@@ -91,7 +91,7 @@ fn the_documented_tables_are_what_happens() {
         [vec![], vec![RunInput::Begin { turn: 1 }], in_turn(), vec![RunInput::Begin { turn: 1 }, END]];
     let inputs = [
         RunInput::Begin { turn: 2 },
-        RunInput::TurnBegins,
+        RunInput::TurnBegins { messages: 0 },
         RunInput::Stream(say("x")),
         RunInput::TurnEnds(None),
         END,
@@ -112,7 +112,7 @@ fn the_documented_tables_are_what_happens() {
         Some(CallState::Closed) => "closed",
     };
     table.push("Call | tool start | tool complete | turn ends |".to_owned());
-    let begun = vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins];
+    let begun = vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }];
     let calls = [vec![], vec![tool_start("t")], vec![tool_start("t"), tool_complete("t")]];
     let inputs =
         [RunInput::Stream(tool_start("t")), RunInput::Stream(tool_complete("t")), RunInput::TurnEnds(None)];
@@ -130,6 +130,31 @@ fn the_documented_tables_are_what_happens() {
 }
 
 #[test]
+fn an_aborted_turn_that_nothing_is_known_of_has_not_ended() {
+    let names = |stream: Vec<StreamEvent>, end: OutputFacts| {
+        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }]);
+        stream.into_iter().for_each(|event| drop(state.apply(RunInput::Stream(event))));
+        let mut events = state.apply(RunInput::TurnEnds(Some(&end)));
+        events.extend(state.apply(RunInput::End { stop_reason: end.stop_reason, duration_ms: 1 }));
+        let unpriced = matches!(events.last(), Some(Event::AgentComplete { unpriced: true, .. }));
+        (events.iter().map(|event| event.name().to_owned()).collect::<Vec<_>>(), unpriced)
+    };
+    let aborted = |tokens, cost| OutputFacts {
+        stop_reason: StopReason::Aborted,
+        ..facts(Some("s"), usage(tokens, 0), cost)
+    };
+    let open = (vec!["agent:session".to_owned(), "agent:complete".to_owned()], true);
+    assert_eq!(names(vec![], aborted(0, None)), open);
+    assert_eq!(names(vec![], aborted(0, Some(0.0))), open);
+    let ended = ["agent:session", "agent:usage", "agent:complete"].map(str::to_owned).to_vec();
+    assert_eq!(names(vec![], aborted(1, None)), (ended.clone(), false));
+    assert_eq!(names(vec![], aborted(0, Some(0.5))), (ended.clone(), false));
+    assert_eq!(names(vec![say("x")], aborted(0, None)), (ended.clone(), false));
+    assert_eq!(names(vec![StreamEvent::Uncounted], aborted(0, None)), (ended.clone(), false));
+    assert_eq!(names(vec![], facts(Some("s"), usage(0, 0), None)), (ended, false));
+}
+
+#[test]
 fn the_events_of_two_turns_are_complete() {
     let run_id = RunId::from("run-1");
     let mut state = RunEvents::new(identity(), None);
@@ -138,7 +163,7 @@ fn the_events_of_two_turns_are_complete() {
     let second = facts(Some("s-2"), usage(1, 1), None);
     for input in [
         RunInput::Begin { turn: 3 },
-        RunInput::TurnBegins,
+        RunInput::TurnBegins { messages: 0 },
         RunInput::Stream(session("s-1")),
         RunInput::Stream(session("s-1")),
         RunInput::Stream(StreamEvent::Thinking { content: "hm".to_owned(), chunk: Chunk::Delta }),
@@ -153,7 +178,7 @@ fn the_events_of_two_turns_are_complete() {
         RunInput::Stream(StreamEvent::Context { context: full(50) }),
         RunInput::Stream(StreamEvent::Context { context: full(70) }),
         RunInput::TurnEnds(Some(&first)),
-        RunInput::TurnBegins,
+        RunInput::TurnBegins { messages: 0 },
         RunInput::Stream(tool_start("a")),
         RunInput::Stream(tool_complete("a")),
         RunInput::TurnEnds(Some(&second)),
@@ -213,7 +238,7 @@ fn the_events_of_two_turns_are_complete() {
             uncounted: false,
             run_id: run_id.clone(),
         },
-        Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
+        Event::AgentTurn { run_id: run_id.clone(), turn: 4, messages: Some(0) },
         start("a"),
         complete("a"),
         Event::AgentUsage {
@@ -258,7 +283,7 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
         (vec![], None, None, None),
     ];
     for (stream, facts, reported, whole) in rows {
-        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins]);
+        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }]);
         let mut events: Vec<_> = stream.iter().flat_map(|input| state.apply(input.clone())).collect();
         let run_id = || RunId::from("run-1");
         let before = reported.map(|TurnSpending { usage, cost_usd }| Event::AgentSpent {
@@ -293,8 +318,10 @@ fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown() {
         (vec![unknown(), RunInput::Stream(StreamEvent::Uncounted)], 1, false),
     ];
     for (stream, turns, expected) in rows {
-        let mut state =
-            after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
+        let mut state = after(
+            &[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }], stream.clone()]
+                .concat(),
+        );
         let mut events = state.apply(RunInput::TurnEnds(None));
         events.extend(state.apply(RunInput::End { stop_reason: StopReason::Error, duration_ms: 1 }));
         let Some(Event::AgentComplete { unpriced, .. }) = events.last() else { panic!("{events:?}") };
@@ -308,7 +335,7 @@ fn what_a_turn_takes_is_reported_once_it_is_certain_to_go_on() {
     let priced = |input, output, cost_usd| {
         RunInput::Stream(StreamEvent::Usage { usage: usage(input, output), cost_usd })
     };
-    let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins]);
+    let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }]);
     let output = facts(None, usage(20, 9), Some(0.75));
     let inputs = [
         // The message that calls a tool is counted before the call, or after it.
@@ -323,7 +350,7 @@ fn what_a_turn_takes_is_reported_once_it_is_certain_to_go_on() {
         RunInput::Stream(tool_complete("b")),
         priced(20, 9, Some(0.75)),
         RunInput::TurnEnds(Some(&output)),
-        RunInput::TurnBegins,
+        RunInput::TurnBegins { messages: 0 },
         RunInput::TurnEnds(Some(&output)),
     ];
     let events: Vec<_> = inputs.into_iter().flat_map(|input| state.apply(input)).collect();
@@ -353,7 +380,7 @@ fn what_a_turn_takes_is_reported_once_it_is_certain_to_go_on() {
 
 #[test]
 fn the_usage_of_a_request_that_called_a_tool_may_come_after_the_tool_has_answered() {
-    let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins]);
+    let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }]);
     let inputs = [
         RunInput::Stream(tool_start("a")),
         RunInput::Stream(tool_complete("a")),
@@ -383,7 +410,7 @@ fn the_tokens_of_a_request_that_was_cut_short_are_more_than_was_said() {
     let aborted = OutputFacts { stop_reason: StopReason::Aborted, ..facts(None, usage(100, 1), None) };
     let so_far = || RunInput::Stream(StreamEvent::Usage { usage: usage(100, 1), cost_usd: None });
     for (facts, cut) in [(Some(&aborted), true), (None, true), (Some(&aborted), false)] {
-        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins, so_far()]);
+        let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins { messages: 0 }, so_far()]);
         if cut {
             assert_eq!(state.apply(RunInput::Stream(StreamEvent::Uncounted)), []);
         }
@@ -393,7 +420,7 @@ fn the_tokens_of_a_request_that_was_cut_short_are_more_than_was_said() {
         let expected = Spending { tokens: 101, unpriced: true, uncounted: cut, ..Spending::default() };
         assert_eq!(spent(state.apply(RunInput::TurnEnds(facts))), [expected]);
         // The next turn is another matter.
-        state.apply(RunInput::TurnBegins);
+        state.apply(RunInput::TurnBegins { messages: 0 });
         state.apply(so_far());
         let expected = Spending { uncounted: false, ..expected };
         assert_eq!(spent(state.apply(RunInput::TurnEnds(None))), [expected]);

@@ -260,6 +260,22 @@ fn what_was_said_and_not_answered_is_said_again() {
 }
 
 #[test]
+fn what_came_as_a_turn_began_without_it_is_said_again() {
+    let graph = graph(ONE);
+    let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", talk);
+    message(&mut sim, "one");
+    message(&mut sim, "two");
+    let run_id = sim.run.state().nodes()[0].run().unwrap().run_id.clone();
+    let at = || Some(NodePath::root(&graph.flow().nodes[0].id));
+    sim.emit(at(), Event::AgentTurn { run_id, turn: 2, messages: Some(1) });
+    let crashed = resumed(&sim, None).driven(talk);
+    assert_eq!(crashed.starts("a"), ["2 c-a: one\n\ntwo"]);
+    sim.until_event("agent:usage", talk);
+    let after = resumed(&sim, None).driven(talk);
+    assert_eq!(after.starts("a"), ["2 c-a: two"]);
+}
+
+#[test]
 fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
     let graph = graph(ONE);
     let mut sim = Sim::new(&graph, &[]).driven_to("agent:session", talk);

@@ -253,7 +253,7 @@ fn a_turn_that_a_message_interrupted_asks_for_nothing_any_more() {
         json!({ "type": "session:prompt", "promptId": "a.1", "prompt": "Allow Bash?", "kind": "permission" });
     sim.emit(a(), serde_json::from_value(asks).unwrap());
     assert_eq!(open(&sim), [PromptKind::Input, PromptKind::Permission]);
-    sim.emit(a(), Event::AgentTurn { run_id: "a.1".into(), turn: 2 });
+    sim.emit(a(), Event::AgentTurn { run_id: "a.1".into(), turn: 2, messages: None });
     assert_eq!(open(&sim), [PromptKind::Input]);
 }
 

@@ -390,7 +390,7 @@ impl Sim {
                     run_id: run_id(),
                 }
             }
-            AttemptStep::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
+            AttemptStep::Turn => Event::AgentTurn { run_id: run_id(), turn: 2, messages: None },
             AttemptStep::Complete => {
                 doing.run = None;
                 Event::AgentComplete {
