@@ -182,7 +182,8 @@ fn part<'s>(root: &'s Value, schema: &'s Value, word: &str, name: Option<&str>) 
     }
     let direct = schema.get(word).and_then(|part| match name {
         Some(name) => part.get(name),
-        None => Some(part),
+        // Behind `prefixItems`, `items` are only those that follow.
+        None => Some(part).filter(|_| schema.get("prefixItems").is_none()),
     });
     direct.or_else(|| {
         let branches =
@@ -194,4 +195,24 @@ fn part<'s>(root: &'s Value, schema: &'s Value, word: &str, name: Option<&str>) 
 
 fn marked(schema: Option<&Value>, word: &str) -> bool {
     schema.and_then(|schema| schema.get(word)) == Some(&Value::Bool(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_first_items_are_those_of_prefix_items() {
+        let root = Key::Field(&Key::Root, "input");
+        let list = Key::Field(&root, "list");
+        let of = |list_schema: Value| {
+            let schema = json!({ "properties": { "list": list_schema } });
+            at(&schema, &Key::Index(&list, 0)).cloned()
+        };
+        let items = json!({ "type": "string" });
+        assert_eq!(of(json!({ "items": items })), Some(items.clone()));
+        assert_eq!(of(json!({ "items": items, "prefixItems": [{ "type": "object" }] })), None);
+    }
 }

@@ -213,20 +213,22 @@ impl Shape {
             _ => Kinds::ANY,
         };
         let fields = if kinds.meets(Kinds::MAPPING) { Self::properties(map, rest, depth) } else { None };
-        let items = map.get("items").filter(|items| items.is_object() && kinds.meets(Kinds::LIST));
+        // Behind `prefixItems`, `items` are only those that follow.
+        let alike = kinds.meets(Kinds::LIST) && !map.contains_key("prefixItems");
+        let items = map.get("items").filter(|items| items.is_object() && alike);
         let items = items.map(|items| Arc::new(Self::read(items, rest, depth - 1)));
         Self { kinds, values: None, fields, items }
     }
 
     fn properties(map: &serde_json::Map<String, Value>, rest: Rest, depth: usize) -> Option<Arc<Fields>> {
         let properties = map.get("properties")?.as_object()?;
-        let required = map.get("required").and_then(Value::as_array);
-        let is_required = |key: &str| required.is_some_and(|keys| keys.iter().any(|known| known == key));
-        let known = properties.iter().map(|(key, schema)| {
+        let required = map.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required: Vec<&str> = required.filter_map(Value::as_str).collect();
+        let declared = properties.iter().map(|(key, schema)| {
             let needs = schema.get(NEEDS).and_then(Value::as_str);
             let presence = match needs {
                 Some(needs) => Presence::Needs(needs.into()),
-                None if is_required(key) => Presence::Always,
+                None if required.contains(&key.as_str()) => Presence::Always,
                 None => Presence::Optional,
             };
             (key.clone(), Field { shape: Self::read(schema, rest, depth - 1), presence })
@@ -237,7 +239,13 @@ impl Shape {
             Some(Value::Bool(false)) => Rest::Closed,
             Some(_) => Rest::Open,
         };
-        Some(Arc::new(Fields { known: known.collect(), rest }))
+        // What is required is there, also if nothing says what it is.
+        let mut known: BTreeMap<String, Field> = required
+            .iter()
+            .map(|key| ((*key).to_owned(), Field { shape: Self::any(), presence: Presence::Always }))
+            .collect();
+        known.extend(declared);
+        Some(Arc::new(Fields { known, rest }))
     }
 
     /// The shape of a value that is known.
@@ -502,14 +510,17 @@ mod tests {
                 ),
                 absent(json!({ "type": "object", "properties": { "a": {} }, "patternProperties": {} }), "b"),
                 absent(json!({ "type": "object", "properties": {} }), "b"),
+                absent(json!({ "type": "object", "properties": { "a": {} }, "required": ["b"] }), "b"),
                 absent(
                     json!({ "anyOf": [{ "properties": { "a": {} } }, { "properties": { "c": {} } }] }),
                     "b"
                 ),
                 absent(json!({ "anyOf": [{ "properties": { "a": {} } }, { "type": "null" }] }), "b"),
             ],
-            [true, false, false, false, false, true]
+            [true, false, false, false, false, false, true]
         );
+        let prefix = json!({ "prefixItems": [{ "type": "object" }], "items": { "type": "string" } });
+        assert_eq!(read(prefix).item(), Some(Shape::any()));
     }
 
     #[test]
