@@ -313,3 +313,21 @@ nodes: [{ id: a, type: exec, input: { argv: [ls] } }]
 ";
     assert_eq!(found(depends), [""; 0]);
 }
+
+#[test]
+fn a_default_makes_do_without_what_a_value_cannot_have() {
+    let said = |text: &str| {
+        let text = Value::from(text);
+        found(&format!(
+            "name: f\nnodes:\n  - id: l\n    type: control.foreach\n    input: {{ items: [{{ t: a, z: null }}] }}\n    body: {{ nodes: [{{ id: e, type: echo, input: {{ text: {text} }} }}] }}"
+        ))
+        .join("|")
+    };
+    assert_eq!(said("{{ item.z.v | default('-') }} {{ item.z[0] | default('-') }}"), "");
+    assert_eq!(
+        said("{{ item.t.v | default('-') }}"),
+        "warning[unknown-binding]: `item.t` is a string, and has no `v`"
+    );
+    assert_eq!(said("{{ item.z.v }}"), "error[unknown-binding]: `item.z` is null, and has no `v`");
+    assert_eq!(said("{{ item.z[0] }}"), "error[unknown-binding]: `item.z` is null, and has no item 0");
+}

@@ -212,9 +212,7 @@ impl<'r> Inference<'r> {
                     Some(item) => item,
                     None => {
                         if !quiet {
-                            let message =
-                                format!("`{}` is {}, and has no item {index}", base(), shape.kinds.words());
-                            self.report(Code::UnknownBinding, Severity::Error, range(), message, None);
+                            self.wrong_kind(&shape, &format!("item {index}"), &base(), need, range());
                         }
                         Shape::any()
                     }
@@ -287,8 +285,7 @@ impl<'r> Inference<'r> {
             }
             PartShape::WrongKind => {
                 if !quiet {
-                    let message = format!("`{}` is {}, and has no `{key}`", base(), shape.kinds.words());
-                    self.report(Code::UnknownBinding, Severity::Error, range(), message, None);
+                    self.wrong_kind(shape, &format!("`{key}`"), &base(), need, range());
                 }
                 Shape::any()
             }
@@ -299,6 +296,17 @@ impl<'r> Inference<'r> {
                 Shape::any()
             }
         }
+    }
+
+    fn wrong_kind(&mut self, shape: &Shape, part: &str, base: &str, need: Need, range: (usize, usize)) {
+        let severity = match need {
+            Need::Value => Severity::Error,
+            // A test or a default makes do without it, as it must for null.
+            Need::Nothing if shape.kinds == Kinds::NULL => return,
+            Need::Nothing => Severity::Warning,
+        };
+        let message = format!("`{base}` is {}, and has no {part}", shape.kinds.words());
+        self.report(Code::UnknownBinding, severity, range, message, None);
     }
 
     fn absent(&mut self, fields: &Fields, key: &str, base: &str, need: Need, range: (usize, usize)) {
