@@ -218,7 +218,15 @@ fn what_an_error_cannot_have_is_reported_and_what_a_test_of_the_end_makes_safe_i
     let wrong = "error[unknown-binding]: `a.error` has no `mesage` (help: did you mean `message`?)";
     assert_eq!(failed("{{ a.error.mesage }}"), wrong);
     assert_eq!(flow("policy: { continueOnError: true },", "dependsOn: [a]", "{{ a.error.mesage }}"), wrong);
-    assert_eq!(failed("{{ a.error.message }} {{ a.error.code }} {{ a.error.detail.stdout }}"), "");
+    assert_eq!(
+        failed("{{ a.error.message }} {{ a.error.code }} {{ a.error.detail.stdout | default('') }}"),
+        ""
+    );
+    // After a timeout there is none.
+    assert_eq!(
+        failed("{{ a.error.detail.stdout }}"),
+        "warning[optional-value]: `a.error.detail` may be missing: its schema does not require it (help: give a default: `{{ a.error.detail | default(…) }}`)"
+    );
     let schema = schemars::schema_for!(inspan_protocol::AgentError);
     for field in schema.get("properties").unwrap().as_object().unwrap().keys() {
         assert_eq!(failed(&format!("{{{{ a.error.{field} | default('') }}}}")), "", "{field}");

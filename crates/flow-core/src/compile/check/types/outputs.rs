@@ -300,13 +300,13 @@ fn or_failed(node: &ResolvedNode<'_>, shape: Shape) -> Shape {
     Shape { fields: Some(Arc::new(fields)), ..shape }
 }
 
-/// The error of a node that failed. What its `detail` has depends on the failure.
+/// The error of a node that failed. Whether it has a `detail`, and what is in it, depends on the failure.
 fn error_shape() -> Shape {
     static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
         let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         let schema = json!({
             "type": "object",
-            "required": ["_tag", "code", "message", "retryable", "detail"],
+            "required": ["_tag", "code", "message", "retryable"],
             "properties": {
                 "_tag": { "type": "string" }, "code": { "enum": codes }, "message": { "type": "string" },
                 "retryable": { "type": "boolean" }, "retryAfterMs": { "type": "integer" },
