@@ -339,3 +339,34 @@ fn a_default_makes_do_without_what_a_value_cannot_have() {
     assert_eq!(said("{{ item.z.v }}"), "error[unknown-binding]: `item.z` is null, and has no `v`");
     assert_eq!(said("{{ item.z[0] }}"), "error[unknown-binding]: `item.z` is null, and has no item 0");
 }
+
+#[test]
+fn what_an_item_that_failed_does_not_give_is_reported_where_no_test_makes_it_safe() {
+    let said = |on_item_error: &str, text: &str| {
+        let text = Value::from(text);
+        found(&format!(
+            "name: f\nnodes:\n  - id: w\n    type: control.foreach\n    input: {{ items: [0, 1]{on_item_error} }}\n    body: {{ outputs: {{ t: '{{{{ a.text }}}}' }}, nodes: [{{ id: a, type: echo, input: {{ text: x }} }}] }}\n  - {{ id: s, type: echo, dependsOn: [w], input: {{ text: {text} }} }}"
+        ))
+        .join("|")
+    };
+    let read = "{% for r in w.results %}{{ r.outputs.t }}{% endfor %}";
+    let lacks = "warning[optional-value]: `r` may fail, and then it has no `outputs` (help: give a default: `{{ r.outputs | default(…) }}`; or test `{% if r.error is undefined %}`)";
+    for (on_item_error, expected) in [
+        (", onItemError: continue", lacks),
+        (", onItemError: stop", lacks),
+        (", onItemError: fail", ""),
+        ("", ""),
+    ] {
+        assert_eq!(said(on_item_error, read), expected, "{on_item_error}");
+    }
+    for safe in [
+        "{% for r in w.results %}{% if r.outputs %}{{ r.outputs.t }}{% endif %}{% endfor %}",
+        "{% for r in w.results if r.error is undefined %}{{ r.outputs.t }}{% endfor %}",
+        "{% for r in w.results %}{% if r.error %}x{% else %}{{ r.outputs.t }}{% endif %}{% endfor %}",
+        "{% for r in w.results %}{{ 'x' if r.error is defined else r.outputs.t }}{% endfor %}",
+        "{{ w.results | rejectattr('error') | map(attribute='outputs.t') | join }}",
+        "{{ w.values[0].t }}{% if not w.results[0].error %}{{ w.results[0].outputs.t }}{% endif %}",
+    ] {
+        assert_eq!(said(", onItemError: continue", safe), "", "{safe}");
+    }
+}

@@ -84,8 +84,8 @@ impl Facts {
                 if holds && !value.is_null() {
                     self.path(path);
                 }
-                if *value == !holds {
-                    self.failed(path);
+                if *value == !holds && is_failed(path) {
+                    self.did_not_fail_by(Some(spell_path(path.name(), &path.steps)));
                 }
             }
             // The path of a condition must have a value, whatever it is.
@@ -93,7 +93,7 @@ impl Facts {
                 self.later_pass(first_pass(path).map(|first| is_true(&first)), holds);
                 self.path(path);
                 if !holds {
-                    self.failed(path);
+                    self.did_not_fail_by(Some(spell_path(path.name(), &path.steps)));
                 }
             }
             Predicate::Not(inner) => self.condition(inner, !holds),
@@ -118,16 +118,19 @@ impl Facts {
         }
     }
 
-    fn failed(&mut self, path: &Path) {
-        if is_failed(path) {
-            self.0.push(format!("!{}", path.name()));
+    /// The path is false, or not there. If it would tell of a failure, there was none.
+    fn did_not_fail_by(&mut self, path: Option<String>) {
+        if let Some((of, "failed" | "error")) = path.as_deref().and_then(|path| path.rsplit_once('.')) {
+            self.0.push(format!("!{of}"));
         }
     }
 
     fn collect(&mut self, expr: &Expr, holds: bool) {
         self.later_pass(in_first_pass(expr), holds);
         match expr {
-            Expr::Path(path) if !holds => self.failed(path),
+            Expr::Path(_) | Expr::Attr(..) | Expr::Item(_) if !holds => {
+                self.did_not_fail_by(canonical(expr));
+            }
             Expr::Path(_) | Expr::Name(..) | Expr::Attr(..) | Expr::Item(_) if holds => self.defined(expr),
             Expr::Not(inner) => self.collect(inner, !holds),
             Expr::And(both) if holds => {
@@ -147,7 +150,8 @@ impl Facts {
             Expr::Test(name, subject, _) => match name.as_str() {
                 "defined" if holds => self.defined(subject),
                 "undefined" if !holds => self.defined(subject),
-                "defined" | "undefined" | "none" | "safe" | "escaped" | "iterable" => {}
+                "defined" | "undefined" => self.did_not_fail_by(canonical(subject)),
+                "none" | "safe" | "escaped" | "iterable" => {}
                 _ if holds => self.defined(subject),
                 _ => {}
             },

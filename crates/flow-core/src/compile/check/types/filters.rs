@@ -1,6 +1,6 @@
 //! How filters change the shape of their input.
 
-use super::shape::{Kinds, Shape};
+use super::shape::{Kinds, Presence, Shape};
 use crate::expr::{Args, Expr};
 
 /// The attribute that a filter reads of each item.
@@ -50,6 +50,10 @@ pub(super) fn of_attribute(name: &str, input: &Shape, attribute: Shape, args: &A
         "map" if args.names.iter().any(|(key, _)| key == "default") => Shape::of(Kinds::LIST),
         "map" => Shape::list(attribute),
         "groupby" => Shape::of(Kinds::LIST),
+        // The items are chosen by what they have.
+        "selectattr" | "rejectattr" if input.kinds == Kinds::LIST => {
+            Shape::list(input.item().unwrap_or_else(Shape::any).with_presence(&Presence::Always))
+        }
         name => result(name, input),
     }
 }
@@ -63,9 +67,7 @@ pub(super) fn result(name: &str, input: &Shape) -> Shape {
         "capitalize" | "e" | "escape" | "format" | "indent" | "join" | "lower" | "pprint" | "replace"
         | "safe" | "string" | "title" | "tojson" | "trim" | "upper" => Shape::of(Kinds::STRING),
         "lines" | "split" => Shape::list(Shape::of(Kinds::STRING)),
-        "sort" | "unique" | "reject" | "rejectattr" | "select" | "selectattr" | "list"
-            if input.kinds == Kinds::LIST =>
-        {
+        "sort" | "unique" | "reject" | "select" | "list" if input.kinds == Kinds::LIST => {
             Shape { values: None, ..input.clone() }
         }
         "sort" | "unique" | "reject" | "rejectattr" | "select" | "selectattr" | "list" | "batch"

@@ -328,7 +328,8 @@ impl<'r> Inference<'r> {
     fn optional(&mut self, presence: &Presence, key: &str, base: &str, range: (usize, usize)) {
         let path = format!("{base}.{key}");
         let node = base.split(['.', '[']).next().unwrap_or(base);
-        let failure_is_known = *presence == Presence::UnlessFailed && self.facts.did_not_fail(node);
+        let failure_is_known = matches!(presence, Presence::UnlessFailed(_))
+            && (self.facts.did_not_fail(base) || self.facts.did_not_fail(node));
         if failure_is_known
             || self.facts.prove(&path)
             || self.is_instead_of_another(node)
@@ -337,13 +338,19 @@ impl<'r> Inference<'r> {
             return;
         }
         let (message, more) = match presence {
-            Presence::UnlessFailed => (
-                format!("`{node}` may fail, and then it has no `{key}`"),
-                match self.strictness {
-                    Strictness::Template => format!("; or test `{{% if not {node}.failed %}}`"),
-                    Strictness::Condition => format!("; or test `not {node}.failed and …`"),
-                },
-            ),
+            Presence::UnlessFailed(asked) => {
+                let test = match *asked {
+                    "failed" => format!("not {base}.failed"),
+                    asked => format!("{base}.{asked} is undefined"),
+                };
+                (
+                    format!("`{base}` may fail, and then it has no `{key}`"),
+                    match self.strictness {
+                        Strictness::Template => format!("; or test `{{% if {test} %}}`"),
+                        Strictness::Condition => format!("; or test `{test} and …`"),
+                    },
+                )
+            }
             Presence::Needs(needs) => (format!("`{base}` has `{key}` only with {needs}"), String::new()),
             _ => (format!("`{path}` may be missing: its schema does not require it"), String::new()),
         };

@@ -103,10 +103,14 @@ impl<'t> Outputs<'t> {
                 "values" => field.shape = Shape::list(gives.clone()),
                 "results" => {
                     let error = Field { presence: Presence::Optional, ..always(error_shape()) };
+                    let presence = match node.json.get("onItemError").and_then(Value::as_str) {
+                        Some("continue" | "stop") => Presence::UnlessFailed("error"),
+                        _ => Presence::Always,
+                    };
                     let parts = [
                         ("index".to_owned(), always(Shape::of(Kinds::INTEGER))),
                         ("item".to_owned(), always(Shape::any())),
-                        ("outputs".to_owned(), always(gives.clone())),
+                        ("outputs".to_owned(), Field { shape: gives.clone(), presence }),
                         ("error".to_owned(), error),
                     ];
                     field.shape = Shape::list(Shape::mapping(parts.into(), Rest::Closed));
@@ -290,7 +294,7 @@ fn or_failed(node: &ResolvedNode<'_>, shape: Shape) -> Shape {
                 // What the node itself gives under these names, or the marker.
                 "failed" => *field = always(field.shape.union(&failed)),
                 "error" => *field = always(Shape::any()),
-                _ if field.presence == Presence::Always => field.presence = Presence::UnlessFailed,
+                _ if field.presence == Presence::Always => field.presence = Presence::UnlessFailed("failed"),
                 _ => {}
             }
         }

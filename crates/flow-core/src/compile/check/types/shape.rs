@@ -123,8 +123,8 @@ pub(super) enum Presence {
     Always,
     /// The schema does not require it.
     Optional,
-    /// It is there only if the node did not fail.
-    UnlessFailed,
+    /// It is there only if the node, or the item, did not fail: then it has not this field, or it is false.
+    UnlessFailed(&'static str),
     /// It is there only where something is set, in words.
     Needs(Arc<str>),
 }
@@ -284,6 +284,18 @@ impl Shape {
             Shape { fields: shape.fields.is_some().then(|| Arc::new(fields)), ..Shape::any() }
         }
         fields(&Self::of_value(value))
+    }
+
+    /// The same where each field is there as often as this says.
+    pub(super) fn with_presence(self, presence: &Presence) -> Self {
+        let fields = self.fields.map(|fields| {
+            let known = fields
+                .known
+                .iter()
+                .map(|(key, field)| (key.clone(), Field { presence: presence.clone(), ..field.clone() }));
+            Arc::new(Fields { known: known.collect(), rest: fields.rest })
+        });
+        Self { fields, ..self }
     }
 
     /// The same without the values of scalars.

@@ -132,7 +132,7 @@ fn always(shape: &Shape) -> Option<bool> {
     }
     let is_there = |(name, field): (&String, &Field)| {
         let of_failure = matches!(name.as_str(), "failed" | "error") && field.shape.kinds == Kinds::ANY;
-        !of_failure && matches!(field.presence, Presence::Always | Presence::UnlessFailed)
+        !of_failure && matches!(field.presence, Presence::Always | Presence::UnlessFailed(_))
     };
     match shape.kinds {
         Kinds::NULL => Some(false),
