@@ -270,6 +270,9 @@ impl<'c> Bodies<'c> {
         };
         let around = Around { body: resolved, node: ix, kind };
         let mut compiled = self.body(body, resolved.flow, Some(around), None, Some(types));
+        if compiled.terms.while_holds.as_ref().is_some_and(|holds| !holds.holds_at_first()) {
+            compiled.gives = compiled.gives.of_pass_if_any();
+        }
         types.frames(ix, &compiled.gives);
         for (key, user) in mem::take(&mut compiled.needs) {
             needs.entry(key).or_insert(user);

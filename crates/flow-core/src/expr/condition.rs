@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     expr::{
-        BindingError, Scope, SyntaxFault,
+        BindingError, Passes, Scope, SyntaxFault,
         limits::Limits,
-        path::{Path, plain_path},
+        path::{FRAME, Path, PathRoot, PathStep, plain_path},
         program::{CompiledExpr, NameUse, Resolver, Strictness, lone_path},
         segment::{Segment, segments},
     },
@@ -103,6 +103,22 @@ impl Condition {
         let mut paths = Vec::new();
         collect_paths(&self.test, &mut paths);
         paths
+    }
+
+    /// Whether it certainly holds before the first pass of a loop: it does with what is known then, and reads nothing else.
+    pub(crate) fn holds_at_first(&self) -> bool {
+        let is_known = |path: &Path| match (&path.root, path.steps.as_slice()) {
+            (PathRoot::Local(name), [PathStep::Key(key)]) if name == FRAME => {
+                matches!(key.as_str(), "first" | "index")
+            }
+            (PathRoot::Local(name), _) => matches!(name.as_str(), "previous" | "passes"),
+            _ => false,
+        };
+        let (none, locals) = (Value::Null, json!({ FRAME: { "first": true, "index": 0 } }));
+        let make = || json!([]);
+        let passes = Passes::new(&make);
+        let scope = Scope { passes: Some(&passes), ..Scope::new(&[], &none, &none, &locals) };
+        self.paths().into_iter().all(is_known) && self.holds(&scope) == Ok(true)
     }
 
     /// The nodes whose outputs it reads, each with how many bodies further out it is.

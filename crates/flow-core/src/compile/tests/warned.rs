@@ -370,3 +370,31 @@ fn what_an_item_that_failed_does_not_give_is_reported_where_no_test_makes_it_saf
         assert_eq!(said(", onItemError: continue", safe), "", "{safe}");
     }
 }
+
+#[test]
+fn what_a_loop_without_a_pass_does_not_give_is_reported_where_its_first_pass_is_not_certain() {
+    let said = |loop_while: &str, text: &str| {
+        let (loop_while, text) = (Value::from(loop_while), Value::from(text));
+        found(&format!(
+            "name: f\ninput: {{ go: true }}\nnodes:\n  - id: w\n    type: control.loop\n    input: {{ maxIterations: 2, onExhausted: continue, while: {loop_while} }}\n    body: {{ outputs: {{ t: '{{{{ a.text }}}}' }}, nodes: [{{ id: a, type: echo, input: {{ text: x }} }}] }}\n  - {{ id: s, type: echo, dependsOn: [w], input: {{ text: {text} }} }}"
+        ))
+        .join("|")
+    };
+    let lacks = "warning[optional-value]: `w.outputs` has `t` only with a pass, and `while` may not hold before the first (help: give a default: `{{ w.outputs.t | default(…) }}`)";
+    for unsure in ["frame.index > 5", "flow.input.go", "flow.input.go | default(true)"] {
+        assert_eq!(said(unsure, "{{ w.outputs.t }}"), lacks, "{unsure}");
+        assert_eq!(
+            said(unsure, "{{ w.outputs.t | default('') }}{% if w.outputs.t %}{{ w.outputs.t }}{% endif %}"),
+            ""
+        );
+    }
+    for sure in [
+        "frame.first or previous.t != 'x'",
+        "frame.index < 1",
+        "previous is undefined or previous.t != 'x'",
+        "previous.t | default('') != 'x'",
+        "passes | length < 2",
+    ] {
+        assert_eq!(said(sure, "{{ w.outputs.t }}"), "", "{sure}");
+    }
+}

@@ -298,6 +298,11 @@ impl Shape {
         Self { fields, ..self }
     }
 
+    /// The same of a loop that may end before its first pass.
+    pub(in crate::compile) fn of_pass_if_any(self) -> Self {
+        self.with_presence(&Presence::Needs("a pass, and `while` may not hold before the first".into()))
+    }
+
     /// The same without the values of scalars.
     pub(super) fn without_values(self) -> Self {
         let fields = self.fields.map(|fields| {
