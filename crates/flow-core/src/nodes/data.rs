@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::typed::{self, pure_node};
+use super::typed;
 use crate::{
     catalog::NodeCatalog,
     node::{Computed, DescribeNode, NodeTypeInfo},
@@ -50,11 +50,41 @@ struct Parsed {
     value: Value,
 }
 
-pure_node!(
-    /// `data.parse`.
-    DataParse: "data.parse" in "data", "Parses a text: JSON, JSON lines, YAML, TOML or CSV.", Parse => Parsed,
-    |input| parse::parse(&input).map(|value| Parsed { value })
-);
+/// `data.parse`.
+struct DataParse;
+
+impl Parse {
+    /// What of it fits no text.
+    fn problem(&self) -> Option<InputProblem> {
+        let key = if self.header.is_some() { "/header" } else { "/separator" };
+        let is_given = self.header.is_some() || self.separator.is_some();
+        if is_given && self.format != Format::Csv {
+            return Some(InputProblem::new(key, "`header` and `separator` are for `as: csv` only"));
+        }
+        let is_taken = self.separator.as_deref().is_some_and(|text| text.starts_with(['"', '\r', '\n']));
+        is_taken.then(|| InputProblem::new("/separator", "a quote or a line end cannot be the separator"))
+    }
+}
+
+impl DescribeNode for DataParse {
+    fn describe(&self) -> NodeTypeInfo {
+        let help = "Parses a text: JSON, JSON lines, YAML, TOML or CSV.";
+        typed::describe::<Parse, Parsed>("data.parse", "data", help)
+    }
+
+    fn name(&self) -> Arc<str> {
+        "data.parse".into()
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        typed::read_input::<Parse>(input.clone()).ok().and_then(|input| input.problem()).into_iter().collect()
+    }
+
+    fn compute(&self, input: Value) -> Computed {
+        let parse = |input| parse::parse(&input).map(|value| Parsed { value });
+        Computed::Done(typed::compute(input, parse))
+    }
+}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -247,9 +277,25 @@ mod tests {
             reason.split_once(": ").map(|(_, reason)| reason.to_owned()).unwrap_or_default()
         });
         assert_eq!(failed, cases.map(|(_, _, why)| why));
-        let misplaced = json!({ "text": "1", "as": "json", "header": true });
-        let message = "CONFIG_INVALID: `header` and `separator` are for `as: csv` only";
-        assert_eq!(computed(&DataParse, misplaced), Err(message.to_owned()));
+    }
+
+    #[test]
+    fn what_fits_no_text_is_found_before_one_is_parsed() {
+        let quote = "a quote or a line end cannot be the separator";
+        let misplaced = "`header` and `separator` are for `as: csv` only";
+        let cases = [
+            (json!({ "text": "1", "as": "json", "header": true }), Some(("/header", misplaced))),
+            (json!({ "text": "1", "as": "toml", "separator": ";" }), Some(("/separator", misplaced))),
+            (json!({ "text": "1", "as": "csv", "separator": "\"" }), Some(("/separator", quote))),
+            (json!({ "text": "1", "as": "csv", "separator": ";", "header": false }), None),
+        ];
+        for (input, expected) in cases {
+            let found = DataParse.check_input(&input);
+            let found = found.first().map(|problem| (problem.pointer.as_str(), problem.message.as_str()));
+            assert_eq!(found, expected, "{input}");
+            let failed = computed(&DataParse, input).err();
+            assert_eq!(failed, expected.map(|(_, message)| format!("CONFIG_INVALID: {message}")));
+        }
     }
 
     #[test]

@@ -75,6 +75,12 @@ pub struct Exec;
 impl ExecInput {
     /// What of it no program can be given.
     pub fn problem(&self) -> Option<InputProblem> {
+        if self.argv.first().is_some_and(String::is_empty) {
+            return Some(InputProblem::new("/argv/0", "the name of the program is empty"));
+        }
+        if let Some(at) = self.argv.iter().position(|arg| arg.contains('\0')) {
+            return Some(InputProblem::new(format!("/argv/{at}"), "an argument has a NUL"));
+        }
         self.env.iter().find_map(|(name, value)| {
             let why = if name.is_empty() || name.contains(['=', '\0']) {
                 format!("`{}` cannot be the name of a variable", name.escape_default())
@@ -151,15 +157,18 @@ mod tests {
     #[test]
     fn what_no_program_can_be_given_is_found_before_it_runs() {
         let rows = [
-            (json!({ "A": "b", "MORE": "{{ flow.input.more }}" }), None),
-            (json!({ "A=B": "c" }), Some("/env/A=B")),
-            (json!({ "": "c" }), Some("/env/")),
-            (json!({ "a/b": "c\u{0}" }), Some("/env/a~1b")),
+            (json!(["env"]), json!({ "A": "b", "MORE": "{{ flow.input.more }}" }), None),
+            (json!(["env"]), json!({ "A=B": "c" }), Some("/env/A=B")),
+            (json!(["env"]), json!({ "": "c" }), Some("/env/")),
+            (json!(["env"]), json!({ "a/b": "c\u{0}" }), Some("/env/a~1b")),
+            (json!(["env", ""]), json!({}), None),
+            (json!(["", "x"]), json!({}), Some("/argv/0")),
+            (json!(["printf", "a\u{0}b"]), json!({}), Some("/argv/1")),
         ];
-        for (env, pointer) in rows {
-            let found = Exec.check_input(&json!({ "argv": ["env"], "env": env }));
+        for (argv, env, pointer) in rows {
+            let found = Exec.check_input(&json!({ "argv": argv, "env": env }));
             let found: Vec<_> = found.iter().map(|problem| problem.pointer.as_str()).collect();
-            assert_eq!(found, Vec::from_iter(pointer), "{env}");
+            assert_eq!(found, Vec::from_iter(pointer), "{argv} {env}");
         }
     }
 }

@@ -39,11 +39,10 @@ impl ParseFault {
 
 /// The value of a text.
 pub(super) fn parse(input: &Parse) -> Result<Value, AgentError> {
-    let Parse { text, format, header, separator } = input;
-    if *format != Format::Csv && (header.is_some() || separator.is_some()) {
-        let message = "`header` and `separator` are for `as: csv` only";
-        return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+    if let Some(problem) = input.problem() {
+        return Err(AgentError::new(ErrorCode::ConfigInvalid, problem.message));
     }
+    let Parse { text, format, header, separator } = input;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let parsed = if text.len() > MAX_TEXT {
         Err(ParseFault::whole(format!("it is larger than {} MiB", MAX_TEXT >> 20)))
