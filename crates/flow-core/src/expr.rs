@@ -31,7 +31,7 @@ pub(crate) use self::{
     program::{CompiledExpr, NameUse, Resolver, Strictness},
     segment::{dollar, first_code, has_segments, shell_length},
     template::{Binding, Piece, TemplateValue, as_shell_length, parse_template, without_dollar},
-    tree::{Args, AssignTarget, Expr, For, Function, Stmt},
+    tree::{Args, AssignTarget, Expr, For, Function, Stmt, asks_for_kind},
 };
 
 /// The values that an expression may see.

@@ -171,14 +171,14 @@ impl<'c> Bodies<'c> {
         self.all.push(Body { subflow, ..Body::default() });
         let resolved = resolve::resolve(spec, flow, around, self.sink);
         let mut checked = check::check(&resolved, self.sink);
-        let mut needs = mem::take(&mut checked.needs);
         let mut types = Types::new(&resolved, &checked, outer);
         self.depth += 1;
         let nodes = 0..u32::try_from(resolved.nodes.len()).unwrap_or(u32::MAX);
+        let mut needs = BTreeMap::new();
         let frames = nodes.map(|ix| self.frames(NodeIx(ix), &resolved, &checked, &mut types, &mut needs));
         let frames = frames.collect();
         self.depth -= 1;
-        types.check(self.sink);
+        needs.extend(types.check(self.sink));
         types.listed_agents(&mut self.listed);
         let gives = types.gives();
         let terms = mem::take(&mut checked.terms);

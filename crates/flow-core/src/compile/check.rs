@@ -17,8 +17,6 @@ mod secrets;
 mod sessions;
 mod types;
 
-use std::collections::BTreeMap;
-
 use inspan_protocol::BoundedValidator;
 use serde_json::Value;
 
@@ -49,8 +47,6 @@ pub(super) struct Checked {
     /// What the node around the body asks in the body.
     pub(super) terms: FrameTerms,
     pub(super) loops: Loops,
-    /// The keys of the flow's input that are used for certain, each with what uses it.
-    pub(super) needs: BTreeMap<String, String>,
 }
 
 /// The parsed templates and the condition of a node.
@@ -76,7 +72,7 @@ impl CheckedNode {
 
 /// Checks a body whose names are resolved.
 pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
-    let mut checker = Checker { body, sink, needs: BTreeMap::new() };
+    let mut checker = Checker { body, sink };
     if body.around.is_none() {
         checker.defaults();
     }
@@ -86,19 +82,17 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
     let (outputs, terms) = (checker.outputs(), checker.frame_terms());
     let loops = Loops::find(body.spec, &body.links, checker.sink);
     checker.conversations(&loops);
-    let needs = checker.needs;
     exits::check(body, &loops, sink);
     exits::endless_nodes(body, sink);
     contradictions::check(body, sink);
     ends::check(body, sink);
-    Checked { nodes, conditions, outputs, terms, loops, needs }
+    Checked { nodes, conditions, outputs, terms, loops }
 }
 
 /// What the checks read, and what they find.
 struct Checker<'c> {
     body: &'c Resolved<'c>,
     sink: &'c mut Sink,
-    needs: BTreeMap<String, String>,
 }
 
 impl<'c> Checker<'c> {

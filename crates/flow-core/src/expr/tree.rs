@@ -9,6 +9,7 @@ use minijinja::{
 };
 
 pub(super) use self::read::TreeBuilder;
+pub(crate) use self::read::asks_for_kind;
 use super::path::Path;
 
 #[derive(Debug)]

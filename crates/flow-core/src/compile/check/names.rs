@@ -3,7 +3,7 @@
 use std::fmt;
 
 use inspan_protocol::NodeId;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Checker, ends};
 use crate::{
@@ -185,13 +185,7 @@ impl Checker<'_> {
         let mut parts = used.path.split('.');
         let root = parts.next().unwrap_or_default();
         match body.meaning(root) {
-            Some(Meaning::Flow) => {
-                let (name, key) = (parts.next(), parts.next());
-                if let (Some("input"), Some(key), true) = (name, key, used.bare) {
-                    self.need(key, site);
-                }
-                flow_name(name, key, used.bare, body.flow)
-            }
+            Some(Meaning::Flow) => flow_name(parts.next(), parts.next(), body.flow),
             Some(Meaning::ForLoop) => Some(wrong_name(
                 Severity::Error,
                 "`loop` is only available inside `{% for %}`".to_owned(),
@@ -216,21 +210,6 @@ impl Checker<'_> {
             }
             None => Some(unknown(root, body)),
         }
-    }
-
-    /// Notes a key of the flow's input without which what uses it cannot be evaluated.
-    fn need(&mut self, key: &str, site: &Site<'_>) {
-        if self.body.flow.header.input.contains_key(key) {
-            return;
-        }
-        let user = match site.owner {
-            Owner::Node(node) => node.id.as_ref(),
-            Owner::Edge(..) => site.node.and_then(|node| self.body.nodes[node.0 as usize].spec.id.as_ref()),
-            Owner::Body(body) => body.around.and_then(|around| around.node().spec.id.as_ref()),
-        };
-        // What belongs to no node are the outputs of the flow.
-        let user = user.map_or_else(|| "`outputs`".to_owned(), |id| quoted(Some(id)));
-        self.needs.entry(key.to_owned()).or_insert(user);
     }
 }
 
@@ -310,25 +289,32 @@ fn member(of: &str, name: Option<&str>, known: &[&str]) -> Option<Problem> {
     Some(wrong_name(Severity::Error, format!("`{of}` has no `{name}`"), Some(help)))
 }
 
-fn flow_name(name: Option<&str>, key: Option<&str>, bare: bool, flow: &Flow<'_>) -> Option<Problem> {
+/// The keys of its input that a flow declares.
+fn declared_inputs<'f>(flow: &'f Flow<'_>) -> Vec<&'f str> {
+    let properties = flow.input_schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
+    let declared = flow.header.input.keys().chain(properties.into_iter().flat_map(Map::keys));
+    declared.map(String::as_str).collect()
+}
+
+/// A key of the flow's input that every run must be given, where the flow declares none.
+pub(super) fn input_not_given(key: &str, flow: &Flow<'_>) -> Option<Problem> {
+    let message = format!("the input `{key}` has no default");
+    let help =
+        format!("pass it with `-i {key}=…`, or declare a default: `flow: {{ input: {{ {key}: … }} }}`");
+    let problem = Problem::warning(Code::InputNotGiven, SourceSpan::NOWHERE, message).help(help);
+    (flow.is_main && declared_inputs(flow).is_empty()).then_some(problem)
+}
+
+fn flow_name(name: Option<&str>, key: Option<&str>, flow: &Flow<'_>) -> Option<Problem> {
     if name != Some("input") {
         return member("flow", name, &["input", "name", "sessionId", "artifacts"]);
     }
     let key = key?;
-    let header = flow.header;
-    let mut known: Vec<&str> = header.input.keys().map(String::as_str).collect();
-    let schema = flow.input_schema.as_ref();
-    let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
-    known.extend(properties.into_iter().flat_map(|map| map.keys().map(String::as_str)));
-    if known.contains(&key) || (known.is_empty() && !(bare && flow.is_main)) {
+    let known = declared_inputs(flow);
+    if known.contains(&key) || known.is_empty() {
         return None;
     }
-    if known.is_empty() {
-        let message = format!("the input `{key}` has no default");
-        let help =
-            format!("pass it with `-i {key}=…`, or declare a default: `flow: {{ input: {{ {key}: … }} }}`");
-        return Some(Problem::warning(Code::InputNotGiven, SourceSpan::NOWHERE, message).help(help));
-    }
+    let schema = flow.input_schema.as_ref();
     let is_closed = |schema: &Value| {
         schema.get("additionalProperties") == Some(&Value::Bool(false))
             && schema.get("patternProperties").is_none()

@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use super::{
     Checked, CheckedNode,
     input::at,
-    names::{Owner, Sees, Site},
+    names::{Owner, Sees, Site, input_not_given},
     promised::Promised,
 };
 use crate::{
-    compile::resolve::{FrameKind, Resolved, ResolvedNode, id_of},
+    compile::resolve::{FrameKind, Resolved, ResolvedNode, id_of, quoted},
     diagnostic::{Code, Problem, Sink},
     expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
     graph::{EdgeOn, NodeIx},
@@ -163,14 +163,15 @@ impl<'t> Types<'t> {
             .map(|(_, ix)| ix)
     }
 
-    /// Checks what every template and condition of the body reads.
-    pub(in crate::compile) fn check(&mut self, sink: &mut Sink) {
+    /// Checks what every template and condition of the body reads. Gives the keys of the flow's input without which one of them
+    /// cannot be evaluated, each with what uses it.
+    pub(in crate::compile) fn check(&mut self, sink: &mut Sink) -> BTreeMap<String, String> {
         if !self.frames.is_empty() {
             let enclosing = self.outputs.around();
             self.outputs = Outputs::of(self.body, &self.checked.nodes, &self.order, &self.frames, enclosing);
             self.note_passes();
         }
-        let mut checker = TypeChecker { types: self, sink };
+        let mut checker = TypeChecker { types: self, sink, needs: BTreeMap::new() };
         for (node, ix) in self.checked.nodes.iter().zip((0_u32..).map(NodeIx)) {
             checker.node(ix, node);
         }
@@ -181,6 +182,7 @@ impl<'t> Types<'t> {
         }
         checker.outputs();
         checker.terms();
+        checker.needs
     }
 
     /// Notes the agents that an expression can name, where its schema lists them.
@@ -240,6 +242,8 @@ impl<'t> Types<'t> {
 struct TypeChecker<'c, 't, 's> {
     types: &'c Types<'t>,
     sink: &'s mut Sink,
+    /// The keys of the flow's input that are used for certain, each with what uses it.
+    needs: BTreeMap<String, String>,
 }
 
 impl TypeChecker<'_, '_, '_> {
@@ -415,8 +419,9 @@ impl TypeChecker<'_, '_, '_> {
         let readable = self.readable(place);
         let mut inference = Inference::new(&readable, facts.clone());
         inference.condition(test);
-        let findings = inference.findings;
+        let (findings, inputs) = (inference.findings, inference.inputs);
         self.report(findings, text, place);
+        self.need(inputs, text, place);
     }
 
     fn value(
@@ -451,8 +456,9 @@ impl TypeChecker<'_, '_, '_> {
                 if let (true, Binding::Path(path)) = (becomes_text, binding) {
                     inference.whole_output(path);
                 }
-                let findings = inference.findings;
+                let (findings, inputs) = (inference.findings, inference.inputs);
                 self.report(findings, yaml, place);
+                self.need(inputs, yaml, place);
                 // Anything but null becomes text where only text is allowed.
                 if !becomes_text || shape.kinds == Kinds::NULL {
                     self.fits(&shape, binding, yaml, schema, place);
@@ -496,6 +502,27 @@ impl TypeChecker<'_, '_, '_> {
         };
         let problem = problem(Code::WrongType, yaml.span, message).help(help.map(str::to_owned));
         self.sink.push(place.site.locate(problem, place.key));
+    }
+
+    /// Notes the keys of the flow's input without which a text cannot be evaluated.
+    fn need(&mut self, inputs: Vec<(String, (usize, usize))>, text: &Yaml, place: &TextPlace<'_>) {
+        let (body, site) = (self.types.body, place.site);
+        let user = match site.owner {
+            Owner::Node(node) => node.id.as_ref(),
+            Owner::Edge(..) => site.node.and_then(|node| body.nodes[node.0 as usize].spec.id.as_ref()),
+            Owner::Body(body) => body.around.and_then(|around| around.node().spec.id.as_ref()),
+        };
+        for (key, (offset, len)) in inputs {
+            if body.flow.header.input.contains_key(&key) {
+                continue;
+            }
+            if let Some(problem) = input_not_given(&key, body.flow) {
+                self.sink.push(site.locate(problem.at(text.range(offset, len)), place.key));
+            }
+            // What belongs to no node are the outputs of the flow.
+            let user = || user.map_or_else(|| "`outputs`".to_owned(), |id| quoted(Some(id)));
+            self.needs.entry(key).or_insert_with(user);
+        }
     }
 
     fn readable(&self, place: &TextPlace<'_>) -> Readable<'_> {

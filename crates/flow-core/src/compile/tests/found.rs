@@ -54,6 +54,48 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     assert_eq!(said, expected);
 }
 
+#[test]
+fn input_need_not_be_given_where_a_test_makes_its_use_safe() {
+    let missing = |nodes: &str| {
+        let schema = "inputSchema: { type: object, properties: { x: { type: string } } }";
+        let graph = compiled(&format!("name: f\n{schema}\nnodes:\n{nodes}")).unwrap();
+        check_input(&graph, Map::new()).err().map(|error| error.problems.join("; "))
+    };
+    let uses = "input: { text: '{{ flow.input.x }}' }";
+    let given = "when: flow.input.x is defined";
+    let safe = [
+        format!("  - {{ id: a, type: echo, {given}, {uses} }}"),
+        format!(
+            "  - {{ id: s, type: echo, input: {{ text: x }} }}\n  - {{ id: a, type: echo, {uses} }}\nedges:\n  - {{ from: s, to: a, {given} }}"
+        ),
+        format!(
+            "  - {{ id: s, type: echo, {given}, input: {{ text: x }} }}\n  - {{ id: a, type: echo, dependsOn: [s], {uses} }}"
+        ),
+        format!(
+            "  - {{ id: l, type: control.foreach, {given}, input: {{ items: [1] }}, body: {{ nodes: [{{ id: a, type: echo, {uses} }}] }} }}"
+        ),
+        format!(
+            "  - {{ id: a, type: echo, when: {{ and: [flow.input.x is defined, \"flow.input.x != 'y'\"] }}, {uses} }}"
+        ),
+        "  - { id: a, type: echo, input: { text: '{% if flow.input.x %}{{ flow.input.x }}{% endif %}' } }"
+            .to_owned(),
+    ];
+    for nodes in safe {
+        assert_eq!(missing(&nodes), None, "{nodes}");
+    }
+    let used = Some("missing input `x`, which node `a` uses".to_owned());
+    for when in ["flow.input.x", "not (flow.input.x is defined)", "flow.input.x is odd", "true"] {
+        assert_eq!(missing(&format!("  - {{ id: a, type: echo, when: {when}, {uses} }}")), used, "{when}");
+    }
+    // No run must be given what a test makes safe, so nothing warns of it.
+    let undeclared = |when: &str| {
+        let text = format!("name: f\nnodes:\n  - {{ id: a, type: echo, {when}{uses} }}");
+        compile(&loaded(&text), &registry()).unwrap().warnings.to_string()
+    };
+    assert_eq!(undeclared(&format!("{given}, ")), "");
+    assert!(undeclared("").contains("the input `x` has no default"));
+}
+
 /// The text `no` counts as true in a condition, so a value of another kind than its default is refused.
 #[test]
 fn input_of_another_kind_than_its_default_is_refused_unless_a_schema_says_more() {

@@ -25,7 +25,7 @@ use crate::{
 /// The available functions.
 const FUNCTIONS: &[&str] = &["range", "dict", "namespace"];
 
-/// Tests for the kind of a value, which may be undefined.
+/// The tests for the kind of a value.
 const KINDS: &[&str] = &[
     "boolean",
     "defined",
@@ -44,6 +44,11 @@ const KINDS: &[&str] = &[
     "true",
     "undefined",
 ];
+
+/// Whether a test asks for the kind of a value, which may be undefined.
+pub(crate) fn asks_for_kind(test: &str) -> bool {
+    KINDS.contains(&test)
+}
 
 /// Builds trees, and collects the names that they use.
 pub(in crate::expr) struct TreeBuilder<'r> {
@@ -295,7 +300,7 @@ impl<'r> TreeBuilder<'r> {
 
     fn test(&mut self, test: &ast::Test<'_>) -> Read<Expr> {
         known("test", test.name, vocabulary::TESTS, test_place(self.source, test))?;
-        let undefined = if KINDS.contains(&test.name) { Allowed } else { Refused };
+        let undefined = if asks_for_kind(test.name) { Allowed } else { Refused };
         let subject = self.expr(&test.expr, undefined)?;
         Ok(Expr::Test(test.name.into(), Box::new(subject), self.args(&test.args)?))
     }

@@ -10,6 +10,7 @@ use std::mem;
 use serde_json::Value;
 
 use operators::Same;
+use truth::{boolean, single, truth};
 
 use super::{
     PREVIOUS,
@@ -21,7 +22,7 @@ use crate::{
     diagnostic::{Code, Problem, Severity, SourceSpan, did_you_mean, quoted},
     expr::{
         Args, Binding, CompiledExpr, Expr, Function, Path, PathRoot, PathStep, Piece, Predicate, Strictness,
-        spell_path,
+        asks_for_kind, spell_path,
     },
 };
 
@@ -62,9 +63,11 @@ pub(super) struct Inference<'r> {
     base: usize,
     /// In a part that is evaluated only where one of these names has no value, it is not asked whether another has one.
     instead: Vec<String>,
-    /// Blocks that may not be run, or run several times.
+    /// Parts that may not be evaluated, or several times.
     blocks: usize,
     reported: Vec<String>,
+    /// The keys of the flow's input that are read for certain and that nothing proves to be there, each with its place.
+    pub(super) inputs: Vec<(String, (usize, usize))>,
     /// What is wrong, each with its place in the text, in bytes.
     pub(super) findings: Vec<(usize, usize, Problem)>,
 }
@@ -82,6 +85,7 @@ impl<'r> Inference<'r> {
             instead: Vec::new(),
             blocks: 0,
             reported: Vec::new(),
+            inputs: Vec::new(),
             findings: Vec::new(),
         }
     }
@@ -197,6 +201,7 @@ impl<'r> Inference<'r> {
         let is_marker = is_node(&path.root) && of_failure;
         if need == Need::Value && !is_marker {
             self.present(path);
+            self.given(path);
         }
         let mut shape = self.roots.shape(&path.root);
         // The names of `flow` were checked before.
@@ -220,6 +225,16 @@ impl<'r> Inference<'r> {
             };
         }
         shape
+    }
+
+    /// Notes a key of the flow's input without which the text cannot be evaluated.
+    fn given(&mut self, path: &Path) {
+        let [PathStep::Key(input), PathStep::Key(key), ..] = path.steps.as_slice() else { return };
+        let is_input = path.root == PathRoot::Flow && input == "input";
+        if is_input && self.blocks == 0 && !self.facts.prove(&spell_path(path.name(), &path.steps[..2])) {
+            let (offset, len) = path.range();
+            self.inputs.push((key.clone(), (self.base + offset, len)));
+        }
     }
 
     fn is_instead_of_another(&self, name: &str) -> bool {
@@ -410,8 +425,9 @@ impl<'r> Inference<'r> {
                 self.args(args);
                 self.filter(name, input.as_deref(), &shape, args)
             }
-            Expr::Test(_, subject, args) => {
-                self.expr(subject, Need::Nothing);
+            Expr::Test(name, subject, args) => {
+                let need = if asks_for_kind(name) { Need::Nothing } else { Need::Value };
+                self.expr(subject, need);
                 self.args(args);
                 Shape::of(Kinds::BOOL)
             }
@@ -516,7 +532,9 @@ impl<'r> Inference<'r> {
         let (known, instead) = (self.facts.len(), self.instead.len());
         self.facts.extend(facts);
         self.instead.extend(missing);
+        self.blocks += 1;
         let found = read(self);
+        self.blocks -= 1;
         self.instead.truncate(instead);
         self.facts.truncate(known);
         found
@@ -546,26 +564,6 @@ impl<'r> Inference<'r> {
             None => Shape::of(Kinds::STRING),
         };
         shape.union(&instead)
-    }
-}
-
-/// Whether a value is true, if its shape decides that.
-fn truth(shape: &Shape) -> Option<bool> {
-    match single(shape)? {
-        Value::Bool(held) => Some(*held),
-        _ => None,
-    }
-}
-
-fn boolean(held: Option<bool>) -> Shape {
-    held.map_or_else(|| Shape::of(Kinds::BOOL), |held| Shape::of_value(&Value::Bool(held)))
-}
-
-/// The one value that a shape allows.
-fn single(shape: &Shape) -> Option<&Value> {
-    match shape.values.as_deref() {
-        Some([value]) => Some(value),
-        _ => None,
     }
 }
 

@@ -29,10 +29,8 @@ impl Inference<'_> {
             Stmt::If(parts) => {
                 let (test, _, yes, no) = &**parts;
                 self.expr(test, Need::Nothing);
-                self.blocks += 1;
                 self.under(Facts::of(test, true), Vec::new(), |inner| inner.body(yes));
                 self.under(Facts::of(test, false), missing_where_false(test, true), |inner| inner.body(no));
-                self.blocks -= 1;
             }
             Stmt::For(each) => self.each(each),
             Stmt::With(set, body) => {

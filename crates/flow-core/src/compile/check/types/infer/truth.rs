@@ -124,6 +124,26 @@ fn without_template(text: &str) -> Option<String> {
     Some(format!("write the name alone: `{inner}`"))
 }
 
+/// Whether a value is true, if its shape decides that.
+pub(super) fn truth(shape: &Shape) -> Option<bool> {
+    match single(shape)? {
+        Value::Bool(held) => Some(*held),
+        _ => None,
+    }
+}
+
+pub(super) fn boolean(held: Option<bool>) -> Shape {
+    held.map_or_else(|| Shape::of(Kinds::BOOL), |held| Shape::of_value(&Value::Bool(held)))
+}
+
+/// The one value that a shape allows.
+pub(super) fn single(shape: &Shape) -> Option<&Value> {
+    match shape.values.as_deref() {
+        Some([value]) => Some(value),
+        _ => None,
+    }
+}
+
 /// Whether a value counts as true, if its shape decides that.
 fn always(shape: &Shape) -> Option<bool> {
     if let Some(values) = shape.values.as_deref() {
