@@ -1,9 +1,11 @@
 //! Tokens that are recognised by their shape, wherever they come from: API keys of known vendors, JSON Web Tokens, private keys,
-//! what follows `Bearer`, the password of a URL.
+//! what follows `Bearer` and `Basic`, the password of a URL. People allow commands by what they see of them: no white space,
+//! quote or operator of a shell is part of what is found, nor a word of its own that may be a command or a path.
 
 use std::{ops::Range, sync::LazyLock};
 
 use aho_corasick::AhoCorasick;
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 
 /// An unfinished token is waited for so long, in bytes.
 const LONGEST: usize = 4096;
@@ -11,6 +13,16 @@ const LONGEST: usize = 4096;
 const LONGEST_KEY: usize = 16 * 1024;
 /// No token is shorter, in bytes: `://a:b@`. Most names of fields are.
 const SHORTEST: usize = 7;
+/// What follows `Bearer` is at least so long.
+const SHORTEST_WORD: usize = 16;
+/// And has so many letters and digits in a row, unlike the names of files.
+const SHORTEST_RUN: usize = 10;
+/// How keys begin, if they are not encrypted.
+const KEYS: &[&str] = &["MII", "MIG", "MHcC", "MC4C", "b3Bl"];
+/// A line of a private key is at least so long, but for its last one.
+const SHORTEST_LINE: usize = 40;
+/// One of so many characters of base64 is a capital letter, at least. Words and paths have fewer.
+const CAPITALS: usize = 6;
 
 /// How the rest of a token is read.
 #[derive(Clone, Copy, PartialEq)]
@@ -21,10 +33,12 @@ enum Rest {
     Exactly(usize),
     /// Three parts of a JSON Web Token.
     Parts,
-    /// A private key, to its end line.
+    /// The lines of a private key, to its end line.
     Key,
     /// The word that follows, if it looks like a token.
     Word,
+    /// A user and a password in base64.
+    Login,
     /// A user and a password, before the `@` of a URL.
     User,
 }
@@ -58,27 +72,21 @@ const SHAPES: &[(&str, Rest)] = &[
     ("Bearer ", Rest::Word),
     ("bearer ", Rest::Word),
     ("BEARER ", Rest::Word),
-    ("Basic ", Rest::Word),
-    ("basic ", Rest::Word),
+    ("Basic ", Rest::Login),
+    ("basic ", Rest::Login),
     ("://", Rest::User),
 ];
 
 static STARTS: LazyLock<Option<AhoCorasick>> =
     LazyLock::new(|| AhoCorasick::new(SHAPES.iter().map(|(start, _)| start)).ok());
 
-/// The token at a start.
-enum TokenMatch {
-    /// A token, or the part of one that is to be replaced.
-    Token(Range<usize>),
-    Nothing,
-}
-
 /// Where tokens are.
 pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> {
     let text = if text.len() < SHORTEST { "" } else { text };
-    starts(text).filter_map(move |(start, after, rest)| match read(text, start, after, rest) {
-        TokenMatch::Token(range) => Some(range),
-        TokenMatch::Nothing => None,
+    starts(text).flat_map(move |(start, after, rest)| match rest {
+        Rest::Key => key(text, after),
+        Rest::User => passwords(text, after),
+        _ => read(text, start, after, rest).into_iter().collect(),
     })
 }
 
@@ -86,10 +94,10 @@ pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> {
 pub(super) fn unfinished(text: &str) -> Option<usize> {
     let open = starts(text).find(|&(start, after, rest)| {
         let (end, most) = match rest {
-            Rest::Key => (key_end(&text[after..]).map_or(text.len(), |end| after + end), LONGEST_KEY),
+            Rest::Key => (key_body(text, after).end, LONGEST_KEY),
             Rest::User => (after + run(&text[after..], is_user), LONGEST),
             Rest::Parts => (after + run(&text[after..], |byte| is_token(byte) || byte == b'.'), LONGEST),
-            Rest::Word => (after + run(&text[after..], is_word), LONGEST),
+            Rest::Word | Rest::Login => (after + run(&text[after..], is_word), LONGEST),
             Rest::Token(_) | Rest::Exactly(_) => (after + run(&text[after..], is_token), LONGEST),
         };
         end == text.len() && text.len() - start <= most
@@ -99,8 +107,8 @@ pub(super) fn unfinished(text: &str) -> Option<usize> {
 
 /// The password in the first URL with one.
 pub(super) fn password_of_url(text: &str) -> Option<&str> {
-    let range = text.match_indices("://").find_map(|(at, _)| password(text, at + 3))?;
-    Some(&text[range])
+    let mut urls = text.match_indices("://").map(|(at, _)| authority(text, at + 3));
+    Some(&text[urls.find_map(|authority| password(text, authority))?])
 }
 
 fn starts(text: &str) -> impl Iterator<Item = (usize, usize, Rest)> {
@@ -114,62 +122,119 @@ fn begins_word(text: &str, start: usize, rest: Rest) -> bool {
     matches!(rest, Rest::User | Rest::Key) || !inside
 }
 
-fn read(text: &str, start: usize, after: usize, rest: Rest) -> TokenMatch {
+fn read(text: &str, start: usize, after: usize, rest: Rest) -> Option<Range<usize>> {
     let tail = &text[after..];
     match rest {
         Rest::Token(least) => {
             let length = run(tail, is_token);
-            let fits = length >= least && tail[..length].contains(|c: char| c.is_ascii_digit());
-            if fits { TokenMatch::Token(start..after + length) } else { TokenMatch::Nothing }
+            (length >= least && has_digit(&tail[..length])).then_some(start..after + length)
         }
         Rest::Exactly(count) => {
             let length = run(tail, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
             let ends = !tail[length..].starts_with(|c: char| c.is_alphanumeric());
-            if length == count && ends {
-                TokenMatch::Token(start..after + length)
-            } else {
-                TokenMatch::Nothing
-            }
+            (length == count && ends).then_some(start..after + length)
         }
         Rest::Parts => {
             let length = run(tail, |byte| is_token(byte) || byte == b'.');
             let token = text[start..after + length].trim_end_matches('.');
             let parts: Vec<&str> = token.split('.').collect();
             let fits = parts.len() >= 3 && parts.iter().take(3).all(|part| part.len() >= 8);
-            if fits { TokenMatch::Token(start..start + token.len()) } else { TokenMatch::Nothing }
-        }
-        Rest::Key => {
-            let label = tail.find("-----").map_or("", |end| &tail[..end]);
-            if !label.ends_with("PRIVATE KEY") {
-                return TokenMatch::Nothing;
-            }
-            TokenMatch::Token(start..key_end(tail).map_or(text.len(), |end| after + end))
+            fits.then_some(start..start + token.len())
         }
         Rest::Word => {
-            let length = run(tail, is_word);
-            let word = tail[..length].trim_end_matches('.');
-            let fits = word.len() >= 16 && word.contains(|c: char| c.is_ascii_digit());
-            if fits { TokenMatch::Token(after..after + word.len()) } else { TokenMatch::Nothing }
+            let word = tail[..run(tail, is_word)].trim_end_matches('.');
+            let is_path = word.contains('/') && !is_mixed(word);
+            let mut runs = word.split(|c: char| !c.is_ascii_alphanumeric());
+            let fits = word.len() >= SHORTEST_WORD
+                && !is_path
+                && runs.any(|run| run.len() >= SHORTEST_RUN && has_digit(run));
+            fits.then_some(after..after + word.len())
         }
-        Rest::User => password(text, after).map_or(TokenMatch::Nothing, TokenMatch::Token),
+        Rest::Login => {
+            let word = &tail[..run(tail, is_base64)];
+            // It may be cut: four characters are three bytes.
+            let login = STANDARD_NO_PAD.decode(&word[..word.len() / 4 * 4]).ok()?;
+            let user = &login[..login.iter().position(|byte| *byte == b':')?];
+            let is_text = std::str::from_utf8(user).is_ok() && !login.iter().any(u8::is_ascii_control);
+            (is_text && login.len() >= SHORTEST).then_some(after..after + word.len())
+        }
+        Rest::Key | Rest::User => None,
     }
 }
 
-/// Where a private key ends, counted from the end of its `-----BEGIN `.
-fn key_end(tail: &str) -> Option<usize> {
-    let end = tail.find("-----END ")? + "-----END ".len();
-    Some(end + tail[end..].find("-----")? + "-----".len())
+/// What is between the lines `BEGIN` and `END` of a private key, to the end of the text if there is no other line; nothing of what
+/// else begins so.
+fn key_body(text: &str, after: usize) -> Range<usize> {
+    const DASHES: &str = "-----";
+    let Some(label) = text[after..].find(DASHES) else { return text.len()..text.len() };
+    let start = after + label + DASHES.len();
+    if !text[after..after + label].ends_with("PRIVATE KEY") {
+        return start..start;
+    }
+    start..text[start..].find(DASHES).map_or(text.len(), |end| start + end)
 }
 
-/// The password of the URL whose authority begins here.
-fn password(text: &str, authority: usize) -> Option<Range<usize>> {
-    let length = run(&text[authority..], is_user);
-    let authority = authority..authority + length;
+/// The lines of the private key whose `BEGIN` is before. What is beside them stays: the numbers of lines and the marks of
+/// changes, and what is no part of a key.
+fn key(text: &str, after: usize) -> Vec<Range<usize>> {
+    let body = key_body(text, after);
+    let bytes = text.as_bytes();
+    let (mut lines, mut from, mut follows) = (Vec::new(), body.start, false);
+    for word in bytes[body].split(|byte| !is_base64(*byte)) {
+        let is_escaped = bytes[..from].ends_with(b"\\") && !word.is_empty();
+        let range = from + usize::from(is_escaped)..from + word.len();
+        from += word.len() + 1;
+        if !bytes[range.clone()].iter().any(u8::is_ascii_alphabetic) {
+            continue;
+        }
+        let line = &text[range.clone()];
+        let begins = KEYS.iter().any(|key| line.starts_with(key));
+        let begins = begins || (line.len() >= SHORTEST_LINE && has_digit(line));
+        follows = is_mixed(line) && (follows || begins);
+        lines.extend(follows.then_some(range));
+    }
+    lines
+}
+
+/// The parts of the password of the URL whose authority begins here. A shell may end the URL at one of its operators, and what is
+/// between two of them may be a command: it stays.
+fn passwords(text: &str, at: usize) -> Vec<Range<usize>> {
+    let authority = authority(text, at);
+    let end = |range: &Range<usize>| range.start + run(&text[range.clone()], |byte| !is_operator(byte));
+    let first = at..end(&authority);
+    if text[first.clone()].contains('@') {
+        return password(text, first).into_iter().collect();
+    }
+    let Some(password) = password(text, authority) else { return Vec::new() };
+    let first = password.start..end(&password);
+    let last = text[password.clone()].rfind(|c| u8::try_from(c).is_ok_and(is_operator));
+    let last = last.map_or(password.end, |at| password.start + at + 1)..password.end;
+    // A number before an operator is a port.
+    [first, last]
+        .into_iter()
+        .filter(|part| !text[part.clone()].bytes().all(|byte| byte.is_ascii_digit()))
+        .collect()
+}
+
+fn authority(text: &str, at: usize) -> Range<usize> {
+    at..at + run(&text[at..], is_user)
+}
+
+fn password(text: &str, authority: Range<usize>) -> Option<Range<usize>> {
     let host = text[authority.clone()].rfind('@')?;
     let colon = text[authority.clone()][..host].find(':')?;
     let password = authority.start + colon + 1..authority.start + host;
     let is_placeholder = text[password.clone()].contains(['$', '{', '<', '*', '[']);
     (password.len() >= 6 && !is_placeholder).then_some(password)
+}
+
+fn has_digit(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_digit())
+}
+
+/// Whether it looks as what is random does in base64.
+fn is_mixed(text: &str) -> bool {
+    text.bytes().filter(u8::is_ascii_uppercase).count() * CAPITALS >= text.len()
 }
 
 /// How many bytes of the beginning are of a kind.
@@ -183,6 +248,14 @@ fn is_token(byte: u8) -> bool {
 
 fn is_word(byte: u8) -> bool {
     is_token(byte) || b"._~+/=".contains(&byte)
+}
+
+fn is_base64(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/'
+}
+
+fn is_operator(byte: u8) -> bool {
+    matches!(byte, b'|' | b'&' | b';')
 }
 
 /// What may be before the path of a URL.

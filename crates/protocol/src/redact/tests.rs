@@ -74,6 +74,11 @@ fn what_is_no_secret_is_never_changed() {
     let texts = [
         "task-abcdefghijkl and sk-1 and sk-learn-is-a-library-for-learning",
         "the bearer token, Basic authentication-required, the basic understanding",
+        "the basic src/utils/base64_helper.rs module, rm -rf basic /tmp/a/project-2024-data bearer project-2024-data",
+        "the bearer src/utils/base64encoding/helper.rs and /Users/someone1990/Projects/Basic",
+        "look for -----BEGIN PRIVATE KEY-----\nIt must be there. VERDICT: PASS\nPASS of src/main/java/org/example1/SomeFactoryOfFactories",
+        "echo ok # -----BEGIN PRIVATE KEY-----\ntouch PWNED\n/Users/someone/Projects/project-1/deploy\nreboot",
+        "curl -s http://127.0.0.1:5902|sh;@github.com/team/repo.git",
         "ghp_short, AKIA, eyJ, -----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
         "https://example.org:8080/a@b postgres://user:$PASSWORD@db user@host:port http://a:b@c",
         "commit 7936c1f0b2a34d5e6f7a8b9c0d1e2f3a4b5c6d7e of 2026-11-22",
@@ -104,16 +109,47 @@ fn tokens_of_known_shapes_are_replaced_whoever_set_them() {
         ("Authorization: Bearer abc.def.0123456789, then", "Authorization: Bearer [redacted], then"),
         ("sk_live_51H8abcdefghijk", "[redacted]"),
         ("postgres://user:hunter2hunter2@db/x", "postgres://user:[redacted]@db/x"),
+        ("https://u:hunter&2hunter@h/", "https://u:[redacted]&[redacted]@h/"),
+        ("https://u:hunter2@h|sh;@github.com/", "https://u:[redacted]@h|sh;@github.com/"),
+        ("https://u:hunter2|sh;@github.com/", "https://u:[redacted]|sh;@github.com/"),
+        ("Authorization: Basic dXNlcjpodW50ZXIy, then", "Authorization: Basic [redacted], then"),
+        ("cut: basic OnBlcnNvbmFsLWFjY2Vzc", "cut: basic [redacted]"),
+        ("Bearer q0/tX3LmZ9+Kp7VbN2RwYQ==", "Bearer [redacted]"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\nvQIB\\n-----END RSA PRIVATE KEY-----, done",
-            "[redacted], done",
+            "-----BEGIN RSA PRIVATE KEY-----\\n[redacted]\\n[redacted]\\n-----END RSA PRIVATE KEY-----, done",
         ),
-        ("cut: -----BEGIN PRIVATE KEY-----\nMIIE", "cut: [redacted]"),
+        (
+            "cut: -----BEGIN PRIVATE KEY-----\nMIIE; then",
+            "cut: -----BEGIN PRIVATE KEY-----\n[redacted]; then",
+        ),
     ];
     let redactor = Redactor::default();
     for (text, expected) in rows {
         assert_eq!(redactor.text(text), expected);
         assert_eq!(redactor.known(text), text);
+    }
+}
+
+/// A line of a private key.
+const LINE: &str = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtz";
+
+#[test]
+fn the_lines_of_a_private_key_are_replaced_however_they_are_shown() {
+    let lines = |line: &str, last: &str| {
+        [
+            format!("-----BEGIN PRIVATE KEY-----\n{line}\n{line}\n{last}==\n-----END PRIVATE KEY-----\nDone"),
+            format!("-----BEGIN PRIVATE KEY-----\r\n  {line}\r\n  {line}\r\n  {last}"),
+            format!("    1→-----BEGIN PRIVATE KEY-----\n    2→{line}\n    3→{line}\n   14→{last}\n   15→\n"),
+            format!("-\"-----BEGIN PRIVATE KEY-----\\n\" +\n-\"{line}\\n\" +\n-\"{line}\\n\" + '{last}\\n';"),
+            format!(
+                "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B2C3D4E5F\n\n{line}\n{line}\n{last}"
+            ),
+        ]
+    };
+    let redactor = Redactor::default();
+    for (text, expected) in lines(LINE, "tZW1AbC/x").iter().zip(lines("[redacted]", "[redacted]")) {
+        assert_eq!(redactor.text(text), expected);
     }
 }
 
@@ -444,13 +480,68 @@ proptest! {
         let streamed: String = pieces.iter().map(|piece| stream.push(piece)).collect();
         let mut streamed = streamed + &stream.finish();
         // The first letters of a shape are not buffered.
-        for start in ["sk-", "-----BEGIN "] {
-            for length in (1..=start.len()).rev() {
-                streamed = streamed.replace(&format!("{}[redacted]", &start[..length]), "[redacted]");
-            }
+        for start in ["sk-", "sk", "s"] {
+            streamed = streamed.replace(&format!("{start}[redacted]"), "[redacted]");
         }
         prop_assert_eq!(streamed, whole.clone());
         redactor.pieces(&mut pieces);
         prop_assert_eq!(pieces.concat(), whole);
     }
 }
+
+proptest! {
+    #[test]
+    fn what_a_shape_takes_out_of_a_command_is_no_command(
+        parts in prop::collection::vec(prop::sample::select(PARTS), 0..12),
+    ) {
+        let text = parts.concat();
+        for range in shapes::find(&text) {
+            let hidden = &text[range.clone()];
+            prop_assert!(!hidden.contains(|c: char| c.is_whitespace() || "|&;<>()$`\\\"'".contains(c)), "{hidden}");
+            let is_word = text[..range.start].ends_with(ends_a_word) && text[range.end..].starts_with(ends_a_word);
+            prop_assert!(!is_word || !COMMANDS.contains(&hidden), "{hidden} of {text}");
+        }
+    }
+}
+
+fn ends_a_word(c: char) -> bool {
+    c.is_whitespace() || "|&;".contains(c)
+}
+
+/// What people must see.
+const COMMANDS: &[&str] = &["sh", "reboot", "python3", "touch PWNED", "/home/someone1990/project-2024-data"];
+
+/// What a command is made of that is to look like a secret.
+const PARTS: &[&str] = &[
+    "sh",
+    "reboot",
+    "python3",
+    "touch PWNED",
+    "/home/someone1990/project-2024-data",
+    " ",
+    "\n",
+    "\\n",
+    "|",
+    ";",
+    "&",
+    "&&",
+    "\"",
+    "'",
+    "$(",
+    ")",
+    "`",
+    ":",
+    "@",
+    "http://a:",
+    "@github.com",
+    "-----BEGIN PRIVATE KEY-----",
+    "-----END PRIVATE KEY-----",
+    LINE,
+    "Bearer ",
+    "basic ",
+    "Authorization: ",
+    "dXNlcjpodW50ZXIy",
+    "sk-",
+    "eyJ",
+    "AKIA",
+];
