@@ -132,13 +132,12 @@ async fn go_on(
         return Ok((next_turn(provider, input, known)?, false));
     };
     let prompt = input.get("prompt").and_then(Value::as_str);
-    let message = match prompt {
+    let (message, goes_on) = match prompt {
         // It was cut short before its vendor said anything, and maybe before the vendor had the prompt, or the vendor has
         // forgotten it.
-        Some(prompt) if !knows_prompt(provider, context).await => after_prompt(prompt, message),
-        _ => message.to_owned(),
+        Some(prompt) if !knows_prompt(provider, context).await => (after_prompt(prompt, message), false),
+        _ => (message.to_owned(), message == CONTINUE),
     };
-    let goes_on = message == CONTINUE;
     Ok((provider.resume(input, &known.session_id, &message)?, goes_on))
 }
 

@@ -481,17 +481,24 @@ async fn without_a_store_a_session_resumes_from_its_snapshot_alone() {
 async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_again() {
     // The vendor names a conversation before it has the prompt; and one that is gone on with has a name before.
     let text = "name: two\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n  \
-                - { id: b, type: talk.agent, dependsOn: [a], session: a, input: { prompt: two } }\n";
-    for (says, message, sent) in
-        [(false, None, "c: two"), (true, None, "c: continue"), (false, Some("hurry"), "c: two\n\nhurry")]
-    {
+                - { id: b, type: talk.agent, dependsOn: [a], session: a, input: { prompt: PROMPT } }\n";
+    for (prompt, says, message, sent) in [
+        ("two", false, None, "c: two"),
+        ("two", true, None, "c: continue"),
+        ("two", false, Some("hurry"), "c: two\n\nhurry"),
+        // It has no answer yet, whatever its own prompt says.
+        ("continue", false, None, "c: continue"),
+    ] {
         for how in ["pauses", "dies", "is edited"] {
-            let play = TalkProvider::new(move |_, call| match call {
-                2 if says => vec![Do::Name("c"), Do::Say("…"), Do::Work(60_000)],
-                2 => vec![Do::Name("c"), Do::Work(60_000)],
-                _ => vec![Do::Name("c"), Do::Say("ok"), Do::End("done", Some(0.1), 1)],
+            let play = TalkProvider::new(move |asked, call| {
+                assert_eq!(asked.goes_on, call == 3 && says, "{prompt}: {how}");
+                match call {
+                    2 if says => vec![Do::Name("c"), Do::Say("…"), Do::Work(60_000)],
+                    2 => vec![Do::Name("c"), Do::Work(60_000)],
+                    _ => vec![Do::Name("c"), Do::Say("ok"), Do::End("done", Some(0.1), 1)],
+                }
             });
-            let stage = Stage::new(text, &play);
+            let stage = Stage::new(&text.replace("PROMPT", prompt), &play);
             if how == "pauses" {
                 pause_after(stage.builder().build(), 1_000).await;
             } else {
@@ -517,7 +524,7 @@ async fn an_agent_that_was_cut_short_before_it_said_anything_gets_its_prompt_aga
             };
             assert_eq!(result.outcome, Outcome::Success, "{how}");
             let sent = if how == "is edited" { sent.trim_end_matches("\n\nhurry") } else { sent };
-            assert_eq!(play.calls(), ["one", "c: two", sent], "{how}");
+            assert_eq!(play.calls(), ["one", &format!("c: {prompt}"), sent], "{how}");
         }
     }
 }
