@@ -76,6 +76,18 @@ fn said(folder: &Path, variables: &[(&str, &str)]) -> [(&'static str, String); 8
 }
 
 #[test]
+fn an_empty_folder_is_refused_by_every_node_that_starts_a_program() {
+    let folder = &folder_with(&[]);
+    fs::write(folder.join("flow.yaml"), flow(folder, "")).unwrap();
+    let checked = inspan(folder, &["check", "flow.yaml"]).expect(2).stdout;
+    let problems = checked.matches("`cwd`: the value is shorter than 1 character").count();
+    assert_eq!(problems, PROGRAMS_AND_EXEC.len(), "{checked}");
+    // So is what a template gives, before the program starts.
+    fs::write(folder.join("flow.yaml"), flow(folder, "{% if flow.name == 'x' %}repo{% endif %}")).unwrap();
+    assert_eq!(said(folder, &[]), PROGRAMS_AND_EXEC.map(|name| (name, String::new())));
+}
+
+#[test]
 fn no_program_is_told_of_the_repository_whose_hook_runs_the_flow() {
     let folder = &folder_with(&[]);
     let work = folder.canonicalize().unwrap().join("repo");

@@ -22,6 +22,7 @@ pub struct ExecInput {
     pub stdin: Option<Value>,
     /// Where it runs, relative to the session's working folder.
     #[serde(default)]
+    #[schemars(length(min = 1))]
     pub cwd: Option<String>,
     /// Variables added to its environment.
     #[serde(default)]

@@ -62,6 +62,7 @@ pub struct AcpOptions {
     /// Tools that are denied when the agent asks, likewise. What the agent does without asking cannot be denied.
     pub disallowed_tools: Option<Vec<String>>,
     /// The directory that the agent works in; relative to the caller's.
+    #[schemars(length(min = 1))]
     pub cwd: Option<String>,
     /// MCP servers by name: `{command, args, env}`, or `{type, url, headers}` with the type `http` or `sse`.
     pub mcp_servers: Option<BTreeMap<String, Value>>,

@@ -66,6 +66,7 @@ pub struct ClaudeOptions {
     /// Tokens that one message of the model may have; 0 is unset.
     pub max_tokens: Option<u32>,
     /// The directory that the agent works in; relative to the caller's.
+    #[schemars(length(min = 1))]
     pub cwd: Option<String>,
     /// Further directories that its tools may reach.
     pub add_dirs: Option<Vec<String>>,

@@ -58,6 +58,7 @@ pub struct CodexOptions {
     /// How much the model may reason. Not every model takes every level.
     pub thinking: Option<ThinkingLevel>,
     /// The directory that the agent works in; relative to the caller's.
+    #[schemars(length(min = 1))]
     pub cwd: Option<String>,
     /// MCP servers by name, in the form of Codex or of Claude Code, over standard input or HTTP.
     pub mcp_servers: Option<BTreeMap<String, Value>>,

@@ -60,6 +60,7 @@ pub struct OpenCodeOptions {
     /// Is added to the system prompt.
     pub append_system_prompt: Option<String>,
     /// The directory that the agent works in; relative to the caller's.
+    #[schemars(length(min = 1))]
     pub cwd: Option<String>,
     /// MCP servers by name, in the program's own form or in that of Claude Code: programs by `command`, `args` and `env`,
     /// others by `url` and `headers`.
