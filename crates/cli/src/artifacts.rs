@@ -39,19 +39,13 @@ pub(crate) fn background_log(file: &Path, session: &SessionId) -> PathBuf {
     background(file).join(format!("{session}.log"))
 }
 
-/// The folder for a session that is not stored: beside the sessions, or one of its own where nothing can be written. None if
-/// nothing can be written anywhere.
-pub(crate) fn of_unstored(file: Option<&Path>) -> Option<(PathBuf, Option<TempDir>)> {
-    let is_writable =
-        |folder: &PathBuf| create_private_dir_all(folder).is_ok() && tempfile::tempfile_in(folder).is_ok();
-    if let Some(folder) = file.map(all).filter(is_writable) {
-        return Some((folder, None));
-    }
-    let own = tempfile::Builder::new().prefix("inspan-artifacts-").tempdir().ok()?;
-    Some((own.path().to_owned(), Some(own)))
+/// A folder of its own for a session that is not stored and can have none beside the sessions. None if nothing can be written
+/// anywhere.
+pub(crate) fn temporary() -> Option<TempDir> {
+    tempfile::Builder::new().prefix("inspan-artifacts-").tempdir().ok()
 }
 
-/// A session that is not stored and runs. Its mark is locked until it ends, and then says that nobody needs its files.
+/// A session that is not stored, or not yet. Its mark is locked meanwhile, and then says that nobody needs its files.
 pub(crate) struct Unstored {
     folder: PathBuf,
     mark: PathBuf,
@@ -59,9 +53,26 @@ pub(crate) struct Unstored {
 }
 
 impl Unstored {
-    pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<Self> {
+    /// Makes way for a new session: one with its id that was deleted or not stored can have left files, or a link to those of
+    /// another. None if they may be those of another session: one that runs or is in the store, or one that only another store
+    /// knows.
+    pub(crate) async fn begin(
+        file: &Path,
+        session: &SessionId,
+        store: &dyn RunStore,
+    ) -> io::Result<Option<Self>> {
         let (folder, mark) = (of(file, session), beside(file, session, "unstored"));
-        Ok(Self { _locked: make_way(file, session)?, folder, mark })
+        if !mark.exists() && !folder.is_symlink() && below(&folder).next().is_some() {
+            return Ok(None);
+        }
+        create_private_dir_all(&all(file))?;
+        let locked = File::create(&mark)?;
+        let is_live = matches!(locked.try_lock(), Err(TryLockError::WouldBlock));
+        if is_live || is_known(store, session).await {
+            return Ok(None);
+        }
+        remove_folder(&folder)?;
+        Ok(Some(Self { folder, mark, _locked: locked }))
     }
 }
 
@@ -116,45 +127,6 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
 /// Whether a session has a folder, or a link or mark in its place.
 pub(crate) fn is_there(file: &Path, session: &SessionId) -> bool {
     of(file, session).symlink_metadata().is_ok() || beside(file, session, "unstored").exists()
-}
-
-/// Whether the folder of a new session may be of another one: one that is not stored and runs, or one that only another store
-/// knows.
-pub(crate) fn is_in_use(file: &Path, session: &SessionId) -> bool {
-    let folder = of(file, session);
-    match File::open(beside(file, session, "unstored")) {
-        Ok(mark) => mark.try_lock().is_err(),
-        Err(_) => !folder.is_symlink() && below(&folder).next().is_some(),
-    }
-}
-
-/// Makes way for a new session that is stored.
-pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<()> {
-    if is_there(file, session) {
-        let _locked = make_way(file, session)?;
-        fs::remove_file(beside(file, session, "unstored"))?;
-    }
-    Ok(())
-}
-
-/// Makes way for a new session: one with its id that was deleted or not stored can have left files, or a link to those of
-/// another. Gives the mark that nobody needs the files, locked.
-fn make_way(file: &Path, session: &SessionId) -> io::Result<File> {
-    let in_use = || Err(io::Error::other("another session may need it"));
-    if is_in_use(file, session) {
-        return in_use();
-    }
-    let mark = File::create(beside(file, session, "unstored"))?;
-    if matches!(mark.try_lock(), Err(TryLockError::WouldBlock)) {
-        return in_use();
-    }
-    let folder = of(file, session);
-    if folder.is_symlink() {
-        fs::remove_file(folder)?
-    } else {
-        remove_folder(&folder)?
-    }
-    Ok(mark)
 }
 
 /// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that
@@ -378,7 +350,7 @@ fn is_link_to_files(folder: &Path) -> bool {
 }
 
 /// Whether the store has a session, as far as it can tell.
-async fn is_known(store: &SqliteStore, session: &SessionId) -> bool {
+pub(crate) async fn is_known(store: &dyn RunStore, session: &SessionId) -> bool {
     !matches!(store.entry(session).await, Err(StoreError::UnknownSession(_)))
 }
 

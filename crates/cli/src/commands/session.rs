@@ -10,8 +10,8 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{DynChannel, Hub, IdSource, NodeCalls, ProviderRegistry, RandomIds, SystemClock};
 use inspan_flow::{
-    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, ParentKind, Resume,
-    Reusable, RunError, RunStore, Select, StoreError, WhenWaiting,
+    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, MemoryStore, NodeRegistry, Parent,
+    ParentKind, Resume, Reusable, RunError, RunStore, Select, StoreError, WhenWaiting,
 };
 use inspan_notify::PageAddress;
 use inspan_protocol::{Command, Envelope, PermissionPolicy, SessionId};
@@ -24,7 +24,7 @@ use super::notify::{LAST, LAST_IN_BACKGROUND, Notices, Notifications, marked};
 use super::serve::Server;
 use crate::{
     args::RunModeArgs,
-    artifacts,
+    artifacts::{self, Unstored},
     engine::Engine,
     exit::Exit,
     failure::Failure,
@@ -117,6 +117,14 @@ pub(super) enum Begin {
 }
 
 impl Begin {
+    /// Its id, which is fixed by now.
+    fn session(&mut self) -> &SessionId {
+        match self {
+            Self::New { id, .. } => id.get_or_insert_with(|| RandomIds::new().session_id()),
+            Self::Rest { session, .. } => session,
+        }
+    }
+
     /// The session that this one is made of.
     fn parent(&self) -> Option<Parent> {
         match self {
@@ -184,7 +192,7 @@ impl Session {
 
     /// Lets the stored answers of people count, and runs nothing else.
     pub(super) async fn take_answers(self, invocation: &Invocation) -> Result<(), Failure> {
-        let (builder, _own) = self.builder(invocation)?;
+        let builder = self.builder(invocation)?;
         let (runner, _) = start(self.begin, builder).await?;
         runner.take_answers().await.map(|_| ()).map_err(|error| refused(&error))
     }
@@ -197,10 +205,7 @@ impl Session {
         invocation: &Invocation,
     ) -> Option<Notifications> {
         let store = self.store.as_ref().filter(|_| self.settings.replay.is_none())?;
-        let session = match &mut self.begin {
-            Begin::New { id, .. } => id.get_or_insert_with(|| RandomIds::new().session_id()),
-            Begin::Rest { session, .. } => session,
-        };
+        let session = self.begin.session();
         let sessions = Sessions::new(Arc::clone(store), self.nodes.clone(), Arc::new(SystemClock));
         Notifications::of_session(session, &sessions, &self.graph, &self.defaults, notices, page, invocation)
     }
@@ -227,8 +232,8 @@ impl Session {
         }
     }
 
-    /// How the session is run, and the folder for the files of its nodes if it has one of its own.
-    fn builder(&self, invocation: &Invocation) -> Result<(FlowRunnerBuilder, Option<TempDir>), Failure> {
+    /// How the session is run.
+    fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
             // What its channels use is a secret in the session, too.
@@ -243,17 +248,11 @@ impl Session {
                 (Interactivity::Unattended, _) => PermissionPolicy::Deny,
             })
             .when_waiting(self.when_waiting(invocation));
-        let file = store::path(invocation);
-        let (folder, own) = match &self.store {
-            Some(store) => {
-                builder = builder.store(Arc::clone(store));
-                (file.ok().map(|file| artifacts::all(&file)), None)
+        if let Some(store) = &self.store {
+            builder = builder.store(Arc::clone(store));
+            if let Ok(file) = store::path(invocation) {
+                builder = builder.artifacts(artifacts::all(&file));
             }
-            // Without a folder for sessions a session that is not stored still runs.
-            None => artifacts::of_unstored(file.ok().as_deref()).unzip(),
-        };
-        if let Some(folder) = folder {
-            builder = builder.artifacts(folder);
         }
         if let Some(cwd) = self.settings.cwd.as_ref().or(invocation.cwd.as_ref()) {
             builder = builder.cwd(cwd);
@@ -264,7 +263,7 @@ impl Session {
         if let Some(supervisor) = inspan_process::guard() {
             builder = builder.supervisor(supervisor);
         }
-        Ok((builder, own.flatten()))
+        Ok(builder)
     }
 
     /// What happened in the session before, as far as people are shown it again.
@@ -275,27 +274,38 @@ impl Session {
         Ok(store.read(session, 1, Select::Names(FACTS)).await?)
     }
 
-    /// Refuses a new session whose folder may be that of another one.
-    async fn check_folder(&self, file: &Path, invocation: &Invocation) -> Result<(), Failure> {
-        let Begin::New { id: Some(id), .. } = &self.begin else { return Ok(()) };
-        if !artifacts::is_there(file, id) {
-            return Ok(());
-        }
-        let all = self.store.clone().map_or_else(|| store::open_reader(invocation), Ok)?;
-        let is_known = !matches!(all.entry(id).await, Err(StoreError::UnknownSession(_)));
-        // The store itself refuses an id that it knows.
-        let is_used = if is_known { self.store.is_none() } else { artifacts::is_in_use(file, id) };
-        if !is_used {
-            return Ok(());
-        }
-        let folder = artifacts::of(file, id);
-        let message = format!("{} may be the files of another session", clean(&folder.to_string_lossy()));
-        Err(Failure::usage(message)
-            .with_hint("use another `--session-id`, or remove the folder if nobody needs it"))
+    /// Takes the folder for a new session, without what another one with its id has left there. None if a stored session finds
+    /// nothing there, or if one that is not stored cannot have it.
+    async fn take_folder(
+        &self,
+        file: &Path,
+        id: &SessionId,
+        invocation: &Invocation,
+    ) -> Result<Option<Unstored>, Failure> {
+        let is_there = artifacts::is_there(file, id);
+        let all: Arc<dyn RunStore> = match &self.store {
+            Some(_) if !is_there => return Ok(None),
+            Some(store) => Arc::clone(store),
+            None if is_there => store::open_reader(invocation)?,
+            None => Arc::new(MemoryStore::new()),
+        };
+        let folder = clean(&artifacts::of(file, id).to_string_lossy());
+        let failure = match Unstored::begin(file, id, &*all).await {
+            Ok(Some(begun)) => return Ok(Some(begun)),
+            // The store itself refuses an id that it knows.
+            Ok(None) if self.store.is_some() && artifacts::is_known(&*all, id).await => return Ok(None),
+            Ok(None) => Failure::usage(format!("{folder} may be the files of another session")),
+            Err(_) if self.store.is_none() => return Ok(None),
+            Err(error) => {
+                let what = format!("{folder}, which another session has left, cannot be removed: {error}");
+                Failure::new(Exit::Failed, what)
+            }
+        };
+        Err(failure.with_hint("use another `--session-id`, or remove the folder if nobody needs it"))
     }
 
     async fn drive(
-        self,
+        mut self,
         events: Option<Events>,
         page: Option<Server>,
         notices: &Notices,
@@ -312,41 +322,44 @@ impl Session {
         notices.show_by(Some(show.clone()));
         let parent = self.begin.parent();
         let is_new = matches!(self.begin, Begin::New { .. });
+        let id = self.begin.session().clone();
         let (mut own_folder, mut unstored) = (None, None);
         // From here on the session may be stored: a signal that comes meanwhile pauses it, and does not end this process alone.
         let signals = signals.insert(Signals::listen());
         let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
             None => {
-                let (builder, own) = self.builder(invocation)?;
-                own_folder = own;
-                let mut builder = builder.channel(channel).on_notice(show);
+                let mut builder = self.builder(invocation)?.channel(channel).on_notice(show);
                 let file = store::path(invocation).ok();
-                if let Some(file) = file.as_ref().filter(|_| own_folder.is_none()) {
-                    self.check_folder(file, invocation).await?;
-                }
-                if let Some(file) = file.clone().filter(|_| is_new) {
+                let begun = match file.as_ref().filter(|_| is_new) {
+                    Some(file) => self.take_folder(file, &id, invocation).await?,
+                    None => None,
+                };
+                if self.store.is_none() {
+                    unstored = begun;
+                    let beside = unstored.as_ref().and(file.as_deref()).map(artifacts::all);
+                    // Without a folder for sessions it still runs.
+                    own_folder = if unstored.is_some() { None } else { artifacts::temporary() };
+                    if let Some(all) = beside.or_else(|| Some(own_folder.as_ref()?.path().to_owned())) {
+                        builder = builder.artifacts(all);
+                    }
+                } else if let Some(file) = file.clone().filter(|_| is_new) {
                     let parent = parent.clone();
-                    builder = builder.once_stored(move |to| begin_files(&file, parent.as_ref(), to));
+                    builder = builder.once_stored(move |to| {
+                        drop(begun);
+                        parent.map_or(Ok(()), |parent| take_over_files(&file, &parent, to))
+                    });
                 }
                 let (runner, start) = start(self.begin, builder).await?;
-                if let Some(file) = file.as_ref().filter(|_| self.store.is_none() && own_folder.is_none()) {
-                    let id = runner.hub().session_id();
-                    let begun = artifacts::Unstored::begin(file, id);
-                    unstored = Some(begun.map_err(|error| {
-                        Failure::new(Exit::Failed, clean(&left_behind(id, &error).to_string()))
-                    })?);
-                }
                 // A process that died may have begun the session without them.
                 let is_owed = |parent: &&Parent| parent.kind == ParentKind::Resume || history.is_empty();
                 let owed = parent.as_ref().filter(is_owed).zip(file);
                 if let Some((parent, file)) = owed.filter(|_| !is_new) {
-                    let id = runner.hub().session_id();
-                    match (take_over_files(&file, parent, id), &self.store) {
+                    match (take_over_files(&file, parent, &id), &self.store) {
                         // One that is to be stopped does without them.
-                        (Err(error), Some(store)) if store::is_to_be_stopped(&**store, id).await? => {
+                        (Err(error), Some(store)) if store::is_to_be_stopped(&**store, &id).await? => {
                             terminal::progress(&format!("note: {}\n", clean(&error.to_string())));
                         }
-                        (taken, _) => taken.map_err(|error| unprepared(id, &error))?,
+                        (taken, _) => taken.map_err(|error| unprepared(&id, &error))?,
                     }
                 }
                 // Before this process has the session, it looks as if nobody went on with it.
@@ -432,16 +445,6 @@ impl Session {
         print(&report, written, to_stdout, &self.graph, invocation)?;
         Ok(report.exit)
     }
-}
-
-/// The files that a new session begins with.
-fn begin_files(file: &Path, parent: Option<&Parent>, session: &SessionId) -> io::Result<()> {
-    artifacts::begin(file, session).map_err(|error| left_behind(session, &error))?;
-    parent.map_or(Ok(()), |parent| take_over_files(file, parent, session))
-}
-
-fn left_behind(session: &SessionId, error: &io::Error) -> io::Error {
-    artifacts::about(format!("what another session `{session}` has left cannot be removed"), error)
 }
 
 /// Gives a session the files of the one whose work it reuses.

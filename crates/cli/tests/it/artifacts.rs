@@ -114,6 +114,25 @@ nodes:
 }
 
 #[test]
+fn a_session_whose_folder_cannot_be_emptied_does_not_begin() {
+    let folder = &folder_with(&[("flow.yaml", FILES)]);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
+    fs::write(folder.join("ok"), "").unwrap();
+    // Not even root removes a file as a folder.
+    let place = folder.join(".home/sessions.artifacts/t");
+    fs::write(&place, "").unwrap();
+    let resume = ["resume", "s", "--session-id", "t"];
+    inspan(folder, &resume)
+        .says("sessions.artifacts/t, which another session has left, cannot be removed")
+        .says("use another `--session-id`")
+        .expect(1);
+    inspan(folder, &["resume", "t"]).refused("no session ID starts with `t`");
+    fs::remove_file(&place).unwrap();
+    inspan(folder, &resume).expect(0);
+    assert!(place.join("report").exists());
+}
+
+#[test]
 fn the_files_of_a_deleted_session_that_were_left_go_the_next_time() {
     let folder = &flow_folder(WORKS);
     fs::write(folder.join("go"), "").unwrap();

@@ -77,9 +77,7 @@ impl SessionsHere {
             begin: Begin::New { id: None, input: Map::new(), reusing: None },
             mode: RunMode { wait: WaitMode::Background, ..RunMode::default() },
         };
-        // It has a store, so no folder of its own.
-        let (builder, _) = here.builder(&self.invocation)?;
-        let context = Arc::new(builder.attempts(session));
+        let context = Arc::new(here.builder(&self.invocation)?.attempts(session));
         Ok(HostedSession { graph, nodes, context, max_concurrency })
     }
 }
