@@ -71,6 +71,8 @@ impl Unstored {
         if is_live || is_known(store, session).await {
             return Ok(None);
         }
+        remove_files(&folder, store).await?;
+        // It may be a link now, or was one.
         remove_folder(&folder)?;
         Ok(Some(Self { folder, mark, _locked: locked }))
     }
@@ -327,7 +329,7 @@ pub(crate) async fn remove(file: &Path, store: &SqliteStore, session: &SessionId
     unless_missing(fs::remove_file(beside(file, session, "unstored")))
 }
 
-async fn remove_files(folder: &Path, store: &SqliteStore) -> io::Result<()> {
+async fn remove_files(folder: &Path, store: &dyn RunStore) -> io::Result<()> {
     if is_link_to_files(folder) {
         return Ok(());
     }

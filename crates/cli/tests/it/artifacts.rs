@@ -283,6 +283,20 @@ fn a_deleted_session_leaves_its_files_to_the_one_that_it_continues() {
 }
 
 #[test]
+fn a_new_session_with_the_id_of_a_deleted_one_leaves_its_files_to_the_one_that_it_continued() {
+    let folder = &folder_with(&[("flow.yaml", FILES), ("asks.yaml", ASKS)]);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "a"]).expect(1);
+    inspan(folder, &["resume", "a", "--session-id", "b"]).expect(1);
+    // What cannot be removed ends the removal, as a crash does.
+    fs::create_dir_all(folder.join(".home/background/b.log")).unwrap();
+    inspan(folder, &["store", "gc", "b"]).says("cannot be removed");
+    inspan(folder, &["run", "asks.yaml", "--no-wait", "--session-id", "b"]).expect(3);
+    let all = folder.join(".home/sessions.artifacts");
+    assert_eq!((names(&all.join("a")), names(&all.join("b"))), (vec!["report".into()], vec!["file".into()]));
+    assert!(!fs::symlink_metadata(all.join("a")).unwrap().is_symlink());
+}
+
+#[test]
 fn git_finds_a_worktree_where_it_was_made_as_long_as_a_session_has_it() {
     let flow = "\
 flow: { name: trees }
