@@ -286,7 +286,10 @@ impl Session {
         let all: Arc<dyn RunStore> = match &self.store {
             Some(_) if !is_there => return Ok(None),
             Some(store) => Arc::clone(store),
-            None if is_there => store::open_reader(invocation)?,
+            None if is_there => match store::open_reader(invocation) {
+                Ok(all) => all,
+                Err(_) => return Ok(None),
+            },
             None => Arc::new(MemoryStore::new()),
         };
         let folder = clean(&artifacts::of(file, id).to_string_lossy());

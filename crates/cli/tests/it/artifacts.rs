@@ -133,6 +133,17 @@ fn a_session_whose_folder_cannot_be_emptied_does_not_begin() {
 }
 
 #[test]
+fn beside_a_store_that_cannot_be_read_a_session_that_is_not_stored_leaves_what_another_has_left() {
+    let folder = &folder_with(&[("asks.yaml", ASKS), (".home/sessions.db", &"no database".repeat(99))]);
+    let call = ["run", "asks.yaml", "--no-store", "--session-id", "x", "--no-input"];
+    for is_temporary in [false, true] {
+        let ran = ran(folder, program(folder, &call).env("TMPDIR", folder));
+        assert_eq!(ran.stderr.contains("the nodes left files in ~/"), is_temporary, "{}", ran.report());
+    }
+    assert!(folder.join(".home/sessions.artifacts/x/file").exists());
+}
+
+#[test]
 fn the_files_of_a_deleted_session_that_were_left_go_the_next_time() {
     let folder = &flow_folder(WORKS);
     fs::write(folder.join("go"), "").unwrap();
