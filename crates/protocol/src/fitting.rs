@@ -17,6 +17,9 @@ use serde_json::{Map, Number, Value};
 /// How many steps a check may take, and how many more for each part of the value. A step looks at a part once.
 const STEPS: u64 = 1_000_000;
 const STEPS_OF_PART: u64 = 1_000;
+/// How many more there are for each part of the value and each of the schema: it is looked at for each branch or value that
+/// the schema lists.
+const LOOKS: u64 = 2;
 /// An error takes memory, so it counts for more.
 const STEPS_OF_ERROR: u64 = 20;
 
@@ -26,17 +29,21 @@ const UNKNOWN: &str = "it takes too many steps to tell whether it fits the schem
 const MISFIT: &str = "it does not fit the schema, and it takes too many steps to tell where";
 
 /// A JSON Schema that values are checked against.
-pub struct BoundedValidator(Validator<Metered>);
+pub struct BoundedValidator {
+    validator: Validator<Metered>,
+    steps_of_part: u64,
+}
 
 impl BoundedValidator {
     /// The check of this schema, if it is a JSON Schema.
     pub fn new(schema: &Value) -> Result<Self, ValidationError<'static>> {
-        jsonschema::options_for::<Metered>().build(schema).map(Self)
+        let validator = jsonschema::options_for::<Metered>().build(schema)?;
+        Ok(Self { validator, steps_of_part: STEPS_OF_PART + LOOKS * parts(schema) })
     }
 
     /// Whether a value fits; none if that takes too many steps to tell.
     pub fn is_valid(&self, value: &Value) -> Option<bool> {
-        metered(value, || self.0.is_valid(value))
+        metered(value, self.steps_of_part, || self.validator.is_valid(value))
     }
 
     /// The first thousand things of a value that do not fit, each once; nothing if it fits. If all of it takes too many steps, it is the
@@ -52,10 +59,12 @@ impl BoundedValidator {
             let is_new = |error: &ValidationError<'_>| {
                 seen.insert((error.instance_path().to_string(), error.masked().to_string()))
             };
-            self.0.iter_errors(value).filter(is_new).take(MOST_ERRORS).collect()
+            self.validator.iter_errors(value).filter(is_new).take(MOST_ERRORS).collect()
         };
-        metered(value, all)
-            .or_else(|| metered(value, || self.0.validate(value).err().into_iter().collect()))
+        let first = || self.validator.validate(value).err().into_iter().collect();
+        // Each error may have one for each branch: they are not for a large schema to fill the memory with.
+        metered(value, STEPS_OF_PART, all)
+            .or_else(|| metered(value, self.steps_of_part, first))
             .unwrap_or_else(|| vec![ValidationError::custom(MISFIT)])
     }
 }
@@ -76,8 +85,8 @@ fn step(steps: u64) {
 }
 
 /// Does the work, unless it takes too many steps for the value.
-fn metered<T>(value: &Value, work: impl FnOnce() -> T) -> Option<T> {
-    LEFT.set(STEPS + STEPS_OF_PART * parts(value));
+fn metered<T>(value: &Value, steps_of_part: u64, work: impl FnOnce() -> T) -> Option<T> {
+    LEFT.set(STEPS + steps_of_part * parts(value));
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => Some(done),
         Err(panic) if panic.is::<OutOfSteps>() => None,
@@ -232,6 +241,18 @@ mod tests {
         let any = json!({ "anyOf": all["allOf"] });
         let misfits = errors(&any, &nested(60, "child", json!({ "size": "big" })));
         assert_eq!(misfits, [format!(": {MISFIT}")]);
+    }
+
+    #[test]
+    fn each_part_of_a_value_has_steps_for_each_part_of_the_schema() {
+        let texts: Vec<_> = (0..3_000).map(|number| json!(format!("text {number}"))).collect();
+        let (mut values, mixed) =
+            (vec![texts[2_999].clone(); 600], [texts, vec![json!(1), json!({})]].concat());
+        let schema = json!({ "items": { "enum": mixed } });
+        assert!(errors(&schema, &json!(values)).is_empty());
+        values.push(json!("x"));
+        let misfit = "/600: value is not one of \"text 0\", \"text 1\" or 3000 other candidates";
+        assert_eq!(errors(&schema, &json!(values)), [misfit]);
     }
 
     #[test]
