@@ -8,7 +8,7 @@ use std::{
 
 use inspan_protocol::{NodePath, NodeStatus, Outcome};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     expect::word,
@@ -119,9 +119,7 @@ impl Comparison {
         let shown =
             |output: Option<&Value>| output.map_or_else(String::new, |output| lines(&comparable(output)));
         // Its keys are names of the author.
-        let given = |output: Option<&Value>| {
-            output.map_or_else(String::new, |output| lines(&without_measures(output)))
-        };
+        let given = |output: Option<&Value>| output.map_or_else(String::new, |output| lines(&within(output)));
         let mut nodes = Vec::new();
         let by_place = sides.map(|side| (side.trace, by_place(side.trace)));
         for place in places(sides.map(|side| side.trace)) {
@@ -198,24 +196,34 @@ pub(crate) const DIFFERS: [&str; 9] = [
 
 /// An output without what it cost, how long it took and which conversation it was.
 pub(crate) fn comparable(output: &Value) -> Value {
-    let mut comparable = without_measures(output);
+    let mut comparable = within(output);
     if let Some(fields) = comparable.as_object_mut() {
         fields.retain(|key, _| !DIFFERS.contains(&key.as_str()));
     }
     comparable
 }
 
-/// The same without the measures of whole outputs of agents that are within it, such as those of the items of a foreach.
-fn without_measures(value: &Value) -> Value {
+/// A value without the measures of whole outputs of agents and waits that are within it, such as those of the items of a
+/// foreach.
+fn within(value: &Value) -> Value {
+    let part = |part: &Value| match part.as_object().is_some_and(is_measured) {
+        true => comparable(part),
+        false => within(part),
+    };
     match value {
-        Value::Array(items) => items.iter().map(without_measures).collect(),
-        Value::Object(fields) => {
-            let is_of_agent = ["numTurns", "stopReason", "usage"].iter().all(|key| fields.contains_key(*key));
-            let kept = fields.iter().filter(|(key, _)| !is_of_agent || !DIFFERS.contains(&key.as_str()));
-            kept.map(|(key, value)| (key.clone(), without_measures(value))).collect()
-        }
+        Value::Array(items) => items.iter().map(part).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), part(value))).collect(),
         _ => value.clone(),
     }
+}
+
+/// Whether these are the fields of a whole output of an agent or a wait.
+fn is_measured(fields: &Map<String, Value>) -> bool {
+    let is_of_wait = || {
+        fields.contains_key("waitedMs")
+            && fields.keys().all(|key| ["waitedMs", "event"].contains(&key.as_str()))
+    };
+    ["numTurns", "stopReason", "usage"].iter().all(|key| fields.contains_key(*key)) || is_of_wait()
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -257,11 +265,11 @@ mod tests {
     fn outputs_of_a_flow_are_compared_by_whatever_name() {
         let traces = [1, 2].map(|took| {
             let mut trace = Trace::default();
-            trace.flow_outputs.get_or_insert_with(|| Arc::new(json!({ "durationMs": took })));
+            trace.flow_outputs.get_or_insert_with(|| Arc::new(json!({ "waitedMs": took })));
             trace
         });
         let comparison = Comparison::of([side("one", &traces[0]), side("two", &traces[1])]);
-        assert!(!comparison.same && comparison.outputs_difference.contains("durationMs"), "{comparison:?}");
+        assert!(!comparison.same && comparison.outputs_difference.contains("waitedMs"), "{comparison:?}");
     }
 
     #[test]
@@ -308,10 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_flows_give_counts_without_the_measures_of_agents_in_it() {
+    fn what_the_flows_give_counts_without_the_measures_of_agents_and_waits_in_it() {
         let of = |text: &str, turns: u64| {
             let agent = json!({ "text": text, "numTurns": turns, "stopReason": "complete", "usage": {}, "costUsd": 0.1 * turns as f64 });
-            let outputs = json!({ "all": [agent], "mine": { "usage": text } });
+            let waits = json!([{ "waitedMs": turns }, { "waitedMs": turns, "event": { "text": text } }]);
+            let outputs = json!({ "all": [agent], "mine": { "usage": text }, "waits": waits });
             let mut trace = Trace::default();
             trace.flow_outputs = Some(Arc::new(outputs));
             trace
@@ -322,7 +331,7 @@ mod tests {
         assert!(!differs.same);
         let changed: Vec<&str> =
             differs.outputs_difference.lines().filter(|line| line.starts_with(['-', '+'])).collect();
-        assert_eq!(changed.len(), 6, "{changed:?}");
+        assert_eq!(changed.len(), 8, "{changed:?}");
     }
 
     #[test]
