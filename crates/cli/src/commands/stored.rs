@@ -34,6 +34,8 @@ pub(super) enum Missing {
     Refused,
     /// It is said, and the work is done again.
     Reported,
+    /// The same, and it was said before.
+    Known,
 }
 
 /// Why it is not known what a session may take over.
@@ -234,7 +236,10 @@ impl StoredSession {
         missing: Missing,
     ) -> Result<Reusable, Failure> {
         // An ended session was kept without those before it.
-        let missing = if self.status.has_ended() { Missing::Reported } else { missing };
+        let missing = match missing {
+            Missing::Refused if self.status.has_ended() => Missing::Reported,
+            missing => missing,
+        };
         let older = self.taken_over(missing)?;
         Ok(parent.reusable(&self.record, &self.graph, &self.log()?, older, now))
     }
@@ -322,6 +327,7 @@ impl StoredSession {
                 ));
                 Ok(None)
             }
+            (Err(LineageError::Missing(_)), Missing::Known) => Ok(None),
             (Err(LineageError::Failed(failure)), _) => Err(failure),
         }
     }
@@ -449,7 +455,7 @@ impl Continuation {
         if parent.again.is_none() && !parent.tries_failures_again {
             return Ok(None);
         }
-        let reusable = kept.reusable(&parent, &graph, Missing::Reported)?;
+        let reusable = kept.reusable(&parent, &graph, Missing::Known)?;
         let input = kept.record.input.clone();
         Self { graph, input, reusable, id: self.id.clone(), parent }.plan(kept).map(Some)
     }

@@ -157,6 +157,25 @@ nodes:
 }
 
 #[test]
+fn a_session_that_is_not_in_the_store_is_missed_once() {
+    const FLOW: &str = "
+flow: { name: ends }
+nodes:
+  - { id: a, type: exec, input: { argv: [echo, a] } }
+  - { id: bad, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'exit 1'] } }
+";
+    let folder = &flow_folder(FLOW);
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(1);
+    inspan(folder, &["resume", "s", "--session-id", "t"]).expect(1);
+    inspan(folder, &["store", "export", "t", "-o", "t.jsonl"]).expect(0);
+    let there = |arguments: &[&str]| inspan(folder, &[arguments, &["--store", "elsewhere.db"]].concat());
+    there(&["store", "import", "t.jsonl"]).expect(0);
+    fs::write(folder.join("flow.yaml"), FLOW.replace("exit 1", "exit 2")).unwrap();
+    let resumed = there(&["resume", "t", "--failed", "--no-input"]).expect(1);
+    assert_eq!(resumed.stderr.matches("session `s` is not in the store").count(), 1, "{}", resumed.stderr);
+}
+
+#[test]
 fn finished_work_runs_again_only_with_consent_also_after_the_end() {
     const FLOW: &str = "
 flow: { name: ends, input: { word: old } }
