@@ -8,7 +8,6 @@ use inspan_protocol::NodePath;
 use super::{
     Reusable, Run,
     items::{ItemBefore, ItemMatch},
-    reusable_task::ReusableTask,
 };
 use crate::{
     HumanInput,
@@ -93,23 +92,23 @@ impl Reusable {
 
     /// What a node has left, and all within its frames.
     fn copy(&mut self, from: &Reusable, before: &NodePath, to: &NodePath, items: ItemMatch) {
-        if let Some(task) = from.task(before) {
-            self.copy_task(task, before, to, items);
-            copy_entry(&from.keys, before, &mut self.keys, to);
-            copy_entry(&from.items, before, &mut self.items, to);
-        }
+        self.copy_task(from, before, to, items);
         for next in ["/", "["] {
             self.copy_within(from, &format!("{before}{next}"), &format!("{to}{next}"), items);
         }
     }
 
     /// What a task has left; without what a person has said, if its item is another one now.
-    fn copy_task(&mut self, task: &ReusableTask, before: &NodePath, to: &NodePath, items: ItemMatch) {
+    fn copy_task(&mut self, from: &Reusable, before: &NodePath, to: &NodePath, items: ItemMatch) {
+        let Some(task) = from.task(before) else { return };
+        copy_entry(&from.keys, before, &mut self.keys, to);
+        copy_entry(&from.items, before, &mut self.items, to);
         let is_replaced = items == ItemMatch::SameOrReplaced;
         if self.has(to) || (is_replaced && &*task.node_type == HumanInput::NAME) {
             return;
         }
         let mut copied = task.clone();
+        copied.is_of_other_flow |= from.hash != self.hash || from.input != self.input;
         if is_replaced {
             (copied.answered, copied.rerun) = (None, None);
         }
@@ -123,13 +122,9 @@ impl Reusable {
     /// All whose path begins so.
     fn copy_within(&mut self, from: &Reusable, before: &str, to: &str, items: ItemMatch) {
         let moved = |path: &str| path.strip_prefix(before).map(|rest| format!("{to}{rest}"));
-        for (path, task) in from.tasks.range(NodePath::new(before)..) {
-            let Some(to) = moved(path.as_str()).map(|to| NodePath::new(&to)) else { break };
-            if !from.runs_again(path) {
-                self.copy_task(task, path, &to, items);
-                copy_entry(&from.keys, path, &mut self.keys, &to);
-                copy_entry(&from.items, path, &mut self.items, &to);
-            }
+        for path in from.tasks.range(NodePath::new(before)..).map(|(path, _)| path) {
+            let Some(to) = moved(path.as_str()) else { break };
+            self.copy_task(from, path, &NodePath::new(&to), items);
         }
         for (prefix, spent) in from.spent_in.range(before.to_owned()..) {
             let Some(to) = moved(prefix) else { break };

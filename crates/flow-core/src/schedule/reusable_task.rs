@@ -68,6 +68,8 @@ pub(super) struct ReusableTask {
     pub(super) answered_by_person: bool,
     /// Messages to its agent that no finished turn has answered.
     pub(super) mail: Vec<String>,
+    /// Whether its session did not reach it, and one with another flow or input did it.
+    pub(super) is_of_other_flow: bool,
 }
 
 /// A turn of an agent, in the order of the turns.
@@ -88,7 +90,8 @@ impl Run {
         let spec = self.facts.spec(&self.graph, at);
         let frames = spec.frames.as_deref().filter(|_| spec.policy.timeout.is_some())?;
         let mut words = String::new();
-        let _ = write!(words, "{:?}", (self.in_any_session(at, &spec.input), &self.vars));
+        let given = (self.in_any_session(at, &spec.input), &self.flow["input"]);
+        let _ = write!(words, "{:?}", (given, &self.vars));
         for frame in self.facts.around(at.frame) {
             let state = self.graph.body(frame.body).subflow.as_ref().map(|subflow| &subflow.state);
             let _ = write!(words, "{:?}", (&frame.locals, &frame.input, state));

@@ -37,22 +37,36 @@ impl Run {
         self
     }
 
+    /// Whether this flow did a task, with this input.
+    fn is_of_same_flow(&self, task: &ReusableTask) -> bool {
+        self.same_flow && !task.is_of_other_flow
+    }
+
+    /// Whether everything that is reused for a task gives what it gave then.
+    fn has_same_values(&self, task: &ReusableTask) -> bool {
+        self.same_values && !task.is_of_other_flow
+    }
+
     /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
     /// run again. Else its output is computed from the outputs of its frames.
-    fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        let is_same = || self.same_values || self.times_out_again(at, reusable, before);
+    fn is_reused_whole(
+        &self,
+        at: TaskRef,
+        reusable: &Reusable,
+        before: &NodePath,
+        task: &ReusableTask,
+    ) -> bool {
+        let is_same = || self.has_same_values(task) || self.times_out_again(at, reusable, task);
         is_same() && !reusable.runs_again_within(before) && self.selected(at) != Selected::Around
     }
 
     /// Whether a node that runs frames had run out of its own time, which says nothing of its frames, and would do the same
     /// again.
-    fn times_out_again(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
-        let Some(task) = reusable.task(before) else { return false };
+    fn times_out_again(&self, at: TaskRef, reusable: &Reusable, task: &ReusableTask) -> bool {
         let is_same_item = || self.path_before(reusable, at, ItemMatch::Same).is_some();
         task.final_error().is_some_and(|error| *error == self.timed_out(at))
             && task.frames.is_some()
             && task.frames == self.frames_words(at)
-            && reusable.input == self.flow["input"]
             && is_same_item()
     }
 
@@ -63,7 +77,7 @@ impl Run {
         let (reusable, before) = self.before(at)?;
         let task = reusable.task(&before)?;
         let runs_frames = self.facts.spec(&self.graph, at).kind == NodeKind::Frames;
-        if runs_frames && !self.is_reused_whole(at, reusable, &before) {
+        if runs_frames && !self.is_reused_whole(at, reusable, &before, task) {
             return None;
         }
         if self.differs(at, task, attempt.input.as_ref().ok()).is_some() {
@@ -156,14 +170,15 @@ impl Run {
     ) -> Option<&'a AgentError> {
         let task = reusable.task(before)?;
         let error = task.final_error().filter(|_| reusable.went_on_after(before))?;
+        let is_same = self.is_of_same_flow(task);
         let stays =
-            self.stays_handled(at, error) && (self.same_flow || task.policy == policy_words(self, at));
+            self.stays_handled(at, error, is_same) && (is_same || task.policy == policy_words(self, at));
         stays.then_some(error)
     }
 
     /// Whether this run goes on after a failure of a task too, so that the task need not run again for it. One that had too
     /// little money has enough now.
-    fn stays_handled(&self, at: TaskRef, error: &AgentError) -> bool {
+    fn stays_handled(&self, at: TaskRef, error: &AgentError, is_same_flow: bool) -> bool {
         let is_handled = |at: TaskRef| {
             let (spec, body) = (self.facts.spec(&self.graph, at), self.facts.body(&self.graph, at.frame));
             // Whether an edge with a condition fires is known only afterwards.
@@ -171,7 +186,7 @@ impl Run {
             spec.policy.on_failure == OnFailure::Continue || edges.any(|edge| body.edge(edge).when.is_none())
         };
         let owners = self.facts.around(at.frame).filter_map(|frame| frame.owner);
-        let goes_on = self.same_flow
+        let goes_on = is_same_flow
             || is_handled(at)
             || owners.into_iter().any(|owner| is_handled(owner) || goes_on_without_items(self, owner));
         goes_on && (error.code != ErrorCode::BudgetExceeded || !self.can_afford(at))
@@ -207,7 +222,7 @@ impl Run {
         given: Option<&Value>,
     ) -> Option<ReuseReason> {
         // Of the same values everything comes out the same, whatever it says of the session and its folder.
-        if self.same_values {
+        if self.has_same_values(task) {
             return self.follows_work(at).then_some(ReuseReason::Follows);
         }
         let node = self.facts.spec(&self.graph, at);

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::sim::{AttemptStep, Sim, story};
 use crate::{
     Graph, Parent, ParentKind, SessionRecord,
-    schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, ReuseDecision, ReuseReason, Run, StartNode},
     testing::graph,
 };
 
@@ -192,6 +192,62 @@ nodes:
     let cut = Sim::reusing_log(third.run.graph(), reusable(&first, usize::MAX), &third.log[..cut.unwrap()]);
     let plan = planned(&flow("[a, b]", "went"), &reusable_after(&cut, &reusable(&first, usize::MAX)));
     assert!(plan.contains(&"after Runs(New)".to_owned()), "{plan:#?}");
+}
+
+/// What the session in between has done itself is reused as in an unchanged flow.
+#[test]
+fn an_edit_that_the_session_in_between_did_not_reach_counts_in_the_next() {
+    let flow = |gate: &str, ask: &str| {
+        graph(&format!(
+            "
+flow: {{ name: f, policy: {{ maxConcurrency: 1 }}, input: {{ topic: t }} }}
+nodes:
+  - {{ id: bad, type: talk.agent, input: {{ prompt: {gate} }} }}
+  - {{ id: help, type: talk.agent, input: {{ prompt: help }} }}
+  - {{ id: gate, type: talk.agent, dependsOn: [help], input: {{ prompt: {gate} }} }}
+  - {{ id: a, type: talk.agent, input: {{ prompt: '{ask} {{{{ flow.input.topic }}}}' }} }}
+  - {{ id: z, type: talk.agent, dependsOn: [a], input: {{ prompt: z }} }}
+  - {{ id: same, type: talk.agent, input: {{ prompt: same }} }}
+edges: [{{ from: bad, to: help, on: failure, when: 'flow.name == \"f\"' }}]
+"
+        ))
+    };
+    let fails = |names: &'static [&str]| {
+        move |start: &StartNode, run: &Run| match names.contains(&start.path.as_str()) {
+            true => {
+                let error = AgentError::new(ErrorCode::NodeFailed, "no");
+                vec![AttemptStep::End(AttemptEnd::Error(error))]
+            }
+            false => talk(start, run),
+        }
+    };
+    let first = Sim::new(&flow("go", "old"), &[]).driven(fails(&["bad"]));
+    let left = reusable(&first, usize::MAX);
+    let edited = flow("went", "new");
+    let second = Sim::reusing(&edited, left.clone()).driven(fails(&["bad", "gate"]));
+    let left = reusable_after(&second, &left);
+    let expected =
+        ["bad Reused", "help Reused", "gate Runs(Failed)", "a Runs(Input)", "z Undecided", "same Reused"];
+    assert_eq!(planned(&edited, &left), expected, "{}", story(&second.log));
+    // Nor does another session in between that reaches neither.
+    let third = Sim::reusing(&edited, left.clone()).driven(fails(&["bad", "gate"]));
+    assert_eq!(planned(&edited, &reusable_after(&third, &left)), expected, "{}", story(&third.log));
+    // Another input is an edit too.
+    let with_input = |left: &Reusable| {
+        let input = json!({ "topic": "u" });
+        let run = Run::new(edited.clone(), &SessionId::from("t"), input.as_object().unwrap().clone(), None);
+        run.reusing(Arc::new(left.clone()))
+    };
+    let done = Sim::new(&edited, &[]).driven(fails(&["bad", "last"]));
+    let left = reusable(&done, usize::MAX);
+    let mut again = left.clone();
+    again.run_again(NodePath::new("gate"));
+    let other = Sim::of(with_input(&again), &[]).driven(fails(&["bad", "gate"]));
+    let log: Vec<_> = other.log.iter().cloned().map(Arc::new).collect();
+    let left = Reusable::of(with_input(&again), &log, u64::MAX);
+    let plan = with_input(&left).plan(Timestamp::default());
+    let of_a = plan.nodes.iter().find(|node| node.path.as_str() == "a").map(|node| node.decision);
+    assert_eq!(of_a, Some(ReuseDecision::Runs(ReuseReason::Input)), "{}", story(&other.log));
 }
 
 #[test]
