@@ -253,18 +253,25 @@ impl Run {
     /// Whether there is enough left for this node.
     pub(super) fn afford(&self, task: TaskRef) -> BudgetDecision {
         let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
-        // Nothing is spent in a plan, and so nothing is reserved.
-        if !is_agent || (self.planning == Planning::On && self.used_up_for(task).is_none()) {
+        // A plan says what is done once there is enough.
+        if !is_agent || self.planning == Planning::On {
             return BudgetDecision::Yes;
         }
         self.left_for(task)
     }
 
     /// Of the budgets that count for a task, the one that is used up.
-    pub(super) fn used_up_for(&self, task: TaskRef) -> Option<UsedUp> {
+    fn used_up_for(&self, task: TaskRef) -> Option<UsedUp> {
         let around = || self.facts.used_up_around(&self.graph, task);
         let around = self.knows_node_budgets().then(around).flatten();
         around.or_else(|| self.facts.flow_used_up(&self.graph))
+    }
+
+    /// Of an agent that begins: why it cannot now if a budget for it is used up, and whether it waits for a larger one.
+    pub(super) fn is_over_budget(&self, task: TaskRef) -> Option<(AgentError, bool)> {
+        let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
+        let used_up = self.used_up_for(task).filter(|_| is_agent)?;
+        Some((self.over_budget(Some(&used_up)), matches!(self.left_for(task), BudgetDecision::Later)))
     }
 
     /// Whether there is enough left for an agent, also in a plan.

@@ -5,15 +5,10 @@ use std::{
     iter,
 };
 
-use inspan_protocol::{
-    BudgetRaise, Event, NodePath, NodeStatus, Outcome, ProviderSessionId, SkipReason, Timestamp,
-};
+use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, ProviderSessionId, SkipReason, Timestamp};
 
 use super::{Action, Agenda, Planning, Reusable, Run, StartNode, reusable_task::ReusableTask};
-use crate::{
-    graph::{Effects, FramesKind, Graph, NodeIx, TaskRef},
-    node::NodeKind,
-};
+use crate::graph::{Effects, FramesKind, Graph, NodeIx, TaskRef};
 
 /// What happens to each node.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +31,11 @@ pub struct Planned {
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
-    /// Why it fails at once, if it does.
+    /// Why it fails at once, or cannot begin, if that is so. What cannot begin since a budget is used up is decided as if there
+    /// were enough: that is done once the budget is raised.
     pub error: Option<String>,
+    /// Whether it waits for a larger budget then, and does not fail.
+    pub waits_for_budget: bool,
     /// Its place in the earlier session: an item of a `control.foreach` may have another place in a list that was edited.
     pub before: Option<NodePath>,
 }
@@ -144,6 +142,7 @@ impl Planned {
             was_cut: false,
             cost_usd: None,
             error: None,
+            waits_for_budget: false,
             before: None,
         }
     }
@@ -266,9 +265,11 @@ impl Run {
                         self.take(seq, now, task.as_ref(), &event);
                     }
                     Action::Start(start) => {
-                        let decision = self.why(&start);
-                        let planned = self.planned(start.path.clone(), decision);
-                        nodes.push(self.checked_budget(start.node, planned));
+                        let mut planned = self.planned(start.path.clone(), self.why(&start));
+                        if let Some((error, waits)) = self.is_over_budget(start.node) {
+                            (planned.error, planned.waits_for_budget) = (Some(error.message), waits);
+                        }
+                        nodes.push(planned);
                     }
                     Action::Ask { task, .. } => nodes.push(self.planned(task, ReuseDecision::Asks)),
                     Action::Cancel { .. } | Action::Finish => {}
@@ -291,14 +292,7 @@ impl Run {
                 _ => decision,
             }
         };
-        let open = open.map(|(task, _)| {
-            let planned = self.planned(self.facts.path(&self.graph, task), decide(task));
-            let begins = !self.put_off.contains(&task) && !self.waits_for_edges(task);
-            // What else ends the session ends it before that.
-            let ends_for_it =
-                self.facts.ending.as_ref().is_none_or(|ending| ending.outcome == Outcome::BudgetExceeded);
-            if begins && ends_for_it { self.checked_budget(task, planned) } else { planned }
-        });
+        let open = open.map(|(task, _)| self.planned(self.facts.path(&self.graph, task), decide(task)));
         nodes.extend(open.collect::<Vec<_>>());
         self.add_later_passes(&mut nodes);
         nodes.sort_by_key(|planned| self.order_of(&planned.path));
@@ -380,18 +374,6 @@ impl Run {
             planned.before = Some(path);
         }
         planned
-    }
-
-    /// The plan for a node that begins: it fails at once if it runs an agent and a budget for it is used up.
-    fn checked_budget(&self, task: TaskRef, planned: Planned) -> Planned {
-        let is_agent = self.facts.spec(&self.graph, task).kind == NodeKind::Agent;
-        match self.used_up_for(task).filter(|_| is_agent && planned.decision != ReuseDecision::Asks) {
-            Some(used_up) => {
-                let error = Some(self.over_budget(Some(&used_up)).message);
-                Planned { decision: ReuseDecision::Fails, error, ..planned }
-            }
-            None => planned,
-        }
     }
 
     /// Why a node that is not to run cannot be reused.

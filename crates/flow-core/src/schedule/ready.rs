@@ -214,7 +214,7 @@ impl Run {
     }
 
     /// A retry may be due before its edges are resolved, in logs of older versions.
-    pub(super) fn waits_for_edges(&self, task: TaskRef) -> bool {
+    fn waits_for_edges(&self, task: TaskRef) -> bool {
         let join = self.facts.body(&self.graph, task.frame).node(task.node).join;
         !self.facts.node(task).has_its_edges(join)
     }

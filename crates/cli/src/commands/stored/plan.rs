@@ -95,9 +95,17 @@ pub(in super::super) fn lines(plan: &Plan, kept: &StoredSession) -> Vec<String> 
 }
 
 /// What becomes of a node, and why.
-fn words_of<'n>(node: &'n Planned, kept: &StoredSession) -> (&'static str, Option<&'n str>) {
+fn words_of(node: &Planned, kept: &StoredSession) -> (&'static str, Option<String>) {
+    let (decision, why) = words_with_budget(node, kept);
+    let Some(error) = &node.error else { return (decision, why.map(str::to_owned)) };
+    let decision = if node.waits_for_budget { "waits" } else { "fails" };
+    let why = why.filter(|_| matches!(node.decision, ReuseDecision::Runs(_)));
+    (decision, Some(why.into_iter().chain([error.as_str()]).collect::<Vec<_>>().join("; ")))
+}
+
+/// The same if no budget is used up.
+fn words_with_budget(node: &Planned, kept: &StoredSession) -> (&'static str, Option<&'static str>) {
     match node.decision {
-        ReuseDecision::Fails => ("fails", node.error.as_deref()),
         ReuseDecision::Cancelled if node.was_finished => {
             ("cancelled", Some("the session only ends; what it has done is left to the next one"))
         }

@@ -12,9 +12,12 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim, story};
+use super::{
+    reuse::reusable,
+    sim::{AttemptStep, Sim, story},
+};
 use crate::{
-    schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
+    schedule::{AttemptEnd, Reusable, ReuseDecision, ReuseReason, Run, StartNode},
     testing::graph,
 };
 
@@ -276,7 +279,7 @@ fn a_nodes_budget_spans_its_attempts_and_passes() {
 }
 
 #[test]
-fn a_plan_says_what_fails_because_its_budget_is_used_up() {
+fn a_plan_says_what_a_used_up_budget_stops() {
     let why = |owner: &str| format!("the budget of {owner} is used up: 1 USD (1.5000 spent)");
     for (on, ended) in [("fail", Outcome::BudgetExceeded), ("pause", Outcome::Paused)] {
         let budget = format!("budget: {{ usd: 1, onExceeded: {on} }}");
@@ -298,16 +301,48 @@ fn a_plan_says_what_fails_because_its_budget_is_used_up() {
                     _ => Sim::reusing(&graph, left).run.plan(Timestamp::default()),
                 };
                 let first = plan.nodes.remove(0);
-                (first.decision, first.error)
+                (first.decision, first.error, first.waits_for_budget)
             };
             let used_up = first(BudgetRaise::default());
-            assert_eq!(used_up, (ReuseDecision::Fails, Some(why(owner))), "{on} {owner}");
+            let expected = (ReuseDecision::Resumes, Some(why(owner)), on == "pause");
+            assert_eq!(used_up, expected, "{on} {owner}");
             let nodes = [(NodePath::new("a"), usd(9.0))].into();
             let raised = match own {
                 "" => BudgetRaise { flow: Some(usd(9.0)), ..BudgetRaise::default() },
                 _ => BudgetRaise { nodes, ..BudgetRaise::default() },
             };
-            assert_ne!(first(raised).0, ReuseDecision::Fails, "{on} {owner}");
+            assert_eq!(first(raised), (ReuseDecision::Resumes, None, false), "{on} {owner}");
+        }
+    }
+}
+
+#[test]
+fn a_used_up_budget_hides_no_work_that_is_done_again() {
+    for on in ["fail", "pause"] {
+        let budget = format!("budget: {{ usd: 1, onExceeded: {on} }}");
+        let text = flow(&budget, &[("a", ""), ("b", ", dependsOn: [a]")]);
+        let in_frames = format!(
+            "name: f\nnodes:\n  - id: each\n    type: control.foreach\n    policy: {{ {budget} }}\n    input: {{ items: [1, \
+             2], maxConcurrency: 1, onItemError: continue }}\n    body: {{ nodes: [{{ id: a, type: talk.agent, input: {{ \
+             prompt: go }} }}] }}\n"
+        );
+        for (text, again) in [(&text, "a"), (&in_frames, "each[0]/a")] {
+            let left = reusable(&Sim::new(&graph(text), &[]).driven(turns(1, Some(1.5))), usize::MAX);
+            let edited = graph(&text.replacen("prompt: go", "prompt: come", 1));
+            let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
+            let found = plan.nodes.iter().filter(|node| node.is_done_again());
+            assert_eq!(found.map(|node| node.path.as_str()).collect::<Vec<_>>(), [again], "{on} {plan:#?}");
+            if again == "a" {
+                let missing = plan.missing_for_from(&edited, &NodePath::new("b"));
+                let cause = missing.and_then(|missing| missing.cause);
+                assert_eq!(cause, Some((NodePath::new("a"), ReuseReason::Input)), "{on}");
+                let mut only = Arc::into_inner(graph(text)).unwrap();
+                only.only = vec![NodePath::new("b")];
+                let (only, mut left) = (Arc::new(only), left);
+                left.run_again(NodePath::new("b"));
+                let plan = Sim::reusing(&only, left).run.plan(Timestamp::default());
+                assert_eq!(plan.missing_for_only(&only), None, "{on} {plan:#?}");
+            }
         }
     }
 }
