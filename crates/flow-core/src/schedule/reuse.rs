@@ -280,8 +280,8 @@ impl Run {
             || frame.owner.is_some_and(|owner| self.follows_work(owner))
     }
 
-    /// Whether a task follows a node that runs frames and was asked for, or in which something was: that counts as work also if
-    /// nothing in them runs.
+    /// Whether a task follows a node that was asked for, or in which something was, and that does not run: it is skipped, or its
+    /// frames run nothing. That counts as work too.
     fn follows_asked(&self, at: TaskRef) -> bool {
         let Some(reusable) = self.reusable.as_ref().filter(|left| left.again().next().is_some()) else {
             return false;
@@ -292,16 +292,14 @@ impl Run {
             for from in frame.follows(body, ix) {
                 let node = &frame.nodes[from];
                 let runs_frames = body.node(from).kind == NodeKind::Frames && !node.is_reused();
-                let is_asked = || {
-                    let before = self.before(TaskRef { node: from, ..at });
-                    before.is_some_and(|(_, before)| reusable.runs_again_around(&before))
-                };
-                if runs_frames && is_asked() {
+                if !(runs_frames || node.status == NodeStatus::Skipped) || !seen.insert(from) {
+                    continue;
+                }
+                let before = self.before(TaskRef { node: from, ..at });
+                if before.is_some_and(|(_, before)| reusable.runs_again_around(&before)) {
                     return true;
                 }
-                if (runs_frames || node.status == NodeStatus::Skipped) && seen.insert(from) {
-                    open.push(from);
-                }
+                open.push(from);
             }
         }
         false

@@ -572,6 +572,8 @@ fn what_follows_frames_without_work_runs_again_as_what_is_before_them_does() {
         };
         assert_eq!(runs(&text, &asked("build")), "build publish last", "{text}");
         assert_eq!(runs(&text, &asked("checks")), "publish last", "{text}");
+        // A node that is skipped is asked for as well.
+        assert_eq!(runs(&text, &asked("unless")), "last", "{text}");
     }
     // What is asked for in a frame counts for the node around it.
     let text = format!(
