@@ -221,17 +221,17 @@ impl Run {
         task: &ReusableTask,
         given: Option<&Value>,
     ) -> Option<ReuseReason> {
+        if self.follows_work(at) {
+            return Some(ReuseReason::Follows);
+        }
         // Of the same values everything comes out the same, whatever it says of the session and its folder.
         if self.has_same_values(task) {
-            return self.follows_work(at).then_some(ReuseReason::Follows);
+            return None;
         }
         let node = self.facts.spec(&self.graph, at);
         let agents = self.alternatives(at);
         if task.node_type != node.node_type && agents.is_none() {
             return Some(ReuseReason::Type);
-        }
-        if self.follows_work(at) {
-            return Some(ReuseReason::Follows);
         }
         if task.session != self.session_words(at) {
             return Some(ReuseReason::Session);

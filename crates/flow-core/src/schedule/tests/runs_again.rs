@@ -574,6 +574,13 @@ fn what_follows_frames_without_work_runs_again_as_what_is_before_them_does() {
         assert_eq!(runs(&text, &asked("checks")), "publish last", "{text}");
         // A node that is skipped is asked for as well.
         assert_eq!(runs(&text, &asked("unless")), "last", "{text}");
+        // That is why it runs, whatever was edited too.
+        let retyped = text.replace(
+            "id: publish, type: talk.agent, input: { prompt: go }",
+            "id: publish, type: control.noop",
+        );
+        let plan = planned(&graph(&retyped), &asked("checks"));
+        assert!(plan.contains(&"publish Runs(Follows)".to_owned()), "{plan:?}");
     }
     // What is asked for in a frame counts for the node around it.
     let text = format!(
