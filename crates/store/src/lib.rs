@@ -383,6 +383,9 @@ pub enum StoreError {
     /// It has new events since another session looked at it that is to continue it.
     #[error("session `{0}` has new events: their work would be done again")]
     HasNewEvents(SessionId),
+    /// Its parents lead back to it.
+    #[error("session `{0}`: it descends from itself, and so nothing can follow it")]
+    DescendsFromItself(SessionId),
     /// An open session takes over what it did.
     #[error("session `{by}` has not ended and takes over the finished work of `{session}`")]
     Needed {
@@ -543,10 +546,7 @@ pub enum StoreError {
     },
     /// The folder or bucket of shared sessions failed.
     #[error("the shared sessions cannot be read or written: {0}")]
-    Shared(
-        /// Why.
-        String,
-    ),
+    Shared(String),
     /// An object of shared sessions is not what was written.
     #[error("the shared sessions are damaged, or a newer inspan wrote them: {object}: {what}")]
     DamagedObject {

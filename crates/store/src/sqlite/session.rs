@@ -230,14 +230,31 @@ pub(super) fn record_text(connection: &Connection, session: &SessionRow) -> Resu
     Ok((body, sum))
 }
 
-/// The record.
+/// The record; refused if the session descends from itself: who walks from parent to parent would come to no end.
 pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionRecord, Fault> {
     let session = find(connection, id)?;
     let read = || {
         let (body, _) = record_text(connection, &session)?;
         from_json("its record", body.as_bytes())
     };
-    read().map_err(|fault| fault.of(id.as_str()))
+    let record: SessionRecord = read().map_err(|fault| fault.of(id.as_str()))?;
+    match &record.parent {
+        Some(parent) if leads_back(connection, &parent.session, id)? => {
+            Err(StoreError::DescendsFromItself(id.clone()).into())
+        }
+        _ => Ok(record),
+    }
+}
+
+/// Whether the parents of a session lead back to it, from this one on. A damaged record names none.
+fn leads_back(connection: &Connection, parent: &SessionId, id: &SessionId) -> Result<bool, Fault> {
+    let sql = "WITH RECURSIVE older (session) AS ( \
+                   SELECT ?1 UNION SELECT json_extract(records.body, '$.parent.session') \
+                   FROM older JOIN sessions ON sessions.id = older.session \
+                   JOIN records ON records.session = sessions.number WHERE json_valid(records.body) \
+               ) SELECT EXISTS (SELECT 1 FROM older WHERE session = ?2)";
+    let ids = (parent.as_str(), id.as_str());
+    Ok(connection.prepare_cached(sql)?.query_row(ids, |row| row.get(0))?)
 }
 
 /// The sessions that continue another one: `of`, or any. A damaged record names none.

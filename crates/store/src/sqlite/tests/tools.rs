@@ -14,7 +14,7 @@ use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Batch, CommandAnswer, Exported, Gc, GcReport, Import, Lease, Owner, Parent, ParentKind, RunStore, Select,
     SessionRecord, StoreError, TransferError, Verdict, VerifyReport,
-    sqlite::session::{continuations_sql, entries_sql, replays_sql},
+    sqlite::session::{continuations_sql, entries_sql, insert, json, replays_sql},
     tests::samples::{at, base, end, event, events, note, record},
 };
 
@@ -174,6 +174,36 @@ async fn of_lines_that_are_cut_off_what_comes_before_gets_in() {
     let part = store.import(torn(), Import::Part).await.unwrap();
     assert_eq!(part, Exported { session: id.clone(), events: 4, commands: 0, damage: None });
     assert_eq!(store.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=4)));
+}
+
+#[tokio::test]
+async fn a_session_that_descends_from_itself_does_not_get_in_and_is_found_where_it_is() {
+    let place = TestFolder::new();
+    let store = place.open();
+    let child = |id: &str, of: &str, kind| SessionRecord {
+        parent: Some(Parent::new(of.into(), 0, kind)),
+        ..record(id)
+    };
+    let import = |record: SessionRecord| {
+        let line = serde_json::json!({ "format": 1, "record": record }).to_string();
+        store.import(io::Cursor::new(line.into_bytes()), Import::Part)
+    };
+    let first = child("run-1", "run-1", ParentKind::Resume);
+    let circle = StoreError::DescendsFromItself(first.session.clone());
+    let refused = |error| matches!(error, TransferError::Store(error) if error == circle);
+    assert!(refused(import(first.clone()).await.unwrap_err()));
+    // Its parent may come later, but not as its descendant.
+    import(child("run-3", "run-2", ParentKind::Fork)).await.unwrap();
+    import(child("run-2", "run-1", ParentKind::Resume)).await.unwrap();
+    assert!(refused(import(child("run-1", "run-3", ParentKind::Resume)).await.unwrap_err()));
+    assert!(store.verify().await.unwrap().is_sound());
+    // One that an older program let in; what comes after it is not part of the circle.
+    insert(&place.raw(), &first, &json(&first).unwrap()).unwrap();
+    assert_eq!(store.record(&first.session).await, Err(circle));
+    assert!(store.record(&"run-2".into()).await.is_ok());
+    let found = store.verify().await.unwrap().findings;
+    let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["session `run-1`: it descends from itself, and so nothing can follow it"]);
 }
 
 struct Closed;
