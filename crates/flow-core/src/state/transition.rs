@@ -225,9 +225,14 @@ impl Facts {
             more.taken.clear();
             more.waiting.clear();
         }
-        if node.has_ended() && node.frames.take().is_some() && task.frame == FrameIx::FLOW {
-            let path = self.path(graph, task);
-            ["/", "["].iter().for_each(|next| self.forget_spent_in(&format!("{path}{next}")));
+        if node.has_ended()
+            && let Some(set) = node.frames.take()
+        {
+            set.open.into_values().for_each(|frame| drop(self.take_frame(graph, frame)));
+            if task.frame == FrameIx::FLOW {
+                let path = self.path(graph, task);
+                ["/", "["].iter().for_each(|next| self.forget_spent_in(&format!("{path}{next}")));
+            }
         }
         self.touched.push(task);
         let spec = self.spec(graph, task);

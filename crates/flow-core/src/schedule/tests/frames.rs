@@ -1,6 +1,6 @@
 //! Bodies that run in frames: what golden flows do not show of their failures, conditions, times and attempts.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome, Timestamp};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::{
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    AttemptEnd, NodeIx, TaskRef,
+    AttemptEnd, Graph, NodeIx, TaskRef,
     schedule::{Run, StartNode},
     testing::{graph, graph_with_subflow},
 };
@@ -308,4 +308,100 @@ fn a_flow_that_another_runs_has_its_own_state() {
         assert_eq!(output(&sim, "sub")["outputs"], json!({ "own": expected, "within": expected }));
         assert_eq!(output(&sim, "a")["value"], json!({ "p": "parent" }));
     }
+}
+
+/// A flow with a loop of two passes that a foreach follows, and its log up to the end of that.
+fn two_passes() -> (Arc<Graph>, Vec<Envelope>) {
+    let graph = graph(
+        "
+flow: { name: f }
+nodes:
+  - id: turns
+    type: control.loop
+    input: { maxIterations: 2, onExhausted: continue }
+    body: { nodes: [{ id: a, type: control.noop }] }
+  - id: each
+    type: control.foreach
+    dependsOn: [turns]
+    input: { items: [1, 2], maxConcurrency: 1 }
+    body: { nodes: [{ id: a, type: control.noop }] }
+  - { id: after, type: control.noop, dependsOn: [each] }
+",
+    );
+    let ends = |envelope: &Envelope| matches!(&envelope.event, Event::TaskComplete { task_id, .. } if task_id.as_str() == "each");
+    let log = Sim::new(&graph, &[]).driven(world).log;
+    let end = log.iter().position(ends).unwrap();
+    (graph, log[..=end].to_vec())
+}
+
+#[test]
+fn a_log_that_lacks_a_fact_of_a_frame_leads_to_an_end() {
+    let (graph, log) = two_passes();
+    let of_frames = ["frame:start", "frame:complete", "task:start", "task:complete"];
+    let is_within = |envelope: &Envelope| {
+        let is_of_node = envelope.context.task.as_ref().is_some_and(|path| !path.is_in_frame());
+        !is_of_node || envelope.event.name().starts_with("frame:")
+    };
+    let mut missing = 0;
+    for at in (0..log.len()).filter(|at| of_frames.contains(&log[*at].event.name()) && is_within(&log[*at])) {
+        let mut cut = log.clone();
+        cut.remove(at);
+        (1..).zip(&mut cut).for_each(|(seq, envelope)| envelope.seq = seq);
+        let sim = Sim::resumed(&graph, &cut, None).driven(world);
+        let started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
+        assert_eq!(started, ["after"], "{at}\n{}", story(&sim.log));
+        missing += 1;
+    }
+    assert_eq!(missing, 16);
+}
+
+#[test]
+fn a_log_with_a_frame_that_cannot_be_leads_to_an_end() {
+    let (graph, log) = two_passes();
+    let starts = |envelope: &Envelope| matches!(envelope.event, Event::FrameStart { .. });
+    for at in (0..log.len()).filter(|at| starts(&log[*at])) {
+        let mut wrong = log.clone();
+        for envelope in &mut wrong[at..] {
+            if let Event::FrameStart { index, .. } | Event::FrameComplete { index, .. } = &mut envelope.event
+            {
+                *index = u32::MAX;
+            }
+        }
+        let sim = Sim::resumed(&graph, &wrong, None).driven(world);
+        assert_eq!(sim.started.len(), 1, "{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn a_foreach_whose_time_is_up_ends_after_what_cleans_up_in_its_items() {
+    let sim = Sim::new(
+        &graph(
+            "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    policy: { timeout: 3s }
+    input: { items: [5, 10, 0], maxConcurrency: 2, onItemError: continue }
+    body:
+      nodes:
+        - { id: take, type: control.noop }
+        - { id: back, type: control.noop, dependsOn: [{ node: take, on: any }] }
+",
+        ),
+        &[],
+    )
+    .driven(|start, run| {
+        let seconds = match start.path.as_str() {
+            "each[0]/back" => 5,
+            "each[1]/back" => 10,
+            _ => return world(start, run),
+        };
+        let at = run.state().last_at + Duration::from_secs(seconds);
+        [AttemptStep::Until(at)].into_iter().chain(world(start, run).pop()).collect()
+    });
+    sim.check();
+    let course = story(&sim.log);
+    assert_eq!(course.matches("task:complete each[").count(), 4, "{course}");
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{course}");
 }

@@ -7,10 +7,10 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
-use super::{FrameEnd, FrameState, FramesStep, frame_prefix};
+use super::{FrameEnd, FrameSet, FrameState, FramesStep, frame_prefix};
 use crate::{
     graph::{Edge, EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, NodeIx, OnItemError, TaskRef},
-    state::{Ending, Facts},
+    state::{Ending, Facts, NodeState},
 };
 
 /// A limit that is reached.
@@ -65,7 +65,8 @@ impl Facts {
         let node = self.node_mut(owner);
         // A pass of a loop depends on what the passes before it did.
         let mut follows_work = node.worked && matches!(frames.kind, FramesKind::Loop { .. });
-        let Some(set) = node.frames.as_deref_mut().filter(|set| set.is_left(index)) else { return };
+        let may_begin = |set: &&mut FrameSet| set.is_left(index) && set.may_have(index);
+        let Some(set) = node.frames.as_deref_mut().filter(may_begin) else { return };
         if let Some(FrameEnd::Again(attempts)) = set.end(index) {
             frame.attempts_before = frame.attempts_before.max(*attempts);
             // Another attempt begins anew: what an earlier session has left was taken over by the first.
@@ -147,11 +148,10 @@ impl Facts {
         end: impl FnOnce(u32) -> FrameEnd,
     ) {
         let Some(id) = self.open_frame_of(graph, owner, index) else { return };
-        let Some(frame) = self.frames.close(id) else { return };
+        let Some(frame) = self.take_frame(graph, id) else { return };
         let attempts = frame.nodes.iter().map(|node| node.attempt).max().unwrap_or_default();
         let attempts = attempts.max(frame.most_attempts).max(frame.attempts_before);
         self.progress += 1;
-        self.touched.extend(frame.tasks().map(|(task, _)| task));
         if let Some(owner) = frame.owner {
             let is_loop = |frames: &Frames| matches!(frames.kind, FramesKind::Loop { .. });
             let is_loop = self.spec(graph, owner).frames.as_deref().is_some_and(is_loop);
@@ -164,12 +164,25 @@ impl Facts {
                     set.conversations = frame.nodes.iter().map(|node| node.conversation.clone()).collect();
                 }
             }
-            self.ending_frames.remove(&id);
-            self.count_limited(owner.frame, -(frame.limited as i32));
             let around = &mut self.frames[owner.frame];
             around.most_attempts = around.most_attempts.max(attempts);
             self.touched.push(owner);
         }
+    }
+
+    /// Takes a frame out. In a broken log something may still work in it, which nothing could end later.
+    pub(in super::super) fn take_frame(&mut self, graph: &Graph, id: FrameIx) -> Option<Box<FrameState>> {
+        let works =
+            |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Running || node.frames.is_some();
+        let working: Vec<_> = self.frames[id].tasks().filter(works).map(|(task, _)| task).collect();
+        working.into_iter().for_each(|task| self.end(graph, task, NodeStatus::Failed, None));
+        let frame = self.frames.close(id)?;
+        self.touched.extend(frame.tasks().map(|(task, _)| task));
+        self.ending_frames.remove(&id);
+        if let Some(owner) = frame.owner {
+            self.count_limited(owner.frame, -(frame.limited as i32));
+        }
+        Some(frame)
     }
 
     /// A frame ends before its time, because of a failure or because it is cancelled.

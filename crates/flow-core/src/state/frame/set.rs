@@ -142,6 +142,11 @@ impl FrameSet {
         !self.open.contains_key(&index) && matches!(self.end(index), None | Some(FrameEnd::Again(_)))
     }
 
+    /// Whether there can be a frame with this index: there is such an item, or as many frames have begun before it.
+    pub(crate) fn may_have(&self, index: u32) -> bool {
+        index < self.total().unwrap_or((self.ended.len() + self.open.len()) as u32 + 1)
+    }
+
     /// Finds the next frame that is still to begin.
     pub(in crate::state) fn skip_begun(&mut self) {
         while !self.is_left(self.next) {
