@@ -22,7 +22,7 @@ use check::Addressed;
 
 use crate::{
     catalog::{Described, NodeCatalog},
-    graph::{Graph, TaskRef},
+    graph::{Effects, Graph, TaskRef},
     node::{Computed, DescribeNode},
     schedule::{Action, AttemptEnd, CancelCause, CarriedRun, Interrupted, Run, StartNode, files::moved},
     state::{Conversation, SnapshotError},
@@ -66,6 +66,9 @@ pub struct AttemptSpec {
     pub secrets: Arc<[String]>,
     /// How many milliseconds it may take, of a time that begins when a machine has begun it.
     pub timeout_ms: Option<u64>,
+    /// Whether it may do what cannot be taken back, so that it never runs again without asking.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_external: bool,
 }
 
 impl AttemptSpec {
@@ -404,6 +407,7 @@ impl Pilot {
                 pool: spec.pool.clone(),
                 secrets: self.run.state().body(self.run.graph(), node.frame).secrets.clone(),
                 timeout_ms: spec.policy.timeout.map(|timeout| timeout.as_millis() as u64),
+                is_external: spec.effects == Effects::External,
             }),
             Ok(Computed::Done(end)) => Err(done(end)),
             Err(error) => Err(done(Err(error))),

@@ -58,6 +58,9 @@ pub enum AttemptError {
     /// The session counts the attempt as lost.
     #[error("the session has given the attempt up")]
     GivenUp,
+    /// Another worker has begun it. What that one has done is known only if the log has its end.
+    #[error("another worker has begun it already")]
+    BegunElsewhere,
     /// The worker stops.
     #[error("the worker stops")]
     WorkerStops,
@@ -210,13 +213,14 @@ impl AttemptRunner {
             spec: spec.clone(),
             given,
             began: Arc::clone(began),
-            is_to_say_when: spec.timeout_ms.is_some(),
+            is_to_say_when: spec.timeout_ms.is_some() || spec.is_external,
             position: begun.next(),
             hub: hub.clone(),
             cancel: cancel.clone(),
             events,
             waiting: Vec::new(),
             is_done: false,
+            is_begun_elsewhere: false,
             replies: BTreeMap::new(),
             replied: BTreeSet::new(),
             mail: forwarded.map(|(_, command)| command.clone()).collect(),
@@ -231,6 +235,10 @@ impl AttemptRunner {
         // The session has not seen its end yet. What has ended does not run again.
         if link.is_done {
             return Ok(());
+        }
+        // The server gives it out once more if its history of the session is lost or set back.
+        if link.is_begun_elsewhere {
+            return Err(AttemptError::BegunElsewhere);
         }
         if cancel.is_cancelled() {
             return link.catch_up(Some(ended(&spec, AttemptEnd::NeverBegan))).await;

@@ -83,6 +83,8 @@ pub(super) struct AttemptFollower<'a> {
     pub(super) waiting: Vec<Arc<Envelope>>,
     /// Whether the log has the end of the attempt.
     pub(super) is_done: bool,
+    /// Whether another worker has written of the same attempt.
+    pub(super) is_begun_elsewhere: bool,
     /// Answers in the log to questions that the hub has not asked.
     pub(super) replies: BTreeMap<PromptId, (String, Option<String>)>,
     /// Questions whose answers came from the log.
@@ -245,12 +247,15 @@ impl AttemptFollower<'_> {
     /// cut off, or failed, before it knew; so this, and only this, ends their waiting.
     fn receive(&mut self, seen: &Seen) -> Result<(), AttemptError> {
         self.position = seen.next;
+        let is_of_it = seen.by == Writer::Attempt(self.key.clone());
         if seen.runner.as_ref() == Some(&self.runner) {
             self.waiting.drain(..seen.events);
             self.is_to_say_when &= !seen.says_when;
             self.is_to_say_left &= !seen.says_left;
+        } else {
+            self.is_begun_elsewhere |= is_of_it;
         }
-        self.is_done |= seen.is_done && seen.by == Writer::Attempt(self.key.clone());
+        self.is_done |= seen.is_done && is_of_it;
         if seen.by != Writer::Decider {
             return Ok(());
         }

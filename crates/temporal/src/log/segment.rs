@@ -61,7 +61,8 @@ pub(crate) struct Header {
     /// What distinguishes who runs an attempt from another one who does: the server may start one twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runner: Option<String>,
-    /// When the attempt of the writer began there, if it has a timeout: its time runs from then on.
+    /// When the attempt of the writer began there, if it has a timeout, as its time runs from then on, or external effects, as
+    /// no other worker may begin it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began: Option<Timestamp>,
     /// Attempts that begin, once this is stored.

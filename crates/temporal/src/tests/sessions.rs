@@ -100,6 +100,37 @@ async fn an_attempt_that_has_ended_does_not_run_again() {
 }
 
 /// A machine whose settings are broken.
+#[tokio::test]
+async fn an_effect_outside_that_another_worker_has_begun_does_not_begin_again() {
+    let (cluster, folder) = (TestCluster::new(), tempfile::tempdir().unwrap());
+    let paid = folder.path().join("paid");
+    let flow = format!(
+        "flow: {{ name: once }}\nnodes:\n  - {{ id: pay, type: exec, effects: external, input: {{ argv: [sh, -c, 'echo paid >> {}; sleep 60'] }} }}\n",
+        paid.display()
+    );
+    let session = cluster.add("flow-1", &flow).await;
+    let attempt = cluster.decider().decide(&session, &[], None).await.unwrap().running.remove(0);
+    let begins = async {
+        let by_attempt = |segment: &crate::log::Segment| segment.header.by != crate::log::Writer::Decider;
+        while !paid.exists() || !cluster.log.segments(&session, 0).await.unwrap().iter().any(by_attempt) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let runner = cluster.runner();
+    tokio::select! {
+        ended = runner.run(&session, &attempt, CancellationToken::new()) => panic!("{ended:?}"),
+        () = begins => {}
+    }
+    // The server gives it out once more, such as after a reset of its history.
+    let again = cluster.runner().run(&session, &attempt, CancellationToken::new()).await;
+    assert!(matches!(again, Err(crate::AttemptError::BegunElsewhere)), "{again:?}");
+    let decision = cluster.decider().decide(&session, &[attempt.into()], None).await.unwrap();
+    assert_eq!(decision.running, []);
+    let events = cluster.events(&session).await;
+    assert!(events.iter().any(|event| matches!(event.event, Event::SessionPrompt(_))));
+    assert_eq!(std::fs::read_to_string(paid).unwrap(), "paid\n");
+}
+
 struct Broken;
 
 impl SessionHost for Broken {

@@ -126,6 +126,7 @@ fn spec(id: &str, node_type: &str, input: Value) -> AttemptSpec {
         pool: None,
         secrets: Arc::default(),
         timeout_ms: None,
+        is_external: false,
     }
 }
 
