@@ -297,7 +297,18 @@ impl AttemptRunner {
             }
         };
         match followed {
-            Ok(done) => link.catch_up(Some(done)).await,
+            Ok(done) => match link.catch_up(Some(done)).await {
+                // Where the log has no room for the result there may be some for a failure: the same work would come to the same
+                // end again and again.
+                Err(AttemptError::Log(error)) => {
+                    let why = format!(
+                        "it has ended, and the folder or bucket of the sessions does not take its result: {error}"
+                    );
+                    let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why));
+                    link.exchange(Some(ended(&spec, end))).await
+                }
+                stored => stored,
+            },
             Err(unfit @ AttemptError::Unfit { .. }) => Err(unfit),
             Err(failed) => {
                 // Its programs end before another attempt begins.

@@ -136,7 +136,7 @@ impl AttemptFollower<'_> {
         }
     }
 
-    /// Takes all that the log has, and appends the rest; with the end, if there is one.
+    /// The same, for as long as the log may fail.
     pub(super) async fn catch_up(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
         let since = Instant::now();
         let patience = if done.is_some() { PATIENCE_AT_END } else { PATIENCE };
@@ -192,7 +192,8 @@ impl AttemptFollower<'_> {
         }
     }
 
-    async fn exchange(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
+    /// Takes all that the log has, and appends the rest; with the end, if there is one.
+    pub(super) async fn exchange(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
         while let Some(seen) = self.seen.at(self.session, self.position).await? {
             self.receive(&seen)?;
         }

@@ -1,7 +1,14 @@
 //! Sessions from their beginning to their end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
+use futures::stream::BoxStream;
 use inspan_engine::{Clock, Hub, LaterClock, RandomIds, SystemClock};
 use inspan_flow::{RunStore, WhenWaiting};
 use inspan_flow_core::SessionRecord;
@@ -9,7 +16,11 @@ use inspan_protocol::{
     AgentError, Command, Envelope, ErrorCode, Event, NodePath, Outcome, SessionId, SessionStatus, Timestamp,
 };
 use inspan_store::{StoreError, async_trait};
-use object_store::{ObjectStoreExt as _, memory::InMemory, path::Path};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt as _, PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory,
+    path::Path,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::TestCluster;
@@ -129,6 +140,92 @@ async fn an_effect_outside_that_another_worker_has_begun_does_not_begin_again() 
     let events = cluster.events(&session).await;
     assert!(events.iter().any(|event| matches!(event.event, Event::SessionPrompt(_))));
     assert_eq!(std::fs::read_to_string(paid).unwrap(), "paid\n");
+}
+
+/// A store that has no room for what programs print.
+#[derive(Debug, Default)]
+struct Small {
+    objects: InMemory,
+    refused: AtomicBool,
+}
+
+impl std::fmt::Display for Small {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Small")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Small {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        if payload.iter().any(|bytes| String::from_utf8_lossy(bytes).contains("\"stdout\":\"")) {
+            self.refused.store(true, Ordering::Relaxed);
+            return Err(object_store::Error::Generic { store: "Small", source: "no space left".into() });
+        }
+        self.objects.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        self.objects.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.objects.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+#[tokio::test]
+async fn work_whose_result_cannot_be_stored_fails() {
+    let store = Arc::new(Small::default());
+    let cluster = TestCluster::on(SharedLog::new(Arc::clone(&store) as _, Path::from("inspan")));
+    let session = cluster.add("flow-1", TWO).await;
+    let attempt = cluster.decider().decide(&session, &[], None).await.unwrap().running.remove(0);
+    // The end is held for long, which is skipped.
+    let skip = async {
+        while !store.refused.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::pause();
+    };
+    let runner = cluster.runner();
+    let (ran, ()) = tokio::join!(runner.run(&session, &attempt, CancellationToken::new()), skip);
+    ran.unwrap();
+    assert!(cluster.decider().decide(&session, &[], None).await.unwrap().has_ended);
+    let events = cluster.events(&session).await;
+    let errors = events.iter().filter_map(|event| match &event.event {
+        Event::TaskFailed { error, .. } => Some(error.message.as_str()),
+        _ => None,
+    });
+    let why = "it has ended, and the folder or bucket of the sessions does not take its result: the shared log failed: Generic Small error: no space left";
+    assert_eq!(errors.collect::<Vec<_>>(), [why]);
 }
 
 struct Broken;
