@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
     pin::Pin,
     task::Poll,
     time::{Duration, SystemTime},
@@ -155,15 +156,39 @@ struct Flight {
     end: Pin<Box<dyn Future<Output = Result<(), ActivityExecutionError>>>>,
 }
 
+/// How often attempts of one place came to no end in one history.
+#[derive(Default)]
+struct Tries {
+    all: u32,
+    /// How often a machine could not run one.
+    unfit: u32,
+    /// How often one was lost that had begun.
+    lost: u32,
+    /// The machines that could not run one.
+    machines: BTreeSet<String>,
+}
+
+impl Tries {
+    /// Counts one more. Why the attempt is given up, if it is; `unfit` is why a machine could not run it.
+    fn give_up(&mut self, unfit: Option<&String>, is_unfit: bool, error: &dyn Display) -> Option<String> {
+        self.all += 1;
+        self.unfit += u32::from(unfit.is_some());
+        // What was refused brought no worker down.
+        self.lost += u32::from(!is_unfit);
+        match unfit {
+            Some(why) => (self.unfit >= UNFIT_TIMES).then(|| why.clone()),
+            None => (self.lost > LOSSES).then(|| format!("it was lost {} times: {error}", self.lost)),
+        }
+    }
+}
+
 #[workflow_methods]
 impl SessionWorkflow {
     #[run]
     pub(crate) async fn run(ctx: &mut WorkflowContext<Self>, input: SessionInput) -> WorkflowResult<()> {
         let mut flights: BTreeMap<String, Flight> = BTreeMap::new();
         let mut lost: Vec<LostAttempt> = Vec::new();
-        let mut losses: BTreeMap<String, u32> = BTreeMap::new();
-        // How often a machine could not run each, of those, and which.
-        let mut unfits: BTreeMap<String, (u32, BTreeSet<String>)> = BTreeMap::new();
+        let mut places: BTreeMap<String, Tries> = BTreeMap::new();
         let mut stop = None;
         let mut is_cancelled = false;
         let mut has_warned = false;
@@ -313,29 +338,22 @@ impl SessionWorkflow {
                     lost.push(LostAttempt { is_stopped, ..flight.attempt.into() });
                     continue;
                 }
-                let path = flight.attempt.key.path.to_string();
                 let unfit = failed_as(UNFIT, &error);
                 let is_unfit = unfit.is_some() || failed_as(NEVER_BEGAN, &error).is_some();
-                let (unfit_times, machines) = unfits.entry(path.clone()).or_default();
-                *unfit_times += u32::from(unfit.is_some());
+                let tries = places.entry(flight.attempt.key.path.to_string()).or_default();
+                let given_up = tries.give_up(unfit.as_ref(), is_unfit, &error);
                 let refused = unfit.clone().zip(refusal(&error)).map(
                     |(why, MachineRefusal { machine, code, is_full })| {
-                        machines.insert(machine);
-                        Refused { why, code, by: machines.clone(), times: *unfit_times, is_full }
+                        tries.machines.insert(machine);
+                        Refused { why, code, by: tries.machines.clone(), times: tries.unfit, is_full }
                     },
                 );
-                let times = losses.entry(path).or_default();
-                *times += 1;
-                let given_up = unfit
-                    .clone()
-                    .filter(|_| *unfit_times >= UNFIT_TIMES)
-                    .or_else(|| (*times > LOSSES).then(|| format!("it was lost {times} times: {error}")));
-                if *times > 2 {
+                if tries.all > 2 {
                     // A worker that loses everything at once must not turn this into a busy loop.
                     let unit = if unfit.is_some() { 1000 } else { 250 };
                     // A machine that has refused it has paused itself.
                     let most = if refused.is_some() { 3 } else { LOSSES };
-                    let pause = Duration::from_millis(unit * u64::from((*times).min(most)));
+                    let pause = Duration::from_millis(unit * u64::from(tries.all.min(most)));
                     ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
                 }
                 lost.push(LostAttempt { given_up, is_unfit, refused, is_stopped, ..flight.attempt.into() });
@@ -444,4 +462,20 @@ fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: 
     // The command is given at the first poll, so in the order of the names.
     let end = Box::pin(async move { ctx.execute_activity(Attempts::attempt, given, options).await });
     Flight { attempt, cancel, end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_machines_have_refused_is_not_lost() {
+        let mut tries = Tries::default();
+        let why = "it has no key".to_owned();
+        let refused: Vec<_> = (0..50).map(|_| tries.give_up(Some(&why), true, &"")).collect();
+        assert_eq!(refused.iter().position(Option::is_some), Some(UNFIT_TIMES as usize - 1));
+        let lost: Vec<_> = (0..=LOSSES).map(|_| tries.give_up(None, false, &"died")).collect();
+        assert_eq!(lost.iter().flatten().collect::<Vec<_>>(), ["it was lost 21 times: died"]);
+        assert_eq!(lost.last(), Some(&Some("it was lost 21 times: died".to_owned())));
+    }
 }
