@@ -16,6 +16,7 @@ use futures::{
 };
 use inspan_protocol::{ErrorCode, SessionId};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use temporalio_client::{WorkflowFetchHistoryOptions, WorkflowHistory};
 use temporalio_common::{
     RetryPolicy,
@@ -53,6 +54,9 @@ const GOES_ON: &str = "begins until 45000";
 const MACHINE: Duration = Duration::from_secs(30 * 60);
 /// How often an attempt of one place may be lost in one history before it fails.
 const LOSSES: u32 = 20;
+
+/// The longest id that the server takes, in bytes.
+const LONGEST_ID: usize = 1_000;
 
 /// How often in a row the same worker is asked again that could not decide.
 const SAME_WORKER: u32 = 1;
@@ -444,12 +448,20 @@ fn decision() -> LocalActivityOptions {
         .build()
 }
 
+/// What the server knows an attempt of this name by: its name, or a hash in place of one that is too long for the server.
+fn activity_id(name: String) -> String {
+    match name.len() <= LONGEST_ID {
+        true => name,
+        false => Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
 fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: RunningAttempt) -> Flight {
     // A lost attempt is not tried again by the server: the session says how it continues.
     let once = RetryPolicy::builder().maximum_attempts(1).build();
     let cancel = detached();
     let options = ActivityOptions::with_start_to_close_timeout(LONGEST_ATTEMPT)
-        .activity_id(attempt.name())
+        .activity_id(activity_id(attempt.name()))
         .task_queue(AttemptQueue::of(&attempt).name(&input.queue))
         .maybe_schedule_to_start_timeout(attempt.machine.as_ref().map(|_| MACHINE))
         .heartbeat_timeout(Duration::from_millis(input.heartbeat_ms))
@@ -477,5 +489,13 @@ mod tests {
         let lost: Vec<_> = (0..=LOSSES).map(|_| tries.give_up(None, false, &"died")).collect();
         assert_eq!(lost.iter().flatten().collect::<Vec<_>>(), ["it was lost 21 times: died"]);
         assert_eq!(lost.last(), Some(&Some("it was lost 21 times: died".to_owned())));
+    }
+
+    #[test]
+    fn the_server_takes_the_name_of_every_attempt() {
+        let name = |of: usize| format!("{}.1", "n".repeat(of));
+        assert_eq!(activity_id(name(998)), name(998));
+        let ids = [activity_id(name(999)), activity_id(name(1_000))];
+        assert!(ids.iter().all(|id| id.len() == 64) && ids[0] != ids[1], "{ids:?}");
     }
 }
