@@ -1,8 +1,8 @@
 //! Sessions that several machines run together: a log in a folder or bucket that they share, the decisions about a
 //! session, its attempts, and with the feature `sdk` the Temporal cluster that says which worker does what.
 //!
-//! The log is the truth, as with every other store of Inspan. Temporal knows the names of sessions and attempts, and
-//! nothing of what agents are asked or answer.
+//! The log is the truth, as with every other store of Inspan. Temporal knows the names of sessions and attempts, and why
+//! machines could not do something, and nothing of what agents are asked or answer.
 
 mod attempt;
 // Addresses and buckets need no SDK to be tested.

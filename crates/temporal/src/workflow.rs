@@ -1,6 +1,6 @@
 //! A session as a Temporal workflow: it asks for a decision, keeps the attempts running that the decision names, and asks
 //! again when one ends, when somebody wakes it, or when it is time. What a session does is decided by an activity, from the
-//! log; so this code decides nothing, and its history holds only names.
+//! log; so this code decides nothing, and its history holds only names, and why a machine could not do something.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
