@@ -8,9 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, SessionId};
-use inspan_sessions::{
-    Followed, OpenQuestions, SessionCommand, SessionError, SessionErrorCode, SessionOutput, Sessions,
-};
+use inspan_sessions::{Followed, OpenQuestions, SessionCommand, SessionError, SessionOutput, Sessions};
 use inspan_view::DisplayStatus;
 use rmcp::model::{
     CancelledNotificationParam, ClientResult, ElicitRequest, ProgressNotificationParam, ProgressToken,
@@ -20,7 +18,7 @@ use rmcp::service::{Peer, PeerRequestOptions, RoleServer};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::questions::{command_of, elicitation};
+use crate::questions::{came_second, command_of, elicitation};
 
 /// Progress is reported at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -49,22 +47,18 @@ pub(crate) struct Waiting {
     pub(crate) cancelled: CancellationToken,
     /// Questions that the client knows, and leaves open: they are no news.
     pub(crate) known: HashSet<PromptId>,
-    /// Questions that it has just answered. A process may have to begin before the answer takes effect.
-    pub(crate) answered: HashSet<PromptId>,
-}
-
-impl Waiting {
-    fn is_news(&self, prompt: &Prompt) -> bool {
-        !self.known.contains(&prompt.prompt_id) && !self.answered.contains(&prompt.prompt_id)
-    }
+    /// The answers that it gives with its call; to leave a question open is none.
+    pub(crate) answers: Vec<(PromptId, Option<SessionCommand>)>,
+    /// Why earlier answers of it were not taken.
+    pub(crate) refused: Vec<SessionError>,
 }
 
 /// What a call found.
 pub(crate) enum CallOutcome {
     /// The state of the session, and why answers of the client were not taken.
     Output(Box<SessionOutput>, Vec<SessionError>),
-    /// It asks these questions, and the client is to repeat its call with the answers.
-    Questions(Vec<Prompt>),
+    /// It asks these questions, and the client is to repeat its call with the answers; and why earlier ones were not taken.
+    Questions(Vec<Prompt>, Vec<SessionError>),
 }
 
 /// A form that is shown, and its answer.
@@ -74,15 +68,19 @@ type Form = BoxFuture<'static, (PromptId, Option<SessionCommand>)>;
 pub(crate) async fn watch(
     sessions: &Sessions,
     session: &SessionId,
-    waiting: Waiting,
+    mut waiting: Waiting,
 ) -> Result<CallOutcome, SessionError> {
+    let answers = std::mem::take(&mut waiting.answers);
     let mut watch = CallWatch::new(sessions, session, waiting);
+    for (prompt, command) in answers {
+        watch.answered(prompt, command).await;
+    }
     let mut follower = sessions.follow(session, 1);
     let mut ticks = interval(PROGRESS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !watch.is_over {
         if let Some(questions) = watch.questions_to_return() {
-            return Ok(CallOutcome::Questions(questions));
+            return Ok(CallOutcome::Questions(questions, watch.refused));
         }
         let cancelled = watch.waiting.cancelled.clone();
         tokio::select! {
@@ -108,6 +106,8 @@ struct CallWatch<'a> {
     /// Questions that were put to the client, each with what takes its form back.
     asked: HashMap<PromptId, CancellationToken>,
     forms: FuturesUnordered<Form>,
+    /// Questions that were answered. A process may have to begin before the answer takes effect.
+    answered: HashSet<PromptId>,
     /// Why answers of the client were not taken.
     refused: Vec<SessionError>,
     is_over: bool,
@@ -115,16 +115,17 @@ struct CallWatch<'a> {
 }
 
 impl<'a> CallWatch<'a> {
-    fn new(sessions: &'a Sessions, session: &'a SessionId, waiting: Waiting) -> Self {
+    fn new(sessions: &'a Sessions, session: &'a SessionId, mut waiting: Waiting) -> Self {
         Self {
             sessions,
             session,
             deadline: Instant::now() + waiting.most,
+            refused: std::mem::take(&mut waiting.refused),
             waiting,
             open: OpenQuestions::default(),
             asked: HashMap::new(),
             forms: FuturesUnordered::new(),
-            refused: Vec::new(),
+            answered: HashSet::new(),
             is_over: false,
             progress: SessionProgress::default(),
         }
@@ -140,9 +141,9 @@ impl<'a> CallWatch<'a> {
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
                 self.open.lose_process(self.sessions.clock().now());
-                self.waiting.answered.extend(entry.answered.iter().cloned());
+                self.answered.extend(entry.answered.iter().cloned());
                 if !self.sessions.is_about_to_continue(&entry).await? {
-                    self.waiting.known.extend(self.waiting.answered.drain());
+                    self.waiting.known.extend(self.answered.drain());
                     let is_answered = |prompt: &Prompt| entry.answered.contains(&prompt.prompt_id);
                     self.is_over = self.open.prompts().iter().all(is_answered)
                         || DisplayStatus::of(&entry) == DisplayStatus::Paused;
@@ -153,9 +154,7 @@ impl<'a> CallWatch<'a> {
         // A client that is not asked is notified of a new question at once, and so is one whose person declined the
         // last.
         match self.waiting.ask {
-            Ask::Never => {
-                self.is_over |= self.open.prompts().iter().any(|prompt| self.waiting.is_news(prompt))
-            }
+            Ask::Never => self.is_over |= self.open.prompts().iter().any(|prompt| self.is_news(prompt)),
             Ask::Elicit(_) | Ask::Return => self.check_declined(),
         }
         Ok(())
@@ -165,6 +164,10 @@ impl<'a> CallWatch<'a> {
     fn check_declined(&mut self) {
         let known = |prompt: &Prompt| self.waiting.known.contains(&prompt.prompt_id);
         self.is_over |= self.open.waits_only_for(known);
+    }
+
+    fn is_news(&self, prompt: &Prompt) -> bool {
+        !self.waiting.known.contains(&prompt.prompt_id) && !self.answered.contains(&prompt.prompt_id)
     }
 
     fn see(&mut self, envelope: &Envelope) {
@@ -179,7 +182,7 @@ impl<'a> CallWatch<'a> {
     /// The open questions, if the client is asked by an answer.
     fn questions_to_return(&self) -> Option<Vec<Prompt>> {
         let news: Vec<_> =
-            self.open.prompts().iter().filter(|prompt| self.waiting.is_news(prompt)).cloned().collect();
+            self.open.prompts().iter().filter(|prompt| self.is_news(prompt)).cloned().collect();
         (matches!(self.waiting.ask, Ask::Return) && !news.is_empty()).then_some(news)
     }
 
@@ -187,7 +190,7 @@ impl<'a> CallWatch<'a> {
     fn show_forms(&mut self) {
         let Ask::Elicit(peer) = &self.waiting.ask else { return };
         for prompt in self.open.prompts() {
-            let is_done = self.waiting.answered.contains(&prompt.prompt_id);
+            let is_done = self.answered.contains(&prompt.prompt_id);
             if is_done || self.asked.contains_key(&prompt.prompt_id) || self.asked.len() >= MOST_FORMS {
                 continue;
             }
@@ -201,17 +204,11 @@ impl<'a> CallWatch<'a> {
         // The wait for the person does not count; the session gets its whole time.
         self.deadline = Instant::now() + self.waiting.most;
         if let Some(command) = command {
-            let Err(error) = self.sessions.apply(self.session, &command, None).await else { return };
-            // Another answer counts, and the session goes on with that.
-            let is_done = matches!(
-                error.code,
-                SessionErrorCode::AlreadyAnswered
-                    | SessionErrorCode::CommandRefused
-                    | SessionErrorCode::UnknownPrompt
-            );
-            self.refused.push(error);
+            let refused = self.sessions.apply(self.session, &command, None).await.err();
+            let is_done = refused.as_ref().is_none_or(came_second);
+            self.refused.extend(refused);
             if is_done {
-                self.waiting.answered.insert(prompt);
+                self.answered.insert(prompt);
                 return;
             }
         }

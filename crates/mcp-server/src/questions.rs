@@ -1,11 +1,14 @@
 //! Questions of a session as elicitations: the form that a client shows, and what its answer means.
 
 use inspan_protocol::{Prompt, PromptId};
-use inspan_sessions::{SessionCommand, answer_command, question_schema, question_text};
+use inspan_sessions::{
+    SessionCommand, SessionError, SessionErrorCode, answer_command, question_schema, question_text,
+};
 use rmcp::model::{
     ClientCapabilities, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest,
     InputRequests, InputResponses,
 };
+use serde_json::Value;
 
 /// Whether a client shows forms. One that names no kind of elicitation has that of the first version: forms.
 pub(crate) fn shows_forms(client: Option<&ClientCapabilities>) -> bool {
@@ -38,14 +41,27 @@ pub(crate) fn command_of(prompt: &Prompt, result: &ElicitResult) -> Option<Sessi
     }
 }
 
-/// The commands that the answers to these questions ask for, each with its question. Answers to other questions are ignored.
-pub(crate) fn commands_of(prompts: &[Prompt], answers: &InputResponses) -> Vec<(PromptId, SessionCommand)> {
-    let command = |prompt: &Prompt| {
-        let answer = answers.get(prompt.prompt_id.as_str())?;
-        let command = command_of(prompt, &serde_json::from_value(answer.clone()).ok()?)?;
-        Some((prompt.prompt_id.clone(), command))
+/// What the answers to these questions ask for, each with its question. Answers to other questions are ignored.
+pub(crate) fn commands_of(
+    asked: &[Prompt],
+    answers: &InputResponses,
+) -> Vec<(PromptId, Option<SessionCommand>)> {
+    let command = |(id, answer): (&String, &Value)| {
+        let prompt = asked.iter().rfind(|prompt| prompt.prompt_id.as_str() == id)?;
+        let answer: Option<ElicitResult> = serde_json::from_value(answer.clone()).ok();
+        Some((prompt.prompt_id.clone(), answer.and_then(|answer| command_of(prompt, &answer))))
     };
-    prompts.iter().filter_map(command).collect()
+    answers.iter().filter_map(command).collect()
+}
+
+/// Whether an answer was not taken because another one counts, and the session goes on with that.
+pub(crate) fn came_second(error: &SessionError) -> bool {
+    matches!(
+        error.code,
+        SessionErrorCode::AlreadyAnswered
+            | SessionErrorCode::CommandRefused
+            | SessionErrorCode::UnknownPrompt
+    )
 }
 
 #[cfg(test)]
@@ -74,9 +90,9 @@ mod tests {
         let answers = |action| [("q".to_owned(), answer(action)), ("x".to_owned(), answer("accept"))].into();
         assert_eq!(
             commands_of(std::slice::from_ref(&prompt), &answers("accept")),
-            [(PromptId::from("q"), approve)]
+            [(PromptId::from("q"), Some(approve))]
         );
-        assert_eq!(commands_of(&[prompt], &answers("decline")), []);
+        assert_eq!(commands_of(&[prompt], &answers("decline")), [(PromptId::from("q"), None)]);
     }
 
     #[test]

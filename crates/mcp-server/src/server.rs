@@ -1,11 +1,11 @@
 //! The server as MCP sees it: which methods there are, and what each does.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use inspan_protocol::{PromptId, PromptKind, SessionId};
+use inspan_protocol::{PromptKind, SessionId};
 use inspan_sessions::{
     SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions, answer_command,
 };
@@ -23,9 +23,10 @@ use rmcp::service::{RequestContext, RoleServer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::call::{Ask, CallOutcome, Waiting, watch};
-use crate::questions::{commands_of, input_requests, shows_forms};
+use crate::questions::{came_second, commands_of, input_requests, shows_forms};
 use crate::resources;
 use crate::result::{ENDS_WITH_CALLER, question, refusal, result, with_refused, words};
 use crate::tasks;
@@ -65,12 +66,14 @@ pub struct ServerOptions {
 pub struct FlowServer {
     sessions: Arc<Sessions>,
     options: ServerOptions,
+    /// Why answers were not taken that came by rounds or to tasks, until a result names them.
+    refused: Arc<Mutex<HashMap<SessionId, Vec<SessionError>>>>,
 }
 
 impl FlowServer {
     /// A server of the flows that the launcher of `sessions` knows.
     pub fn new(sessions: Sessions, options: ServerOptions) -> Self {
-        Self { sessions: Arc::new(sessions), options }
+        Self { sessions: Arc::new(sessions), options, refused: Arc::default() }
     }
 
     /// What the user should know before clients come: flows that are not tools, and names that were changed.
@@ -170,7 +173,6 @@ impl FlowServer {
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, SessionError> {
-        let open = self.sessions.output(session).await?.questions;
         let shows_forms = shows_forms(context.client_capabilities().as_ref());
         let has_rounds =
             context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
@@ -179,30 +181,35 @@ impl FlowServer {
             (true, true) => Ask::Return,
             (true, false) => Ask::Elicit(context.peer.clone()),
         };
-        let (mut known, mut answered) = (HashSet::new(), HashSet::new());
+        let (mut known, mut answers, mut refused) = (HashSet::new(), Vec::new(), Vec::new());
         // Only who is asked by rounds answers so: another client may have nobody to ask.
-        let answers = request.input_responses.as_ref().filter(|_| matches!(ask, Ask::Return));
-        if let Some(answers) = answers {
-            known.extend(answers.keys().map(|id| PromptId::from(id.as_str())));
-            for (prompt, command) in commands_of(&open, answers) {
-                self.sessions.apply(session, &command, None).await?;
-                answered.extend(known.take(&prompt));
-            }
+        if let (Some(given), Ask::Return) = (&request.input_responses, &ask) {
+            answers = commands_of(&self.sessions.asked(session).await?, given);
+            refused = self.refused.lock().await.remove(session).unwrap_or_default();
         } else if matches!(ask, Ask::Never) && *request.name == *WAIT {
             // A client that waits once more knows what was asked.
-            known.extend(open.iter().map(|prompt| prompt.prompt_id.clone()));
+            let open = self.sessions.output(session).await?.questions;
+            known.extend(open.into_iter().map(|prompt| prompt.prompt_id));
         }
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
-        let waiting = Waiting { most, ask, progress, cancelled: context.ct.clone(), known, answered };
+        let waiting = Waiting { most, ask, progress, cancelled: context.ct.clone(), known, answers, refused };
         Ok(match watch(&self.sessions, session, waiting).await? {
             CallOutcome::Output(output, refused) => {
                 with_refused(result(&output, self.options.life), &refused).into()
             }
-            CallOutcome::Questions(questions) => {
+            CallOutcome::Questions(questions, refused) => {
+                self.note_refused(session, refused).await;
                 let requests = input_requests(&questions);
                 InputRequiredResult::new(Some(requests), Some(session.to_string())).into()
             }
         })
+    }
+
+    /// Notes answers that were not taken: the result of the call or task names them.
+    async fn note_refused(&self, session: &SessionId, refused: Vec<SessionError>) {
+        if !refused.is_empty() {
+            self.refused.lock().await.entry(session.clone()).or_default().extend(refused);
+        }
     }
 
     async fn list(&self, arguments: ListArguments) -> Result<CallToolResult, SessionError> {
@@ -456,7 +463,9 @@ impl ServerHandler for FlowServer {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         let shows_forms = shows_forms(context.client_capabilities().as_ref());
-        let task = tasks::get(&self.sessions, &request.task_id, shows_forms, self.options.life).await;
+        let refused = self.refused.lock().await.get(request.task_id.as_str()).cloned().unwrap_or_default();
+        let task =
+            tasks::get(&self.sessions, &request.task_id, shows_forms, self.options.life, &refused).await;
         task.map(GetTaskResult::new).map_err(|error| protocol_error(&error))
     }
 
@@ -472,7 +481,11 @@ impl ServerHandler for FlowServer {
             return Err(ErrorData::invalid_params(why, None));
         }
         let updated = tasks::update(&self.sessions, &request.task_id, &request.input_responses).await;
-        updated.map_err(|error| protocol_error(&error))
+        let (session, refused) = updated.map_err(|error| protocol_error(&error))?;
+        // What came second is ignored, as the protocol wants it, and named by the result.
+        let (second, failed): (Vec<_>, Vec<_>) = refused.into_iter().partition(came_second);
+        self.note_refused(&session, second).await;
+        failed.first().map_or(Ok(()), |error| Err(protocol_error(error)))
     }
 
     async fn cancel_task(

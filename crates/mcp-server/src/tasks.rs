@@ -7,7 +7,7 @@ use rmcp::model::{DetailedTask, InputResponses, JsonObject, Task, TaskPayload, T
 use serde_json::{Value, json};
 
 use crate::questions::{commands_of, input_requests};
-use crate::result::{message, result};
+use crate::result::{message, result, with_refused};
 use crate::server::SessionLife;
 
 /// How often a client should look, in milliseconds.
@@ -24,45 +24,45 @@ pub(crate) async fn get(
     id: &str,
     shows_forms: bool,
     life: SessionLife,
+    refused: &[SessionError],
 ) -> Result<DetailedTask, SessionError> {
     let session = sessions.entry(&SessionId::from(id)).await?.session;
     let output = sessions.output(&session).await?;
     let requests = if shows_forms { input_requests(&output.questions) } else { Default::default() };
+    let completed =
+        || TaskPayload::Completed { result: object(&json!(with_refused(result(&output, life), refused))) };
     let payload = match output.status {
         DisplayStatus::Ended(Outcome::Stopped) => TaskPayload::Cancelled,
-        DisplayStatus::Ended(_) | DisplayStatus::Continued => {
-            TaskPayload::Completed { result: object(&json!(result(&output, life))) }
-        }
+        DisplayStatus::Ended(_) | DisplayStatus::Continued => completed(),
         DisplayStatus::Damaged => TaskPayload::Failed {
             error: object(&json!({ "code": -32603, "message": message(&output, life) })),
         },
         // As for a call that is not a task; a client would look for ever. A stored answer may be applied in a moment.
-        _ if output.is_idle() && !output.is_about_to_continue => {
-            TaskPayload::Completed { result: object(&json!(result(&output, life))) }
-        }
+        _ if output.is_idle() && !output.is_about_to_continue => completed(),
         _ if !requests.is_empty() => TaskPayload::InputRequired { input_requests: requests },
         // The client cannot be asked: the result has the question, as that of a call.
-        _ if !output.questions.is_empty() => {
-            TaskPayload::Completed { result: object(&json!(result(&output, life))) }
-        }
+        _ if !output.questions.is_empty() => completed(),
         _ => TaskPayload::Working,
     };
     let words = (!output.is_success()).then(|| message(&output, life));
     Ok(DetailedTask::new(task(sessions, &session, payload.status(), words).await?, payload))
 }
 
-/// Applies answers to the questions of a task. What does not fit is ignored, and the question stays open.
+/// Applies answers to the questions of a task, and says why some were not taken. What does not fit is ignored, and the
+/// question stays open.
 pub(crate) async fn update(
     sessions: &Sessions,
     id: &str,
     answers: &InputResponses,
-) -> Result<(), SessionError> {
+) -> Result<(SessionId, Vec<SessionError>), SessionError> {
     let session = sessions.entry(&SessionId::from(id)).await?.session;
-    let questions = sessions.output(&session).await?.questions;
-    for (_, command) in commands_of(&questions, answers) {
-        sessions.apply(&session, &command, None).await?;
+    let mut refused = Vec::new();
+    for (_, command) in commands_of(&sessions.asked(&session).await?, answers) {
+        if let Some(command) = command {
+            refused.extend(sessions.apply(&session, &command, None).await.err());
+        }
     }
-    Ok(())
+    Ok((session, refused))
 }
 
 /// Stops the session of a task for good: that is what a client asks for by name.

@@ -27,7 +27,7 @@ use inspan_flow::{
     explain_taking_over, lineage,
 };
 use inspan_flow_test::{ComparedSession, Comparison, Trace};
-use inspan_protocol::{Envelope, SessionId};
+use inspan_protocol::{Envelope, Event, Prompt, SessionId};
 use inspan_view::{Commands, DisplayStatus};
 use keyed::KeyLocks;
 
@@ -185,6 +185,16 @@ impl Sessions {
     /// The list entry of a session by its whole id.
     pub async fn entry(&self, session: &SessionId) -> Result<SessionEntry, SessionError> {
         Ok(self.store.entry(session).await?)
+    }
+
+    /// All that a session has asked, the oldest first, whether it is still open or not.
+    pub async fn asked(&self, session: &SessionId) -> Result<Vec<Prompt>, SessionError> {
+        let log = self.store.read(session, 1, Select::Names(&["session:prompt"])).await?;
+        let asked = log.iter().filter_map(|envelope| match &envelope.event {
+            Event::SessionPrompt(prompt) => Some(prompt.clone()),
+            _ => None,
+        });
+        Ok(asked.collect())
     }
 
     /// What was stored when the session began.

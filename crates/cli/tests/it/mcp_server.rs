@@ -579,6 +579,68 @@ fn a_client_of_the_newest_version_is_asked_by_rounds() {
     assert!(text(&refused).contains(&expected), "{refused}");
 }
 
+/// It asks two questions, and a third once the second is answered.
+const TWO: &str = r#"
+flow: { name: two, outputs: { said: "{{ a.choice }} {{ b.choice }}" } }
+nodes:
+  - { id: a, type: human.input, input: { prompt: "A?", choices: [hello, bye] } }
+  - { id: b, type: human.input, input: { prompt: "B?", choices: [hello, bye] } }
+  - { id: last, type: human.input, dependsOn: [b], input: { prompt: "Last?", choices: [hello, bye] } }
+"#;
+
+/// Answers that say `bye` to these questions.
+fn bye_to(questions: &[&str]) -> Value {
+    let bye = json!({ "action": "accept", "content": { "choice": "bye" } });
+    questions.iter().map(|id| ((*id).to_owned(), bye.clone())).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[test]
+fn a_round_with_an_answer_that_comes_second_takes_the_others_and_the_result_names_it() {
+    let folder = &folder_with(&[("two.yaml", TWO)]);
+    let meta = meta(&json!({ "elicitation": { "form": {} } }));
+    let mut client = RpcClient::start(folder, &["mcp"]);
+    inspan(folder, &["run", "two.yaml", "--no-wait", "--session-id", "s"]).expect(3);
+    let round = |answers: Value| {
+        json!({
+            "name": "session_wait", "arguments": { "session": "s" }, "_meta": meta,
+            "requestState": "s", "inputResponses": answers,
+        })
+    };
+    inspan(folder, &["reply", "s", "a", "--choice", "hello"]).expect(3);
+    let (asked, _) = client.call("tools/call", &round(bye_to(&["a.1", "b.1"])));
+    let asked: Vec<_> = asked["inputRequests"].as_object().unwrap().keys().collect();
+    assert_eq!(asked, ["last.1"]);
+    let (done, _) = client.call("tools/call", &round(bye_to(&["last.1"])));
+    let data = &done["structuredContent"];
+    assert_eq!((&done["isError"], &data["outputs"]["said"]), (&json!(false), &json!("hello bye")), "{done}");
+    let refused = "The answer was not taken: question `a.1` is already answered: hello";
+    assert_eq!(data["refusedAnswers"], json!([refused]));
+}
+
+#[test]
+fn a_task_takes_each_answer_that_is_not_the_second_and_its_result_names_those_that_are() {
+    let folder = &folder_with(&[("two.yaml", TWO)]);
+    let capabilities =
+        json!({ "elicitation": { "form": {} }, "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    let meta = meta(&capabilities);
+    let mut client = RpcClient::start(folder, &["mcp"]);
+    inspan(folder, &["run", "two.yaml", "--no-wait", "--session-id", "s"]).expect(3);
+    inspan(folder, &["reply", "s", "a", "--choice", "hello"]).expect(3);
+    for answers in [bye_to(&["a.1", "b.1"]), bye_to(&["last.1"])] {
+        let update = json!({ "taskId": "s", "inputResponses": answers, "_meta": meta });
+        client.call("tasks/update", &update);
+    }
+    let mut task = Value::Null;
+    until("the task is complete", || {
+        task = client.call("tasks/get", &json!({ "taskId": "s", "_meta": meta })).0;
+        task["status"] == json!("completed")
+    });
+    let data = &task["result"]["structuredContent"];
+    assert_eq!(data["outputs"]["said"], json!("hello bye"), "{task}");
+    let refused = "The answer was not taken: question `a.1` is already answered: hello";
+    assert_eq!(data["refusedAnswers"], json!([refused]));
+}
+
 #[test]
 fn a_client_without_forms_cannot_allow_what_an_agent_asks_for() {
     let folder = &folder_with(&[("permission.yaml", PERMISSION)]);
