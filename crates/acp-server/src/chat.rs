@@ -55,6 +55,8 @@ pub(crate) struct CurrentSession {
     pub(crate) unanswered: HashSet<PromptId>,
     /// Whether the person was told what waits for them, and nothing has happened since.
     pub(crate) has_told: bool,
+    /// When a turn showed that it has ended. Between turns, who types may not know.
+    pub(crate) end_shown: Option<Instant>,
 }
 
 impl CurrentSession {
@@ -67,7 +69,8 @@ impl CurrentSession {
         let opened = sessions.open(&session).await?;
         let updates = Updates::new(&opened, command_of(flows, &opened), sessions.commands());
         let open = OpenQuestions::default();
-        Ok(Self { session, next: 1, updates, open, unanswered: HashSet::new(), has_told: false })
+        let unanswered = HashSet::new();
+        Ok(Self { session, next: 1, updates, open, unanswered, has_told: false, end_shown: None })
     }
 
     /// Goes over to the session that continues this one, if there is one: a shell may have continued it. Whether it has.

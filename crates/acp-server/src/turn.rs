@@ -153,7 +153,10 @@ impl<'a> Showing<'a> {
                     self.show_questions(run);
                 }
             }
-            Followed::Ended(_) => self.is_over = true,
+            Followed::Ended(_) => {
+                run.end_shown = Some(Instant::now());
+                self.is_over = true;
+            }
             Followed::Idle(entry) => {
                 if let Some(idle_message) = self.idle_message(DisplayStatus::of(&entry), run).await? {
                     self.chat.tell(self.client, &idle_message).await;

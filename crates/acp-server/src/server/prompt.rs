@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use inspan_protocol::{MessageMode, PauseCause, PromptId, SessionId};
+use inspan_protocol::{MessageMode, Outcome, PauseCause, PromptId, SessionId};
 use inspan_sessions::{
     RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
-    is_driven, question_text,
+    UNREAD, is_driven, question_text,
 };
 use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
@@ -173,17 +173,18 @@ impl Server {
             return Err(SessionError::new(SessionErrorCode::SessionContinued, message).with_hint(hint));
         }
         let status = DisplayStatus::of(&entry);
-        if let DisplayStatus::Ended(outcome) = status
-            && let Some(next) = chat.sessions.commands().after_failure(&run.session, outcome)
-        {
-            // To start the flow once more would repeat its work.
+        if let DisplayStatus::Ended(outcome) = status {
+            let is_read = run.end_shown.is_some_and(|shown| arrived >= shown + UNREAD);
+            if outcome == Outcome::Success && is_read {
+                return Ok(Continued::Over);
+            }
+            // The text may be meant for this session, and to start the flow once more would repeat its work.
             let message =
                 format!("Session `{}` ended as `{}`, and takes no message.", run.session, status.word());
-            let hint = format!("{next} The flow's command starts it from the beginning.");
+            let next = chat.sessions.commands().after_failure(&run.session, outcome);
+            let next = next.map(|next| format!("{next} ")).unwrap_or_default();
+            let hint = format!("{next}The flow's command starts it from the beginning.");
             return Err(SessionError::new(SessionErrorCode::SessionEnded, message).with_hint(hint));
-        }
-        if status.has_ended() {
-            return Ok(Continued::Over);
         }
         if let Some((question, session)) = answer(chat, &run.session, text, arrived).await? {
             *answered = Some(question);

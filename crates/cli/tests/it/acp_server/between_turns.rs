@@ -163,9 +163,36 @@ fn a_text_after_a_failure_starts_nothing_and_names_the_command_that_does() {
     }
     fs::write(folder.join("go"), "").unwrap();
     inspan(folder, &["resume", &format!("{id}-1")]).expect(0);
-    // After one that ended well a text starts the only flow.
-    let (_, said) = turn(&mut client, &id, "yokes");
+    let (_, said) = turn(&mut client, &id, "/mended yokes");
     assert!(short(&said).contains(&"agent_message_chunk: yokes".to_owned()), "{said:?}");
+    // After one that was shown to end well a text starts the only flow.
+    read();
+    let (_, said) = turn(&mut client, &id, "ploughs");
+    assert!(short(&said).contains(&"agent_message_chunk: ploughs".to_owned()), "{said:?}");
+}
+
+#[test]
+fn a_text_that_may_be_meant_for_a_session_that_another_has_just_ended_starts_nothing() {
+    let folder = &folder_with(&[("greet.yaml", GREET)]);
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let refused = |client: &mut RpcClient, text: &str, word: &str| {
+        let (_, said) = turn(client, &id, text);
+        let ended = format!("ended as `{word}`, and takes no message.");
+        assert!(short(&said).last().unwrap().contains(&ended), "{said:?}");
+    };
+    turn(&mut client, &id, "/greet");
+    inspan(folder, &["reply", &format!("{id}-1"), "--choice", "hello"]).expect(0);
+    shown_until(&mut client, "Flow `greet` ended well.");
+    read();
+    refused(&mut client, "hello", "success");
+    turn(&mut client, &id, "/greet");
+    inspan(folder, &["stop", &format!("{id}-2")]).expect(0);
+    refused(&mut client, "why?", "stopped");
+    turn(&mut client, &id, "/greet");
+    read();
+    turn(&mut client, &id, "bye");
+    refused(&mut client, "typed before the end was read", "success");
+    assert_eq!(inspan(folder, &["ps", "--all", "--json"]).json().as_array().unwrap().len(), 3);
 }
 
 #[test]
