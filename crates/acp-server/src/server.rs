@@ -283,6 +283,8 @@ impl Server {
         };
         let until = PAGE.saturating_add(from);
         let folder = cwd.clone().unwrap_or_else(|| PathBuf::from("/"));
+        // A session knows its folder without links.
+        let cwd = cwd.map(|cwd| cwd.canonicalize().unwrap_or(cwd));
         let sessions = (self.open)(&folder).map_err(|error| refused(&error))?;
         let mut listed: Vec<Value> = Vec::new();
         let mut seen = HashSet::new();

@@ -421,6 +421,10 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     let mut client = greeted(folder, &json!({}));
     let (listed, _) = client.call("session/list", &json!({ "cwd": &**folder }));
     assert_eq!(between_turns::ids_of(&listed["sessions"], "sessionId"), [json!("shell"), json!(id)]);
+    let link = folder.join("link");
+    std::os::unix::fs::symlink(&**folder, &link).unwrap();
+    let (by_link, _) = client.call("session/list", &json!({ "cwd": link }));
+    assert_eq!(by_link["sessions"], listed["sessions"]);
     let (elsewhere, _) = client.call("session/list", &json!({ "cwd": "/nowhere" }));
     assert_eq!(elsewhere, json!({ "sessions": [] }));
     let (beyond, _) = client.call("session/list", &json!({ "cursor": u64::MAX.to_string() }));
