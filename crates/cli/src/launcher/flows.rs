@@ -15,7 +15,7 @@ use crate::commands::{
 };
 use crate::invocation::Invocation;
 
-/// The most files of one folder that are read.
+/// The most flows of one folder that are read.
 const MOST: usize = 500;
 /// Subfolders that hold no flows of the user.
 const SKIPPED: [&str; 3] = ["node_modules", "target", "recordings"];
@@ -65,6 +65,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
             files.extend(Some(flow::file(&inner)).filter(|file| is_flow(file)));
         }
     }
+    files.truncate(MOST);
     files
 }
 
@@ -75,7 +76,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
         !name.starts_with('.') && !is_of_test(name) && !SKIPPED.contains(&name)
     };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(shown).take(MOST).collect();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(shown).collect();
     paths.sort();
     paths
 }
@@ -166,5 +167,17 @@ mod tests {
             .to_vec();
         assert_eq!(names, ["fix", "flows/a", "review"]);
         assert_eq!([word(" Release notes "), word("")], ["Release-notes", "flow"]);
+    }
+
+    #[test]
+    fn a_folder_with_many_other_files_has_its_flows() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..4 * MOST {
+            std::fs::write(folder.path().join(format!("{number}.txt")), "").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("flows")).unwrap();
+        let flows = ["a.yaml", "flows/b.yaml"].map(|file| folder.path().join(file));
+        flows.iter().for_each(|flow| std::fs::write(flow, "nodes: []\n").unwrap());
+        assert_eq!(files(folder.path()), flows);
     }
 }
