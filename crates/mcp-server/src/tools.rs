@@ -35,6 +35,12 @@ pub(crate) async fn flow_tools(sessions: &Sessions) -> Result<(Vec<FlowTool>, Ve
     flows.sort_by(|a, b| a.id.cmp(&b.id));
     let (mut runnable, broken): (Vec<_>, Vec<_>) = flows.into_iter().partition(|flow| flow.graph.is_some());
     let mut warnings: Vec<String> = broken.iter().map(problem).collect();
+    let is_shared =
+        |flow: &RegisteredFlow| runnable.iter().filter(|other| other.name == flow.name).count() > 1;
+    warnings.extend(runnable.iter().filter(|flow| is_shared(flow)).map(|flow| {
+        let (id, name) = (&flow.id, &flow.name);
+        format!("another flow is called `{name}` too: the tool of {} has the id `{id}`", flow.file.display())
+    }));
     if runnable.len() > MOST_FLOWS {
         let left: Vec<_> = runnable.drain(MOST_FLOWS..).map(|flow| flow.id).collect();
         warnings.push(format!("at most {MOST_FLOWS} flows are tools; left out: {}", left.join(", ")));

@@ -124,12 +124,14 @@ pub(crate) fn is_flow(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
     let is_named_so = is_yaml && !is_of_test(&name) && !is_manifest(path);
-    let start = || {
-        let mut start = Vec::new();
-        File::open(path)?.take(FLOW_START).read_to_end(&mut start)?;
-        io::Result::Ok(String::from_utf8_lossy(&start).into_owned())
-    };
-    is_named_so && path.is_file() && start().map_or(true, |start| has_key_of_flow(&start))
+    is_named_so && path.is_file() && start_of(path).map_or(true, |start| has_key_of_flow(&start))
+}
+
+/// The start of a file, in which the keys and the name of a flow are looked for.
+pub(crate) fn start_of(path: &Path) -> io::Result<String> {
+    let mut start = Vec::new();
+    File::open(path)?.take(FLOW_START).read_to_end(&mut start)?;
+    Ok(String::from_utf8_lossy(&start).into_owned())
 }
 
 /// Whether a file of this name has tests of a flow, or the prompts that they have seen.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::commands::{
     all_nodes,
-    check::{is_flow, is_of_test},
+    check::{is_flow, is_of_test, start_of},
     flow,
 };
 use crate::invocation::Invocation;
@@ -24,24 +24,36 @@ const SKIPPED: [&str; 3] = ["node_modules", "target", "recordings"];
 pub(super) fn registered(folders: &[PathBuf], invocation: &Invocation) -> Vec<RegisteredFlow> {
     let nodes = all_nodes();
     let mut flows: Vec<RegisteredFlow> = Vec::new();
-    let mut ids = HashSet::new();
+    let mut places = Vec::new();
     for folder in folders {
         for file in files(folder) {
-            if flows.iter().any(|known| known.file == file) {
-                continue;
+            if flows.iter().all(|known| known.file != file) {
+                flows.push(read(&file, &nodes, invocation));
+                places.push(word(&place(folder, &file)));
             }
-            let mut flow = read(&file, &nodes, invocation);
-            // A name that is taken already: the place of the file distinguishes the two.
-            if !ids.insert(flow.id.clone()) {
-                flow.id = word(&place(folder, &file));
-                while !ids.insert(flow.id.clone()) {
-                    flow.id.push('_');
-                }
-            }
-            flows.push(flow);
         }
     }
+    name_apart(&mut flows, places);
     flows
+}
+
+/// Gives each of several flows with one name the id of its place. None keeps the name, since a file that is added or
+/// changed must not come to be what a caller means by it.
+fn name_apart(flows: &mut [RegisteredFlow], places: Vec<String>) {
+    let names: Vec<String> = flows.iter().map(|flow| flow.id.clone()).collect();
+    let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
+    let mut ids: HashSet<String> = names.iter().filter(|name| !is_shared(name)).cloned().collect();
+    for ((flow, name), place) in flows.iter_mut().zip(&names).zip(places) {
+        if is_shared(name) {
+            flow.id = place;
+            while !ids.insert(flow.id.clone()) {
+                flow.id.push('_');
+            }
+            let message =
+                format!("another flow is called `{}` too: the id of each is that of its file", flow.name);
+            flow.diagnostics.push(json!({ "severity": "warning", "message": message }));
+        }
+    }
 }
 
 /// The flows in a folder, in `flows` within it, and the `flow.yaml` of each folder within it.
@@ -82,15 +94,18 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn read(file: &Path, nodes: &NodeRegistry, invocation: &Invocation) -> RegisteredFlow {
-    let stem = word(&place(file.parent().unwrap_or(Path::new("")), file));
-    let broken = |diagnostics: Vec<Value>| RegisteredFlow {
-        id: stem.clone(),
-        name: stem.clone(),
-        description: None,
-        file: file.to_owned(),
-        input: json!({ "type": "object" }),
-        graph: None,
-        diagnostics,
+    let broken = |diagnostics: Vec<Value>| {
+        let name = start_of(file).ok().and_then(|text| name_in(&text));
+        let name = name.unwrap_or_else(|| place(file.parent().unwrap_or(Path::new("")), file));
+        RegisteredFlow {
+            id: word(&name),
+            name,
+            description: None,
+            file: file.to_owned(),
+            input: json!({ "type": "object" }),
+            graph: None,
+            diagnostics,
+        }
     };
     let loaded = match flow::read_with_settings(file, invocation) {
         Ok(loaded) => loaded,
@@ -108,6 +123,17 @@ fn read(file: &Path, nodes: &NodeRegistry, invocation: &Invocation) -> Registere
             graph: Some(Arc::new(compiled.graph)),
         },
     }
+}
+
+/// The name that a text gives its flow, as far as it can be read: a flow with problems keeps its name.
+fn name_in(text: &str) -> Option<String> {
+    let head = text.split("\nnodes").next()?;
+    head.match_indices("name").find_map(|(at, key)| {
+        let is_key = head[..at].chars().next_back().is_none_or(|before| " \n{,\"'".contains(before));
+        let rest = head[at + key.len()..].trim_start_matches(['"', '\'']).strip_prefix(':')?;
+        let name = rest.split(['\n', ',', '}', '#']).next()?.trim().trim_matches(['"', '\'']);
+        (is_key && !name.is_empty()).then(|| name.to_owned())
+    })
 }
 
 /// The place of a file in a folder, without what every flow has.
@@ -179,5 +205,42 @@ mod tests {
         let flows = ["a.yaml", "flows/b.yaml"].map(|file| folder.path().join(file));
         flows.iter().for_each(|flow| std::fs::write(flow, "nodes: []\n").unwrap());
         assert_eq!(files(folder.path()), flows);
+    }
+
+    #[test]
+    fn no_flow_has_the_name_of_several_and_one_with_a_name_of_its_own_keeps_it() {
+        let ids = |flows: &[(&str, &str)]| -> Vec<String> {
+            let mut registered: Vec<RegisteredFlow> = Vec::new();
+            for (name, _) in flows {
+                registered.push(RegisteredFlow {
+                    id: word(name),
+                    name: (*name).to_owned(),
+                    description: None,
+                    file: PathBuf::new(),
+                    input: Value::Null,
+                    graph: None,
+                    diagnostics: Vec::new(),
+                });
+            }
+            name_apart(&mut registered, flows.iter().map(|(_, place)| (*place).to_owned()).collect());
+            registered.into_iter().map(|flow| flow.id).collect()
+        };
+        let copied = [("deploy", "deploy-prod"), ("deploy", "deploy"), ("fix", "other")];
+        assert_eq!(ids(&copied), ["deploy-prod", "deploy", "fix"]);
+        assert_eq!(ids(&copied[1..]), ["deploy", "fix"]);
+        assert_eq!(ids(&[("a", "x"), ("a", "y"), ("y", "z")]), ["x", "y_", "y"]);
+    }
+
+    #[test]
+    fn a_flow_with_problems_keeps_its_name() {
+        let rows = [
+            ("flow: { name: deploy }\nnodes: [", Some("deploy")),
+            ("flow:\n  filename: x\n  name: \"Deploy it\" # twice\nnodes:\n", Some("Deploy it")),
+            ("{\"flow\": {\"name\": \"deploy\", \"x\": 1,", Some("deploy")),
+            ("flow: {}\nnodes:\n  - { id: a, name: b }", None),
+        ];
+        for (text, name) in rows {
+            assert_eq!(name_in(text).as_deref(), name, "{text}");
+        }
     }
 }
