@@ -23,7 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     App,
-    api::ExistingSession,
+    api::{
+        ExistingSession,
+        state::{unknown_node, watched},
+    },
     metrics::Counted,
     problem::Problem,
     route::{Query, Route},
@@ -163,6 +166,11 @@ async fn events(
     let last = last.map(str::parse::<u64>).transpose();
     let last = last.map_err(|_| Problem::invalid("`Last-Event-ID` is not the number of an event"))?;
     let from = last.map_or(wanted.from.unwrap_or(1), |last| last.saturating_add(1));
+    if let Some(node) = &wanted.node
+        && !watched(&app, &session).await?.has_node(&NodePath::new(node))
+    {
+        return Err(unknown_node(node));
+    }
     let as_lines = accepts_lines(&headers);
     if last.is_some() && !as_lines && is_over(&app, &session, from).await? {
         // A browser connects again and again unless the answer says that there is nothing more.

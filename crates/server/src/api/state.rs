@@ -126,7 +126,7 @@ impl FromRequestParts<App> for Watched {
     }
 }
 
-async fn watched(app: &App, id: &SessionId) -> Result<Arc<Watch>, Problem> {
+pub(super) async fn watched(app: &App, id: &SessionId) -> Result<Arc<Watch>, Problem> {
     Ok(app.watches.get(&app.sessions, id).await?)
 }
 
@@ -211,7 +211,7 @@ async fn frames(
     page.map(Json).ok_or_else(|| unknown_node(&query.node))
 }
 
-fn unknown_node(node: &str) -> Problem {
+pub(super) fn unknown_node(node: &str) -> Problem {
     Problem::new("unknownNode", format!("the session has no node `{node}`, or it has not started"))
 }
 

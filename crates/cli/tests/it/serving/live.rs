@@ -173,8 +173,10 @@ fn every_view_of_a_session_is_answered_at_any_event() {
     assert_eq!(graph["nodes"].as_array().unwrap().len(), 5);
     assert!(graph["nodes"][0]["w"].as_f64().unwrap() > 0.0 && graph["w"].as_f64().unwrap() > 0.0, "{graph}");
     assert_eq!(get("why?node=end&at=1")["sessionId"], session.as_str());
-    let unknown = client.get(&format!("/api/v1/sessions/{session}/stream?node=nobody"));
-    assert_eq!((unknown.status, unknown.json()["code"].as_str()), (404, Some("unknownNode")));
+    for path in ["stream?node=nobody", "events?node=nobody&follow=0"] {
+        let unknown = client.get(&format!("/api/v1/sessions/{session}/{path}"));
+        assert_eq!((unknown.status, unknown.json()["code"].as_str()), (404, Some("unknownNode")), "{path}");
+    }
     let report =
         client.get_with(&format!("/api/v1/sessions/{session}/report"), &[("accept", "text/markdown")]);
     assert!(report.text.starts_with("# watched\n"), "{}", report.text);
