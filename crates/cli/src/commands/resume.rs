@@ -136,13 +136,12 @@ fn continue_as_new(
     args: &ResumeArgs,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
-    if args.message.is_some() || args.message_file.is_some() || !args.tell.is_empty() {
+    let has_message = args.message.is_some() || args.message_file.is_some();
+    if has_message || !args.tell.is_empty() {
         let session = &kept.record.session;
-        let message = format!(
-            "session `{session}` continues as a new session, and a message would reach no agent there: leave out \
-             `--message` and `--tell`"
-        );
-        return Err(Failure::usage(message));
+        let reason =
+            format!("session `{session}` continues as a new session, where a message would reach no agent");
+        return Err(Failure::of_option(if has_message { "message" } else { "tell" }, reason));
     }
     let hint = matches!(which, FlowVersion::Edited { .. }).then_some(AS_STARTED);
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, hint, invocation)?.graph);
