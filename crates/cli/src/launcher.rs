@@ -165,7 +165,8 @@ impl ProgramLauncher {
             Some(engine) => command.arg("--engine").arg(engine),
             None => command.arg("--store").arg(&self.store),
         };
-        if let Some(cwd) = cwd.or(self.invocation.cwd.as_deref()) {
+        let cwd = cwd.or(self.invocation.cwd.as_deref());
+        if let Some(cwd) = cwd {
             command.current_dir(cwd);
         }
         // It is not killed when the caller stops waiting: the request is still carried out.
@@ -174,7 +175,12 @@ impl ProgramLauncher {
         let output = match ended {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => {
-                return Err(failed(format!("failed to call {}: {error}", self.program.display())));
+                return Err(failed(match cwd.filter(|cwd| !cwd.is_dir()) {
+                    Some(gone) => {
+                        format!("the folder {} is gone, in which sessions are started", gone.display())
+                    }
+                    None => format!("failed to call {}: {error}", self.program.display()),
+                }));
             }
             Err(_) => return Err(failed(format!("the session did not start within {STARTS:?}"))),
         };

@@ -20,6 +20,9 @@ use crate::{
 /// Of so many sessions, the newest, a server looks for those that wait with an answer when it starts.
 const LISTED: usize = 1_000;
 
+/// What becomes of a command that no process has applied.
+const STORED: &str = "the command is stored; the process that resumes the session applies or refuses it";
+
 /// What may be asked of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
@@ -441,6 +444,7 @@ impl Sessions {
             // Another process may have resumed it first, and then that one applies or refuses the command.
             Err(error) => match target.wait(number).await? {
                 CommandResult::Accepted => Ok(Receipt::of(target.id().clone())),
+                CommandResult::Stored(_) if error.hint.is_none() => Err(error.with_hint(STORED)),
                 CommandResult::Stored(_) => Err(error),
             },
         }
@@ -459,8 +463,7 @@ fn is_paused(entry: &SessionEntry) -> bool {
 
 fn not_applied(target: &SessionTarget) -> SessionError {
     let message = format!("session `{}` stopped running before the command was applied", target.id());
-    SessionError::new(SessionErrorCode::NotRunning, message)
-        .with_hint("the command is stored; the process that resumes the session applies or refuses it")
+    SessionError::new(SessionErrorCode::NotRunning, message).with_hint(STORED)
 }
 
 async fn decide(

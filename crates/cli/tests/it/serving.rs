@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes,
-    program::{Folder, folder_with, home, inspan},
+    program::{Folder, folder_with, home, inspan, program},
 };
 use client::{Answer, Client, Server, Socket};
 
@@ -211,6 +211,25 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     assert_eq!(compared["same"], json!(false));
     let why = client.get(&format!("/api/v1/sessions/{session}/why")).json();
     assert_eq!(why["sessionId"], json!(session));
+}
+
+#[test]
+fn a_server_whose_folder_is_gone_says_so_and_that_an_answer_is_stored() {
+    let folder = &folder();
+    inspan(folder, &["run", "ask.yaml", "-i", "topic=cows", "--no-wait", "--session-id", "s"]).expect(3);
+    let inner = folder.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let mut serve = program(folder, &["serve", "--port", "0", "--json", "--flows", folder.to_str().unwrap()]);
+    serve.current_dir(&inner);
+    let server = Server::of(folder, serve);
+    let client = server.client();
+    fs::remove_dir(&inner).unwrap();
+    let started = client.post("/api/v1/sessions", &json!({ "flow": "long" })).expect(500);
+    let replied = command(&client, "s", json!({ "type": "reply", "content": "7" })).expect(500);
+    for refused in [&started, &replied] {
+        assert!(refused.text.contains("inner is gone, in which sessions are started"), "{}", refused.text);
+    }
+    assert!(replied.text.contains("the command is stored"), "{}", replied.text);
 }
 
 #[test]
