@@ -137,6 +137,19 @@ impl BudgetRaise {
         self.flow.is_none() && self.nodes.is_empty() && self.bodies.is_empty()
     }
 
+    /// The limits by the names that options take: `usd`, `review.tokens`, `each/.tokens`.
+    #[expect(clippy::cast_precision_loss, reason = "a limit is given as such a number")]
+    pub fn by_name(&self) -> BTreeMap<String, f64> {
+        let flow = self.flow.iter().map(|limits| (String::new(), limits));
+        let nodes = self.nodes.iter().map(|(node, limits)| (format!("{node}."), limits));
+        let bodies = self.bodies.iter().map(|(node, limits)| (format!("{node}/."), limits));
+        let named = |(place, limits): (String, &BudgetLimits)| {
+            let limits = [("usd", limits.usd), ("tokens", limits.tokens.map(|tokens| tokens as f64))];
+            limits.map(|(name, limit)| Some((format!("{place}{name}"), limit?)))
+        };
+        flow.chain(nodes).chain(bodies).flat_map(named).flatten().collect()
+    }
+
     /// Takes over the limits that `newer` sets.
     pub fn merge(&mut self, newer: &Self) {
         if let Some(limits) = newer.flow {

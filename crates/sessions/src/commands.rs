@@ -346,16 +346,20 @@ impl Sessions {
         mut options: ResumeOptions,
         request: Option<RequestKey>,
     ) -> Result<SessionId, SessionError> {
-        let changes = options.message.is_some() || options.from.is_some() || !options.budget.is_empty();
-        let asks_for_more = request.is_none() || changes;
         if let Some(request) = &request {
+            if options.session_id.is_some() {
+                let message = "give a key or the session's id, not both";
+                return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
+            }
             options.session_id = Some(request.session.clone());
             options.request = Some(request.request.clone());
         }
         match (self.launcher.resume(session, &options).await, request) {
             // The same request may have resumed it, and a process that runs it is all that it asks for. What continues a
             // session that has ended is a new one.
-            (Err(error), Some(request)) if error.code == SessionErrorCode::SessionHeld && !asks_for_more => {
+            (Err(error), Some(request))
+                if error.code == SessionErrorCode::SessionHeld && options.from.is_none() =>
+            {
                 if self.has_started(&request).await? {
                     return Ok(request.session);
                 }
@@ -364,10 +368,30 @@ impl Sessions {
                     last = self.entry(&by).await?;
                 }
                 // Nothing runs of one that another one continued and that has paused or ended.
-                if last.session == *session || is_driven(&last) { Ok(last.session) } else { Err(error) }
+                let runs = last.session == *session || is_driven(&last);
+                if runs && self.has_resumed(&last.session, &options).await? {
+                    Ok(last.session)
+                } else {
+                    Err(error)
+                }
             }
             (result, _) => result,
         }
+    }
+
+    /// Whether a session has the message and the budgets of this resumption from the last one.
+    async fn has_resumed(&self, session: &SessionId, options: &ResumeOptions) -> Result<bool, SessionError> {
+        if options.message.is_none() && options.budget.is_empty() {
+            return Ok(true);
+        }
+        let log = self.store.read(session, 1, Select::Names(&["flow:resumed"])).await?;
+        Ok(log.last().is_some_and(|last| match &last.event {
+            Event::FlowResumed { message, budget, .. } => {
+                options.message.as_ref().is_none_or(|given| given == message)
+                    && options.budget == budget.by_name()
+            }
+            _ => false,
+        }))
     }
 
     /// The result of an earlier command with this key, if there was one: it is not applied again. The command of a key

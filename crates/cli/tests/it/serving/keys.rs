@@ -7,8 +7,11 @@ use inspan_flow::{RunStore, SqliteOptions, SqliteStore};
 use inspan_protocol::Command;
 use serde_json::{Value, json};
 
-use super::{client::Server, command, folder, run_quick, start, state, until, wait_for};
-use crate::program::{home, inspan};
+use super::{LONG, client::Server, command, folder, run_quick, start, state, until, wait_for};
+use crate::{
+    processes::until_one_runs,
+    program::{home, inspan},
+};
 
 #[test]
 fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
@@ -127,6 +130,36 @@ fn a_node_is_retried_once_in_a_session_that_continues_the_one_that_nothing_runs(
     fs::write(folder.join("go"), "").unwrap();
     wait_for(&client, &next, "success");
     client.post(&path, &retry).refused(409, "sessionContinued");
+}
+
+#[test]
+fn a_resumption_with_a_change_is_accepted_again_while_what_it_resumed_runs() {
+    let folder = &folder();
+    let limited = LONG.replace("name: long", "flow: { name: limited, policy: { budget: { tokens: 10 } } }");
+    fs::write(folder.join("limited.yaml"), limited).unwrap();
+    let server = Server::start(folder);
+    let client = server.client();
+    let session = start(&client, json!({ "flow": "limited" }));
+    let path = format!("/api/v1/sessions/{session}/commands");
+    for (change, other) in [
+        (json!({ "budget": { "tokens": 20 } }), json!({ "budget": { "tokens": 30 } })),
+        (json!({ "message": "go on" }), json!({ "message": "stop" })),
+    ] {
+        until_one_runs(folder);
+        command(&client, &session, json!({ "type": "pause" })).expect(200);
+        let resume = |change: &Value, key: &str| {
+            let mut command = change.clone();
+            command["type"] = json!("resume");
+            client.post(&path, &json!({ "command": command, "key": key }))
+        };
+        let key = change.to_string();
+        let first = resume(&change, &key).expect(200);
+        assert_eq!(resume(&change, &key).expect(200).json(), first.json());
+        resume(&other, "other").refused(409, "sessionHeld");
+    }
+    let named = json!({ "command": { "type": "resume", "sessionId": "mine" }, "key": "n" });
+    client.post(&path, &named).refused(400, "invalidRequest");
+    command(&client, &session, json!({ "type": "stop" })).expect(200);
 }
 
 #[test]
