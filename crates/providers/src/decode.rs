@@ -2,13 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use inspan_protocol::{Chunk, StreamEvent, read_json};
-use serde::{Deserialize, Deserializer};
+use inspan_protocol::{Chunk, StreamEvent};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
 
-/// For a number that is only shown or counted: a vendor that writes it in another form loses this number and not the line.
-pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    Value::deserialize(deserializer).map(|value| read_json(value).ok())
+/// Reads what is only shown or counted. What a vendor or a gateway writes in a form that cannot be read counts as absent: an
+/// answer that was paid is not lost for that. A number that has to be whole is rounded.
+pub(crate) fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: DeserializeOwned + Default,
+    D: Deserializer<'de>,
+{
+    let value = Value::deserialize(deserializer)?;
+    let rounded = || serde_json::from_str(&format!("{:.0}", value.as_f64()?)).ok();
+    Ok(T::deserialize(&value).ok().or_else(rounded).unwrap_or_default())
 }
 
 /// What is said of the sub-agents and commands that are stopped when the turn ends.

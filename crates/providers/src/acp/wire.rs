@@ -3,10 +3,10 @@
 //! Fields that are not read are skipped, and what an agent may leave out is optional: the protocol grows by
 //! additions, and agents follow it differently.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::decode::whole_number;
+use crate::decode::or_default;
 
 /// The version that is supported here.
 pub(super) const VERSION: u64 = 1;
@@ -176,12 +176,13 @@ pub(super) struct Update {
     pub(super) message_id: Option<String>,
     #[serde(flatten)]
     pub(super) tool: AcpToolCall,
+    #[serde(deserialize_with = "or_default")]
     pub(super) cost: Option<AcpCost>,
     /// Tokens of the context that are used.
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) used: Option<u64>,
     /// How many the model takes.
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) size: Option<u64>,
     pub(super) config_options: Option<Vec<ConfigOption>>,
 }
@@ -207,7 +208,7 @@ pub(super) struct AcpToolCall {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Location {
     pub(super) path: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Option::is_none")]
     pub(super) line: Option<u64>,
 }
 
@@ -239,37 +240,28 @@ impl RateLimit {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Prompted {
     pub(super) stop_reason: String,
-    #[serde(default, deserialize_with = "usage_or_none")]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<TokenUsage>,
     /// What the agent adds to the protocol.
     #[serde(default, rename = "_meta")]
     pub(super) meta: Option<Value>,
 }
 
-/// An answer was paid for, whatever its agent says of the tokens.
-fn usage_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TokenUsage>, D::Error> {
-    Value::deserialize(deserializer).map(|usage| TokenUsage::deserialize(usage).ok())
-}
-
-fn tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    whole_number(deserializer).map(Option::unwrap_or_default)
-}
-
 /// Tokens of one prompt; an extension that most agents offer.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct TokenUsage {
-    #[serde(deserialize_with = "tokens")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) total_tokens: u64,
-    #[serde(deserialize_with = "tokens")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) input_tokens: u64,
-    #[serde(deserialize_with = "tokens")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) output_tokens: u64,
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) thought_tokens: Option<u64>,
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) cached_read_tokens: Option<u64>,
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) cached_write_tokens: Option<u64>,
 }
 

@@ -7,7 +7,7 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::api::stream::count;
+use crate::decode::or_default;
 
 /// `message_start`.
 #[derive(Deserialize)]
@@ -21,6 +21,7 @@ pub(super) struct MessageStart<'a> {
 pub(super) struct Head<'a> {
     #[serde(borrow)]
     pub(super) model: Option<Cow<'a, str>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<ApiUsage>,
 }
 
@@ -64,6 +65,7 @@ pub(super) struct BlockStop {
 #[derive(Deserialize)]
 pub(super) struct MessageDelta {
     pub(super) delta: MessageEnd,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<ApiUsage>,
 }
 
@@ -98,21 +100,22 @@ pub(super) struct FailureWords {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ApiUsage {
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     input_tokens: Option<u64>,
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     output_tokens: Option<u64>,
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     cache_read_input_tokens: Option<u64>,
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     cache_creation_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "or_default")]
     output_tokens_details: Option<OutputDetails>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct OutputDetails {
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     thinking_tokens: Option<u64>,
 }
 

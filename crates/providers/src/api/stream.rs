@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent};
 use reqwest::StatusCode;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use inspan_transport::{Answer, Broken, Clocks, Http, Request};
@@ -154,13 +154,6 @@ impl<D: ResponseDecoder> ResponseStream<D> {
 /// Whether this content type is JSON.
 pub(crate) fn is_json(form: &str) -> bool {
     form.eq_ignore_ascii_case("application/json")
-}
-
-/// Reads a count of tokens. A gateway may write it in another way; an answer that was paid is not lost for that.
-pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    let value = serde_json::Value::deserialize(deserializer)?;
-    let rounded = |number: f64| format!("{number:.0}").parse().ok();
-    Ok(value.as_u64().or_else(|| value.as_f64().and_then(rounded)))
 }
 
 /// Reads an event. The message of the parser may quote it, so the error only says where it is wrong.

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::decode::whole_number;
+use crate::decode::or_default;
 
 mod outgoing;
 
@@ -71,6 +71,7 @@ pub(super) struct ApiEvent<'a> {
     pub(super) message: Option<MessageHead<'a>>,
     #[serde(borrow)]
     pub(super) delta: Option<ClaudeDelta<'a>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<ClaudeUsage>,
 }
 
@@ -80,6 +81,7 @@ pub(super) struct MessageHead<'a> {
     pub(super) id: Str<'a>,
     #[serde(borrow)]
     pub(super) model: Option<Str<'a>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<ClaudeUsage>,
 }
 
@@ -93,23 +95,27 @@ pub(super) struct ClaudeDelta<'a> {
     pub(super) stop_reason: Option<Str<'a>>,
 }
 
-/// Token counts in the model's own words; null counts as zero.
+/// Token counts in the model's own words; one that is not known counts as zero.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClaudeUsage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cache_read_input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "or_default")]
+    input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
+    output_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
+    cache_read_input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
+    cache_creation_input_tokens: u64,
 }
 
 impl From<ClaudeUsage> for Usage {
     fn from(usage: ClaudeUsage) -> Self {
         Self {
-            input_tokens: usage.input_tokens.unwrap_or(0),
-            output_tokens: usage.output_tokens.unwrap_or(0),
-            cache_read_tokens: usage.cache_read_input_tokens.unwrap_or(0),
-            cache_creation_tokens: usage.cache_creation_input_tokens.unwrap_or(0),
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_input_tokens,
+            cache_creation_tokens: usage.cache_creation_input_tokens,
             reasoning_tokens: 0,
         }
     }
@@ -138,6 +144,7 @@ pub(super) struct AssistantMessage<'a> {
     pub(super) content: MessageBlocks<'a>,
     #[serde(borrow)]
     pub(super) stop_reason: Option<Str<'a>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<ClaudeUsage>,
 }
 
@@ -282,6 +289,7 @@ pub(super) struct ResultLine<'a> {
     #[serde(borrow)]
     pub(super) subtype: Str<'a>,
     pub(super) is_error: bool,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) api_error_status: Option<u16>,
     #[serde(borrow)]
     pub(super) result: Option<Str<'a>>,
@@ -293,14 +301,16 @@ pub(super) struct ResultLine<'a> {
     pub(super) terminal_reason: Option<Str<'a>>,
     #[serde(borrow)]
     pub(super) session_id: Option<Str<'a>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) duration_ms: f64,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) total_cost_usd: Option<f64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: ClaudeUsage,
-    #[serde(default, rename = "modelUsage")]
+    #[serde(default, rename = "modelUsage", deserialize_with = "or_default")]
     pub(super) model_usage: BTreeMap<String, ModelUsage>,
     /// What of `model_usage` this process counted since its previous result. Older versions leave it out.
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) model_usage_since_last_result: Option<BTreeMap<String, ModelUsage>>,
     #[serde(default)]
     pub(super) permission_denials: Vec<Denial>,
@@ -313,13 +323,17 @@ pub(super) struct ResultLine<'a> {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ModelUsage {
+    #[serde(deserialize_with = "or_default")]
     pub(super) input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) output_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) cache_read_input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) cache_creation_input_tokens: u64,
-    #[serde(rename = "costUSD")]
+    #[serde(rename = "costUSD", deserialize_with = "or_default")]
     pub(super) cost_usd: Option<f64>,
-    #[serde(deserialize_with = "whole_number")]
+    #[serde(deserialize_with = "or_default")]
     pub(super) context_window: Option<u64>,
 }
 
@@ -340,9 +354,13 @@ pub(super) struct SystemLine<'a> {
     pub(super) session_id: Option<Str<'a>>,
     #[serde(borrow)]
     pub(super) model: Option<Str<'a>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) attempt: Option<u64>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) max_retries: Option<u64>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) retry_delay_ms: Option<f64>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) error_status: Option<u16>,
     #[serde(borrow)]
     pub(super) error: Option<Str<'a>>,
@@ -403,6 +421,7 @@ pub(super) struct RateLimitInfo<'a> {
     #[serde(borrow)]
     pub(super) status: Option<Str<'a>>,
     /// Seconds since 1970.
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) resets_at: Option<i64>,
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::decode::whole_number;
+use crate::decode::or_default;
 
 /// The requested form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,7 +39,7 @@ pub(super) struct CodexDelta<'a> {
     pub(super) item_id: Cow<'a, str>,
     #[serde(borrow, default)]
     pub(super) delta: Cow<'a, str>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) summary_index: u64,
 }
 
@@ -76,6 +76,7 @@ pub(super) struct Item<'a> {
     pub(super) command: Option<Value>,
     pub(super) cwd: Option<Value>,
     pub(super) aggregated_output: Option<Value>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) exit_code: Option<i64>,
     pub(super) changes: Option<Value>,
     #[serde(borrow)]
@@ -113,6 +114,7 @@ pub(super) struct WireTurn<'a> {
     #[serde(borrow, default)]
     pub(super) status: Cow<'a, str>,
     pub(super) error: Option<TurnError>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) duration_ms: Option<f64>,
     #[serde(borrow, default)]
     pub(super) items: Vec<&'a RawValue>,
@@ -149,22 +151,29 @@ pub(super) struct UsageLine {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TokenUsage {
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) last: Tokens,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) total: Tokens,
-    #[serde(default, deserialize_with = "whole_number")]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) model_context_window: Option<u64>,
 }
 
 /// The tokens of one request to the model. The input includes what was read from the cache.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Tokens {
+    #[serde(deserialize_with = "or_default")]
     pub(super) total_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) cached_input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) cache_write_input_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) output_tokens: u64,
+    #[serde(deserialize_with = "or_default")]
     pub(super) reasoning_output_tokens: u64,
 }
 
@@ -200,9 +209,10 @@ pub(super) struct RateLimits {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Window {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) used_percent: f64,
     /// In seconds since 1970.
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) resets_at: Option<i64>,
 }
 

@@ -7,7 +7,7 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::api::stream::count;
+use crate::decode::or_default;
 
 /// `response.created` and the other events that hold the whole response.
 #[derive(Deserialize)]
@@ -21,6 +21,7 @@ pub(super) struct Response {
     pub(super) model: Option<String>,
     /// As it came, because an unknown item is stored unchanged.
     pub(super) output: Option<Vec<Value>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) usage: Option<ApiUsage>,
     pub(super) incomplete_details: Option<IncompleteDetails>,
     pub(super) error: Option<FailureWords>,
@@ -43,7 +44,7 @@ pub(super) struct ItemEvent {
 pub(super) struct DeltaEvent<'a> {
     pub(super) output_index: u64,
     /// Which part of a summary it belongs to.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) summary_index: u64,
     #[serde(borrow)]
     pub(super) delta: Cow<'a, str>,
@@ -86,27 +87,29 @@ impl FailureWords {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ApiUsage {
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     input_tokens: Option<u64>,
+    #[serde(deserialize_with = "or_default")]
     input_tokens_details: Option<InputDetails>,
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     output_tokens: Option<u64>,
+    #[serde(deserialize_with = "or_default")]
     output_tokens_details: Option<OutputDetails>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct InputDetails {
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     cached_tokens: Option<u64>,
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     cache_write_tokens: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct OutputDetails {
-    #[serde(deserialize_with = "count")]
+    #[serde(deserialize_with = "or_default")]
     reasoning_tokens: Option<u64>,
 }
 

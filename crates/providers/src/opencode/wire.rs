@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::decode::or_default;
+
 /// Any event.
 #[derive(Deserialize)]
 pub(super) struct Envelope<'a> {
@@ -99,7 +101,9 @@ pub(super) struct Part<'a> {
     pub(super) state: Option<ToolState<'a>>,
     #[serde(borrow)]
     pub(super) reason: Option<Cow<'a, str>>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) tokens: Option<Tokens>,
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) cost: Option<f64>,
 }
 
@@ -124,28 +128,33 @@ pub(super) struct ToolState<'a> {
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Tokens {
-    input: f64,
-    output: f64,
-    reasoning: f64,
+    #[serde(deserialize_with = "or_default")]
+    input: u64,
+    #[serde(deserialize_with = "or_default")]
+    output: u64,
+    #[serde(deserialize_with = "or_default")]
+    reasoning: u64,
+    #[serde(deserialize_with = "or_default")]
     cache: Cache,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 struct Cache {
-    read: f64,
-    write: f64,
+    #[serde(deserialize_with = "or_default")]
+    read: u64,
+    #[serde(deserialize_with = "or_default")]
+    write: u64,
 }
 
 impl From<Tokens> for Usage {
     fn from(tokens: Tokens) -> Self {
-        let count = |number: f64| number.max(0.0) as u64;
         Self {
-            input_tokens: count(tokens.input),
-            output_tokens: count(tokens.output) + count(tokens.reasoning),
-            cache_read_tokens: count(tokens.cache.read),
-            cache_creation_tokens: count(tokens.cache.write),
-            reasoning_tokens: count(tokens.reasoning),
+            input_tokens: tokens.input,
+            output_tokens: tokens.output.saturating_add(tokens.reasoning),
+            cache_read_tokens: tokens.cache.read,
+            cache_creation_tokens: tokens.cache.write,
+            reasoning_tokens: tokens.reasoning,
         }
     }
 }
@@ -172,11 +181,12 @@ pub(super) struct SessionStatus<'a> {
 pub(super) struct Status<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Cow<'a, str>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) attempt: u32,
     #[serde(borrow)]
     pub(super) message: Option<Cow<'a, str>>,
     /// The moment of the next attempt, in milliseconds since 1970.
+    #[serde(default, deserialize_with = "or_default")]
     pub(super) next: Option<f64>,
     pub(super) action: Option<RetryAction>,
 }
@@ -204,6 +214,7 @@ pub(super) struct OpenCodeFailure {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct FailureData {
     pub(super) message: Option<String>,
+    #[serde(deserialize_with = "or_default")]
     pub(super) status_code: Option<u16>,
     pub(super) is_retryable: Option<bool>,
     pub(super) response_headers: BTreeMap<String, String>,

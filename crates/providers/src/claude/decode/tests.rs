@@ -171,6 +171,25 @@ fn an_answer_that_breaks_off_is_no_success_and_has_no_price() {
     }
 }
 
+#[test]
+fn numbers_that_cannot_be_read_lose_no_answer() {
+    for odd in [json!(-28), json!("many"), json!({}), Value::Null] {
+        let usage = json!({ "input_tokens": odd, "output_tokens": 7 });
+        let message = json!({ "id": "m1", "model": "m", "usage": usage });
+        let begins =
+            json!({ "type": "stream_event", "event": { "type": "message_start", "message": message } });
+        let result = json!({
+            "type": "result", "subtype": "success", "is_error": false, "result": "a", "duration_ms": odd,
+            "total_cost_usd": odd, "usage": usage,
+            "modelUsage": { "m": { "inputTokens": odd, "outputTokens": 7, "costUSD": odd } },
+        });
+        let output =
+            ends(&mut ClaudeDecoder::new(), &[begins, result].map(|line| line.to_string())).remove(0).output;
+        let expected = Usage { output_tokens: 7, ..Usage::default() };
+        assert_eq!((&*output.text, output.usage, output.cost_usd), ("a", expected, None), "{odd}");
+    }
+}
+
 /// What the program really printed, one text per recorded case.
 fn transcripts() -> &'static [Vec<u8>] {
     static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =

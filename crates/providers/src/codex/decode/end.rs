@@ -116,7 +116,7 @@ impl CodexDecoder {
         let total = line.token_usage.total;
         let known = self.totals.len() < THREAD_LIMIT || self.totals.contains_key(thread);
         let before = if known { self.totals.insert(thread.to_owned(), total) } else { None };
-        if before.is_some_and(|before| before.total_tokens == total.total_tokens) {
+        if before == Some(total) {
             return Ok(());
         }
         if self.turn.phase != CodexPhase::Begun {

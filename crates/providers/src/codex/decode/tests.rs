@@ -52,6 +52,27 @@ fn decoded(decoder: &mut CodexDecoder, lines: &[Value]) -> Vec<CodexDecoded> {
 }
 
 #[test]
+fn tokens_that_cannot_be_read_lose_no_answer_and_no_request() {
+    for odd in [json!(-28), json!("many"), json!({}), Value::Null] {
+        let tokens = |output: u64| json!({ "totalTokens": odd, "inputTokens": odd, "outputTokens": output });
+        let usage = |total: u64| {
+            let usage = json!({ "total": tokens(total), "last": tokens(1) });
+            let params = json!({ "threadId": "ours", "turnId": "t", "tokenUsage": usage });
+            json!({ "method": "thread/tokenUsage/updated", "params": params })
+        };
+        let mut decoder = begun();
+        // The last one is repeated.
+        let out = decoded(&mut decoder, &[usage(1), usage(2), usage(2)]);
+        let counted = |output_tokens| {
+            let usage = Usage { output_tokens, ..Usage::default() };
+            CodexDecoded::Event(StreamEvent::Usage { usage, cost_usd: None })
+        };
+        assert_eq!(out, [counted(1), counted(2)], "{odd}");
+        assert_eq!(decoder.abandon().1.output.num_turns, 2);
+    }
+}
+
+#[test]
 fn text_that_is_sent_again_after_a_message_was_cut_is_in_the_turn_once() {
     let tell = |method: &str, rest: Value| {
         let mut params = json!({ "threadId": "ours", "turnId": "t" });

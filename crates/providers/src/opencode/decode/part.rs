@@ -198,7 +198,7 @@ impl OpenCodeDecoder {
             self.under_way.remove(&*part.message);
         }
         self.usage += usage;
-        self.cost_usd += plausible(part.cost.unwrap_or_default()).unwrap_or_else(|warning| {
+        self.cost_usd += part.cost.map_or(Ok(f64::NAN), plausible).unwrap_or_else(|warning| {
             out.push(OpenCodeDecoded::Event(warning));
             // The sum stays unknown, whatever is added to it.
             f64::NAN

@@ -141,6 +141,22 @@ fn answers_that_are_cut_off_in_a_row_end_the_turn_without_a_price() {
     assert!(said.iter().any(is_unpriced), "{said:?}");
 }
 
+#[test]
+fn numbers_that_cannot_be_read_lose_no_answer() {
+    for odd in [json!(-28), json!("many"), json!({}), Value::Null] {
+        let mut decoder = begun();
+        let tokens = json!({ "input": odd, "output": 1e19, "reasoning": 1e19, "cache": odd });
+        let step = |id: &str, cost: &Value| {
+            part(id, "a1", "step-finish", json!({ "reason": "stop", "tokens": tokens, "cost": cost }))
+        };
+        let said = [decoder.push(&step("f1", &odd)), decoder.push(&step("f2", &json!(0.25)))].concat();
+        assert!(!said.iter().any(|said| matches!(said, OpenCodeDecoded::Fault(_))), "{said:?}");
+        let output = decoder.abandon().1.output;
+        let counts = (output.num_turns, output.usage.input_tokens, output.usage.output_tokens);
+        assert_eq!((counts, output.cost_usd), ((2, 0, u64::MAX), None), "{odd}");
+    }
+}
+
 proptest! {
     /// No bytes make it panic, and where they are cut changes nothing.
     #[test]
