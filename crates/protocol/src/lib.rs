@@ -53,7 +53,7 @@ pub use id::{
     SessionId, TurnId,
 };
 pub use message::{Content, ContentBlock, Message, Role};
-pub use prompt::{Prompt, Reply};
+pub use prompt::{Prompt, Reply, is_unsafe, spelled_out};
 pub use provider::{
     AgentQuestion, AnswerOption, DynProvider, Erased, ExecutionContext, Handshake, InputProblem,
     IntoProvider, PermissionBroker, PermissionDecision, PermissionRequest, Provider, ProviderCapabilities,

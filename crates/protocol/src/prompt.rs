@@ -128,3 +128,56 @@ impl Prompt {
         }
     }
 }
+
+/// Whether a character could steer a terminal, or hide a text from its reader.
+pub fn is_unsafe(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        ' '..='~' => false,
+        // C0, DEL and C1.
+        c if c.is_control() => true,
+        // Zero width, direction marks, direction overrides and isolates, the byte order mark.
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => true,
+        '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
+        // Tags, which are invisible letters.
+        '\u{e0000}'..='\u{e007f}' => true,
+        _ => false,
+    }
+}
+
+/// Letters that look like nothing, or like a space. Elsewhere they are part of pictures and of words.
+fn is_blank(c: char) -> bool {
+    matches!(
+        c,
+        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}'
+    ) || matches!(c, '\u{3164}' | '\u{ffa0}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}')
+}
+
+/// The whole text, with every unsafe or blank character written out as `\u{1b}`: for what a person has to consent to, where
+/// nothing may be left out. Line breaks stay, a tab is four spaces.
+pub fn spelled_out(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => out.push_str("    "),
+            c if is_unsafe(c) || is_blank(c) => out.extend(c.escape_unicode()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hides_or_steers_is_spelled_out_and_the_rest_stays() {
+        let rows = [
+            ("rm\u{200b} -rf\n\t\u{1b}[2K", "rm\\u{200b} -rf\n    \\u{1b}[2K"),
+            ("ls \u{202e}\u{3164}x", "ls \\u{202e}\\u{3164}x"),
+            ("\u{e0041}é日", "\\u{e0041}é日"),
+        ];
+        assert_eq!(rows.map(|(text, _)| spelled_out(text)), rows.map(|(_, spelled)| spelled.to_owned()));
+    }
+}

@@ -4,21 +4,7 @@
 
 use std::borrow::Cow;
 
-/// Whether a character could steer a terminal, or hide a text from its reader.
-pub fn is_unsafe(c: char) -> bool {
-    match c {
-        '\n' | '\t' => false,
-        ' '..='~' => false,
-        // C0, DEL and C1.
-        c if c.is_control() => true,
-        // Zero width, direction marks, direction overrides and isolates, the byte order mark.
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => true,
-        '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
-        // Tags, which are invisible letters.
-        '\u{e0000}'..='\u{e007f}' => true,
-        _ => false,
-    }
-}
+pub use inspan_protocol::{is_unsafe, spelled_out};
 
 /// Text of several lines: line breaks and tabs stay, escape sequences go, any other unsafe character is a space.
 pub fn text(text: &str) -> Cow<'_, str> {
@@ -74,28 +60,6 @@ pub fn markdown(text: &str) -> String {
             out.push('\\');
         }
         out.push(c);
-    }
-    out
-}
-
-/// Letters that look like nothing, or like a space. Elsewhere they are part of pictures and of words.
-fn is_blank(c: char) -> bool {
-    matches!(
-        c,
-        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}'
-    ) || matches!(c, '\u{3164}' | '\u{ffa0}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}')
-}
-
-/// The whole text, with every unsafe or blank character written out as `\u{1b}`: for what a person has to consent to, where
-/// nothing may be left out. Line breaks stay, a tab is four spaces.
-pub fn spelled_out(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\t' => out.push_str("    "),
-            c if is_unsafe(c) || is_blank(c) => out.extend(c.escape_unicode()),
-            c => out.push(c),
-        }
     }
     out
 }
@@ -168,7 +132,6 @@ mod tests {
     fn each_form_leaves_what_it_is_for() {
         assert_eq!(text("a\tb\r\nc\u{7}é日"), "a\tb\nc é日");
         assert_eq!(coloured("\u{1b}[1;31mred\u{1b}[0m\u{1b}[2J\u{202e}"), "\u{1b}[1;31mred\u{1b}[0m ");
-        assert_eq!(spelled_out("rm\u{200b} -rf\n\t\u{1b}[2K"), "rm\\u{200b} -rf\n    \\u{1b}[2K");
         let value = serde_json::json!({ "a\u{9b}": "\u{202e}\u{e0041}\u{1b}" });
         let shown = json(&value.to_string()).into_owned();
         assert_eq!(shown, r#"{"a\u009b":"\u202e\udb40\udc41\u001b"}"#);

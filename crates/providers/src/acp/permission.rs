@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{
-    AgentQuestion, AnswerOption, PermissionDecision, PermissionRequest, Redactor, beginning,
+    AgentQuestion, AnswerOption, PermissionDecision, PermissionRequest, Redactor, beginning, spelled_out,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -111,10 +111,14 @@ impl AcpQuestion {
             let option =
                 |way: &&PermissionOption| AnswerOption { label: way.name.clone(), description: None };
             let PermissionRequest { tool_name, input, description, .. } = &self.request;
+            // As a question for permission it shows all that a yes covers, and the words of the agent last. In a block of code
+            // nothing is markup.
             let arguments = serde_json::to_string_pretty(input).unwrap_or_default();
-            let said = description.as_deref().unwrap_or_default();
-            let question =
-                format!("How may `{tool_name}` be used?\n\n{}\n{}", shown(said), shown(&arguments));
+            let mut question = format!("How may `{tool_name}` be used?\n\n```json\n{arguments}\n```");
+            if let Some(said) = description {
+                question.push_str(&format!("\n\nagent says: {}", shown(said)));
+            }
+            let question = spelled_out(&question);
             let options = ways.iter().map(option).collect();
             self.request.questions = vec![AgentQuestion { question, options, multiple: false }];
             self.asked_for = AskedFor::Option;

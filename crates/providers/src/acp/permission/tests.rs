@@ -97,11 +97,13 @@ fn of_several_options_the_person_chooses_and_never_one_that_widens() {
     let wide = question("switch_mode", json!({}), vec![plan.remove(0), plan.remove(1)]);
     assert!(matches!(wide.choose(Ruled::Open, &allow()), Choice::Impossible(Some(no), _) if no == "no"));
     plan.extend([option("b", "allow_once", "stop"), option("no", "reject_once", "No")]);
-    let mut several = question("other", json!({ "command": "ls" }), plan);
+    let command = format!("ls {} \u{202e}; rm -rf x", "a".repeat(SHOWN));
+    let mut several = question("other", json!({ "command": command }), plan);
     several.ask_person(true);
     assert_eq!(several.asked_for, AskedFor::Option);
     let [asked] = &several.request.questions[..] else { panic!("{several:?}") };
-    assert!(asked.question.contains("`other`") && asked.question.contains(r#""command": "ls""#), "{asked:?}");
+    assert!(asked.question.starts_with("How may `other` be used?\n\n```json\n"), "{asked:?}");
+    assert!(asked.question.contains(r#"a \u{202e}; rm -rf x""#), "all is shown, spelled out: {asked:?}");
     let labels: Vec<&str> = asked.options.iter().map(|option| option.label.as_str()).collect();
     assert_eq!(labels, ["Yes, and manually approve edits", "stop"]);
     assert_eq!(several.choose(Ruled::Open, &answer("stop")), Choice::Allow("b".to_owned()));
