@@ -26,6 +26,7 @@ mod output;
 mod program;
 #[cfg(test)]
 mod replay;
+mod root;
 mod scripted;
 mod scripted_turn;
 mod sse;

@@ -183,6 +183,7 @@ impl Agent for ClaudeAgent {
         .await?;
         let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
         decoder.watch_mcp_servers(launch.mcp_servers());
+        decoder.request_output(launch.root);
         decoder.watch_thinking(launch.arguments.iter().any(|argument| argument == NO_THINKING));
         let files = [beginning, mcp_config].into_iter().flatten().collect();
         let transcripts = Transcripts::new(launch.projects());

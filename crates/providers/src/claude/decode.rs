@@ -29,6 +29,7 @@ use super::wire;
 use crate::decode::{OpenTools, TurnText, Warned, head};
 use crate::output::{TurnOutput, context_use};
 use crate::program::TurnDecoder;
+use crate::root::Root;
 use inspan_transport::{Line, LineSplitter};
 
 mod end;
@@ -115,6 +116,8 @@ pub struct ClaudeDecoder {
     /// The MCP servers that the process was given, but for those of which was said that they do not run.
     mcp_servers: BTreeSet<String>,
     tasks: BackgroundTasks,
+    /// The requested form of the structured output.
+    root: Root,
     /// Whether the model was told not to think.
     forbids_thinking: bool,
     /// Whether the model may believe that a sub-agent still works which was stopped.
@@ -178,6 +181,11 @@ impl ClaudeDecoder {
     /// Warns if one of these MCP servers does not run.
     pub(super) fn watch_mcp_servers(&mut self, names: impl IntoIterator<Item = String>) {
         self.mcp_servers.extend(names);
+    }
+
+    /// Structured output was requested in this form.
+    pub(super) fn request_output(&mut self, root: Root) {
+        self.root = root;
     }
 
     /// Warns if the model thinks all the same.

@@ -15,6 +15,7 @@ use crate::error::{invalid, mcp_not_an_object};
 use crate::input::{check_max_turns, check_output_schema};
 use crate::program::ProcessConversation;
 use crate::program::pool::Reuse;
+use crate::root::Root;
 use inspan_transport::{directory, filled};
 
 /// Tools that would start agents beside ours, or turns that nobody asked for, here or in other sessions of the user.
@@ -32,6 +33,8 @@ pub(crate) struct ClaudeLaunch {
     pub(super) cwd: Option<PathBuf>,
     /// The body of the `initialize` request.
     pub(super) initialize: Value,
+    /// The form in which that requests structured output.
+    pub(super) root: Root,
     /// The MCP servers, which may hold secrets and so are never in the arguments.
     pub(super) mcp_config: Option<String>,
     /// Whether the process may serve more than one turn.
@@ -50,6 +53,7 @@ impl ClaudeLaunch {
             environment: environment(options, &context.host.env),
             cwd,
             initialize: initialize(options)?,
+            root: options.output_schema.as_ref().map(Root::of).unwrap_or_default(),
             mcp_config: mcp_config(options, &context.host.env)?,
             reuse: if options.max_budget_usd.is_some() { Reuse::Once } else { Reuse::Warm },
             max_turns: options.max_turns,
@@ -213,7 +217,8 @@ fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
     put("systemPrompt", options.system_prompt.clone().map(Value::from));
     put("appendSystemPrompt", options.append_system_prompt.clone().map(Value::from));
     check_output_schema(options.output_schema.as_ref())?;
-    put("jsonSchema", options.output_schema.clone());
+    // The program makes a tool of it, whose arguments are an object.
+    put("jsonSchema", options.output_schema.as_ref().map(|schema| Root::of(schema).place(schema)));
     Ok(Value::Object(request))
 }
 

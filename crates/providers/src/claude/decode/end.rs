@@ -104,6 +104,7 @@ impl ClaudeDecoder {
                 permission_denials.push(denial);
             }
         }
+        let structured_output = line.structured_output.and_then(|output| self.root.output(output));
         let end = ClaudeTurnEnd {
             subtype: line.subtype.to_string(),
             is_error: line.is_error,
@@ -117,7 +118,7 @@ impl ClaudeDecoder {
                 usage,
                 cost_usd,
                 permission_denials,
-                structured_output: line.structured_output.or(before.structured_output),
+                structured_output: structured_output.or(before.structured_output),
                 ..TurnOutput::default()
             },
             ..ClaudeTurnEnd::default()

@@ -190,6 +190,18 @@ fn numbers_that_cannot_be_read_lose_no_answer() {
     }
 }
 
+#[test]
+fn structured_output_that_is_no_object_comes_out_of_its_object() {
+    let mut decoder = ClaudeDecoder::new();
+    decoder.request_output(Root::Wrapped);
+    let result = json!({
+        "type": "result", "subtype": "success", "is_error": false, "result": "a",
+        "structured_output": { "value": [1, 2] },
+    });
+    let output = ends(&mut decoder, [&result.to_string()]).remove(0).output;
+    assert_eq!(output.structured_output, Some(json!([1, 2])));
+}
+
 /// What the program really printed, one text per recorded case.
 fn transcripts() -> &'static [Vec<u8>] {
     static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =

@@ -220,6 +220,13 @@ fn what_cannot_be_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn a_schema_that_is_no_object_is_wrapped_in_one() {
+    let launch = launch(json!({ "outputSchema": { "type": "array" } }));
+    let properties = &launch.initialize["jsonSchema"]["properties"];
+    assert_eq!((launch.root, properties), (Root::Wrapped, &json!({ "value": { "type": "array" } })));
+}
+
+#[test]
 fn only_what_differs_between_processes_keeps_turns_apart() {
     let folder = tempfile::tempdir().unwrap();
     let launch = |value| ClaudeLaunch::new(&options(value), &context(folder.path())).unwrap();

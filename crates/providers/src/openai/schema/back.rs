@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use inspan_protocol::BoundedValidator;
 use serde_json::{Value, json};
 
-use super::rebased;
+use crate::root::rebased;
 
 /// How deep answers and references are followed.
 const DEPTH: usize = 128;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::WRAP;
 use crate::api::schema::{DEFINITIONS, FORMATS, describe, has_type};
+use crate::root::WRAP;
 
 /// Keywords that the vendor enforces.
 const ENFORCED: [&str; 9] = [

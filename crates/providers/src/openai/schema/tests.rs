@@ -1,5 +1,7 @@
 //! Schemas in the vendor's form, and answers on their way back.
 
+use serde_json::json;
+
 use super::*;
 
 fn optional(part: Value) -> Value {
