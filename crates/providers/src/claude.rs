@@ -1,8 +1,10 @@
 //! The provider `claude`: the real Claude Code program, driven over its stream of JSON lines.
 
 use inspan_protocol::{
-    AgentError, ContentBlock, Environment, ExecutionContext, ProgramVariables, ProviderCapabilities,
+    AgentError, ContentBlock, Environment, ExecutionContext, InputProblem, ProgramVariables,
+    ProviderCapabilities,
 };
+use serde_json::Value;
 
 use crate::input;
 use crate::input::stall;
@@ -75,7 +77,19 @@ program_provider! {
         fork: true,
         forgets_cut_turns: false,
         native_steer: false,
-    }, call
+    }, call, check_rules
+}
+
+/// The entries of the lists of rules that the program would not read as one rule each.
+fn check_rules(input: &Value) -> Vec<InputProblem> {
+    let of_list = |list: &'static str| {
+        let entries = input["options"][list].as_array().into_iter().flatten().enumerate();
+        entries.filter_map(move |(at, entry)| {
+            let problem = launch::not_one_rule(entry.as_str()?)?;
+            Some(InputProblem::new(format!("/options/{list}/{at}"), problem))
+        })
+    };
+    ["allowedTools", "disallowedTools"].into_iter().flat_map(of_list).collect()
 }
 
 fn call(input: ClaudeInput, context: &ExecutionContext) -> Result<Call<ClaudeAgent>, AgentError> {

@@ -503,7 +503,7 @@ fn elapsed_ms(since: Instant) -> u64 {
 macro_rules! program_provider {
     (
         $(#[$doc:meta])*
-        $provider:ident for $agent:ty, $input:ty => $output:ty, $program:expr, $capabilities:expr, $call:path
+        $provider:ident for $agent:ty, $input:ty => $output:ty, $program:expr, $capabilities:expr, $call:path $(, $check:path)?
     ) => {
         $(#[$doc])*
         #[derive(Debug)]
@@ -535,7 +535,7 @@ macro_rules! program_provider {
             }
 
             fn check_input(&self, input: &::serde_json::Value) -> Vec<::inspan_protocol::InputProblem> {
-                $crate::input::check(input, $crate::input::Assistant::Refused)
+                [$crate::input::check(input, $crate::input::Assistant::Refused) $(, $check(input))?].concat()
             }
 
             fn setup(&self) -> ::inspan_protocol::Setup {

@@ -154,6 +154,10 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
         flag("max-budget-usd", Some(budget.to_string()));
     }
     check_max_turns(options.max_turns)?;
+    let rules = [&options.allowed_tools, &options.disallowed_tools].into_iter().flatten().flatten();
+    if let Some(problem) = rules.map(String::as_str).find_map(not_one_rule) {
+        return Err(invalid(problem));
+    }
     // Without it the settings of a repository decide, and may allow everything.
     flag("permission-mode", Some(options.permission_mode.map_or_else(|| "default".to_owned(), word)));
     flag("settings", Some(CLAUDE_CODE_SETTINGS.to_owned()));
@@ -186,6 +190,28 @@ fn arguments(options: &ClaudeOptions) -> Result<Vec<String>, AgentError> {
     let sources = options.setting_sources.as_ref();
     flag("setting-sources", sources.map(|list| list.iter().map(word).collect::<Vec<_>>().join(",")));
     Ok(arguments)
+}
+
+/// Why the program would not read an entry of a list of rules as one rule. It ends a rule at a comma or a space outside of
+/// parentheses, and the first `)` closes these, however many are open.
+pub(super) fn not_one_rule(entry: &str) -> Option<String> {
+    let entry = entry.trim();
+    let mut is_inside = false;
+    let ends = entry.char_indices().find(|(_, c)| {
+        is_inside = *c == '(' || is_inside && *c != ')';
+        !is_inside && matches!(c, ',' | ' ')
+    });
+    match ends {
+        Some((at, _)) => Some(format!(
+            "`{entry}` is several rules for Claude Code, of which the first is `{}`: write each as an entry, and `*` for what \
+             stands behind a `)` in the text of a rule",
+            &entry[..at]
+        )),
+        None if is_inside => {
+            Some(format!("`{entry}` has no `)` at its end: the next rule would be a part of it"))
+        }
+        None => None,
+    }
 }
 
 /// The program's word for a choice, which is ours too.

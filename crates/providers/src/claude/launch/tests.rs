@@ -188,6 +188,16 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     let rows = [
         (json!({ "maxTurns": 0 }), "`maxTurns` must be greater than 0".to_owned()),
         (json!({ "maxBudgetUsd": 0 }), "`maxBudgetUsd` must be greater than 0".to_owned()),
+        (
+            json!({ "allowedTools": ["Read", "Bash(echo a),Write"] }),
+            "`Bash(echo a),Write` is several rules for Claude Code, of which the first is `Bash(echo a)`: write each as an \
+             entry, and `*` for what stands behind a `)` in the text of a rule"
+                .to_owned(),
+        ),
+        (
+            json!({ "disallowedTools": ["Bash(git *", "Write"] }),
+            "`Bash(git *` has no `)` at its end: the next rule would be a part of it".to_owned(),
+        ),
         (json!({ "cwd": "missing" }), format!("the working directory {missing} is not a directory")),
         (json!({ "mcpServers": { "x": 1 } }), "the MCP server `x` is not an object".to_owned()),
         (
@@ -217,6 +227,38 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         .err()
         .unwrap();
     assert_eq!(error.code, ErrorCode::ConfigInvalid);
+}
+
+#[test]
+fn an_entry_of_the_tools_is_one_rule() {
+    let one = [
+        "Bash",
+        " Read ",
+        "",
+        "Bash(git *)",
+        "Bash(echo a, b)",
+        "Bash(echo (a))",
+        "Bash(f(a)(b, c))",
+        "mcp__a__b",
+    ];
+    let several = [
+        "Bash(echo a) Bash",
+        "Bash,Write",
+        "Bash(git log --format='%h)',Bash,x)",
+        "Bash(echo (a) b)",
+        "Bash(f(a",
+        "Bash(a) (",
+    ];
+    for (entries, is_one) in [(&one[..], true), (&several, false)] {
+        for entry in entries {
+            assert_eq!(not_one_rule(entry).is_none(), is_one, "{entry}");
+        }
+    }
+    let input =
+        json!({ "options": { "allowedTools": ["Read", "Bash,Write"], "disallowedTools": ["Bash("] } });
+    let places: Vec<String> =
+        super::super::check_rules(&input).into_iter().map(|problem| problem.pointer).collect();
+    assert_eq!(places, ["/options/allowedTools/1", "/options/disallowedTools/0"]);
 }
 
 #[test]
