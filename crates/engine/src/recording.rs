@@ -1,6 +1,6 @@
 //! Recording and replay of any provider's calls, and of what nodes do outside: one JSON file a call.
 //!
-//! A recording holds `{version, provider, key, place?, session?, cutShort?, input, events, output | error}`. Of the input of a provider
+//! A recording holds `{version, provider, key, place?, session?, cutShort?, lastedMs?, input, events, output | error}`. Of the input of a provider
 //! it holds only what is on an allow-list; secrets are replaced.
 //!
 //! A call is written when it begins, as one that was cut short, and again when it ends: so a process that is killed leaves
@@ -287,7 +287,10 @@ impl Tape {
         let mut events = std::mem::take(&mut self.events);
         redact_events(&self.redactor, &mut events);
         let end = redacted_end(&self.redactor, end).after_denials(&self.denied);
-        let recording = Recording::new(&self.request, events, end, cut_short);
+        let mut recording = Recording::new(&self.request, events, end, cut_short);
+        if recording.end.was_aborted() {
+            recording.lasted_ms = self.began.elapsed().as_millis().try_into().ok();
+        }
         store::write(&self.recorder.dir, self.call, &recording)
     }
 

@@ -1,18 +1,16 @@
 //! Recording and replay of what nodes do outside: the programs they run, the requests they send, the tools they call.
 //! Each call is recorded with its node and its input, and what came of it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use inspan_protocol::{AgentError, ErrorCode, NodePath, Redactor};
 use serde_json::Value;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Recorder, RecordingError, Replayer, Tape,
     key::{KeyedRequest, local, portable},
-    replay::INTERRUPTION_LIMIT,
     store::{RecordedEnd, Recording},
 };
 
@@ -123,8 +121,7 @@ async fn end(recording: &Recording, cancel: &CancellationToken) -> Result<Value,
         RecordedEnd::Output(output) => Ok(output),
         RecordedEnd::Error(error) => {
             if error.code == ErrorCode::Aborted {
-                let limit: Duration = INTERRUPTION_LIMIT;
-                drop(timeout(limit, cancel.cancelled()).await);
+                recording.interruption(cancel).await;
             }
             Err(error)
         }

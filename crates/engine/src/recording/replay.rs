@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use similar::TextDiff;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -22,8 +22,6 @@ use super::{
 };
 use crate::{Clock as _, SystemClock};
 
-/// How long a recorded interruption waits to be interrupted.
-pub(super) const INTERRUPTION_LIMIT: Duration = Duration::from_secs(60);
 /// How long a recorded usage limit lasts: its vendor's reset time is that of the recorded run.
 const LIMIT_LASTS: Duration = Duration::from_secs(1);
 /// How long looking for the nearest recording may take for each candidate.
@@ -99,8 +97,8 @@ impl Replayer {
 
     /// A provider of the same type that answers from the recordings: the n-th call of a request gets the
     /// n-th recording of it, at its own place in the session if that was recorded there. One that was not recorded fails with `CONFIG_INVALID` and shows how it differs
-    /// from the nearest that was. A recorded interruption comes when the call is cancelled, or after a
-    /// minute. A call that a pause or the end of its process cut short, and that was never made again, fails at once.
+    /// from the nearest that was. A recorded interruption comes when the call is cancelled, or a
+    /// minute later than in the recorded run. A call that a pause or the end of its process cut short, and that was never made again, fails at once.
     pub fn replay(&self, source: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
         Arc::new(Replayed { source, replayer: self.clone() })
     }
@@ -324,8 +322,7 @@ fn play(
             yield Ok(ProviderItem::Event(recorded.event.clone()));
         }
         if interrupted {
-            // In the recorded run something interrupted this call, and that comes at its own time here too.
-            drop(timeout(INTERRUPTION_LIMIT, cancel.cancelled()).await);
+            recording.interruption(&cancel).await;
         }
         match recording.end.clone() {
             RecordedEnd::Output(output) if cancel.is_cancelled() => yield Ok(ProviderItem::Output(aborted(output))),

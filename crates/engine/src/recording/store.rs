@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use inspan_protocol::{
@@ -12,9 +13,14 @@ use inspan_protocol::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{RecordingError, key::KeyedRequest};
 use crate::write_private;
+
+/// How much later than in the recorded run an interruption may come.
+const LATE_INTERRUPTION: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,6 +38,9 @@ pub(super) struct Recording {
     /// that is under way is recorded so; recordings of older versions do not say it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) cut_short: bool,
+    /// How long a call took that was interrupted; absent in recordings of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lasted_ms: Option<u64>,
     pub(super) input: Value,
     pub(super) events: Vec<RecordedEvent>,
     #[serde(flatten)]
@@ -113,10 +122,18 @@ impl Recording {
             place: request.place.clone(),
             session: request.session.clone(),
             cut_short,
+            lasted_ms: None,
             input: request.input.clone(),
             events,
             end,
         }
+    }
+
+    /// Waits for what interrupted the call in the recorded run, such as its timeout. It comes at its own time here too;
+    /// what a person did never comes.
+    pub(super) async fn interruption(&self, cancel: &CancellationToken) {
+        let took = Duration::from_millis(self.lasted_ms.unwrap_or_default());
+        drop(timeout(took + LATE_INTERRUPTION, cancel.cancelled()).await);
     }
 
     fn into_request(self) -> KeyedRequest {

@@ -308,6 +308,7 @@ async fn a_dropped_call_keeps_its_place() {
     let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
     let mut dropped = provider.execute(json!({ "prompt": "a" }), context());
     dropped.next().await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
     drop(dropped);
     let second = call(&provider, json!({ "prompt": "a" })).await;
 
@@ -317,7 +318,7 @@ async fn a_dropped_call_keeps_its_place() {
         provider.execute(json!({ "prompt": "a" }), ExecutionContext { cancel: cancel.clone(), ..context() });
     assert_eq!(first.next().await, Some(Ok(ProviderItem::Event(say("half")))));
     // The live call did not end by itself, so the replay waits until something interrupts it.
-    assert!(tokio::time::timeout(Duration::from_secs(59), first.next()).await.is_err());
+    assert!(tokio::time::timeout(Duration::from_secs(659), first.next()).await.is_err());
     cancel.cancel();
     let aborted = AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output");
     assert_eq!(first.next().await, Some(Err(aborted)));
