@@ -36,7 +36,7 @@ pub use key::SESSION_VARIABLE;
 pub use node::{AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape};
 pub use replay::{Pace, RecordedCall, Replayer};
 
-use key::KeyedRequest;
+use key::{KeyedRequest, portable};
 use store::{RecordedEnd, RecordedEvent, Recording};
 
 /// A recording could not be written or read.
@@ -164,7 +164,9 @@ impl Recorder {
         let request = KeyedRequest::new(provider, input, env, &Redactor::new(env)).at(context.place.clone());
         let cut_short = self.take_cut_short(&request);
         let continues = cut_short.is_some();
-        self.tape_of(cut_short.unwrap_or(request), Redactor::of_call(env, input), continues)
+        let artifacts = request.artifacts.clone();
+        let request = cut_short.unwrap_or(request).with_artifacts(artifacts.as_deref());
+        self.tape_of(request, Redactor::of_call(env, input), continues)
     }
 
     /// The request of the agent at the place that was cut short, which this one continues.
@@ -287,6 +289,7 @@ impl Tape {
         let mut events = std::mem::take(&mut self.events);
         redact_events(&self.redactor, &mut events);
         let end = redacted_end(&self.redactor, end).after_denials(&self.denied);
+        let (events, end) = portable((events, end), self.request.artifacts.as_deref());
         let mut recording = Recording::new(&self.request, events, end, cut_short);
         if recording.end.was_aborted() {
             recording.lasted_ms = self.began.elapsed().as_millis().try_into().ok();

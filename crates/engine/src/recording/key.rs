@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -42,6 +43,8 @@ pub(super) struct KeyedRequest {
     pub(super) place: Option<NodePath>,
     /// The id of its session, if it has one.
     pub(super) session: Option<String>,
+    /// The session's folder for what its nodes leave.
+    pub(super) artifacts: Option<String>,
     /// The input before parts of it were hashed and redacted: of a hash nobody could take the id of its session.
     whole: Option<Value>,
 }
@@ -50,9 +53,11 @@ impl KeyedRequest {
     /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
         // First the paths: of a hash nobody could take one.
-        let whole = portable(input.clone(), env.get(ARTIFACTS));
-        let request =
-            Self::of(provider, &normal_form(&whole), redactor).of_session(env.get(SESSION_VARIABLE));
+        let artifacts = env.get(ARTIFACTS);
+        let whole = portable(input.clone(), artifacts);
+        let request = Self::of(provider, &normal_form(&whole), redactor)
+            .of_session(env.get(SESSION_VARIABLE))
+            .with_artifacts(artifacts);
         Self { whole: Some(whole), ..request }
     }
 
@@ -65,7 +70,7 @@ impl KeyedRequest {
 
     /// A call as it is recorded.
     pub(super) fn recorded(provider: String, input: Value, key: String) -> Self {
-        Self { provider, input, key, place: None, session: None, whole: None }
+        Self { provider, input, key, place: None, session: None, artifacts: None, whole: None }
     }
 
     pub(super) fn at(self, place: Option<NodePath>) -> Self {
@@ -74,6 +79,10 @@ impl KeyedRequest {
 
     pub(super) fn of_session(self, session: Option<&str>) -> Self {
         Self { session: session.map(str::to_owned), ..self }
+    }
+
+    pub(super) fn with_artifacts(self, artifacts: Option<&str>) -> Self {
+        Self { artifacts: artifacts.map(str::to_owned), ..self }
     }
 
     /// The keys that the same call can have in another session, if its input has the session's id: with that id in what is
@@ -93,23 +102,26 @@ impl KeyedRequest {
 /// The environment variable of a node's programs with the id of the session.
 pub const SESSION_VARIABLE: &str = "INSPAN_SESSION";
 
-/// What replaces the session's artifact folder in a recording.
-pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
+/// The environment variable with the path of the session's folder for what its nodes leave.
+const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
+/// What replaces that path in a recording.
+const NAME: &str = "${INSPAN_ARTIFACTS}";
 
 /// The value with a name instead of the path of that folder, which differs from one session to the next.
-pub(super) fn portable(value: Value, artifacts: Option<&str>) -> Value {
-    match artifacts {
-        Some(folder) => texts(value, &|text| text.replace(folder, &format!("${{{ARTIFACTS}}}"))),
-        None => value,
-    }
+pub(super) fn portable<T: Serialize + DeserializeOwned>(value: T, artifacts: Option<&str>) -> T {
+    replaced(value, artifacts.map(|folder| (folder, NAME)))
 }
 
 /// The value with the path of the folder instead of its name.
-pub(super) fn local(value: Value, artifacts: Option<&str>) -> Value {
-    match artifacts {
-        Some(folder) => texts(value, &|text| text.replace(&format!("${{{ARTIFACTS}}}"), folder)),
-        None => value,
-    }
+pub(super) fn local<T: Serialize + DeserializeOwned>(value: T, artifacts: Option<&str>) -> T {
+    replaced(value, artifacts.map(|folder| (NAME, folder)))
+}
+
+/// The value with the second of these in each of its texts instead of the first.
+fn replaced<T: Serialize + DeserializeOwned>(value: T, parts: Option<(&str, &str)>) -> T {
+    let Some((part, other)) = parts else { return value };
+    let changed = serde_json::to_value(&value).map(|value| texts(value, &|text| text.replace(part, other)));
+    changed.and_then(serde_json::from_value).unwrap_or(value)
 }
 
 /// The value with another id in place of this one. An id may be a short word, so a part of a longer word is none.

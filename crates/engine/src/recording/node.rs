@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Recorder, RecordingError, Replayer, Tape,
-    key::{KeyedRequest, local, portable},
+    key::{KeyedRequest, portable},
     store::{RecordedEnd, Recording},
 };
 
@@ -71,15 +71,13 @@ pub enum NodeAnswer {
 
 /// Records the result of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
 /// their places.
-pub struct NodeTape(Option<Box<Tape>>, Option<String>);
+pub struct NodeTape(Option<Box<Tape>>);
 
 impl NodeTape {
     /// Records the result of the call, which is computed only if it is recorded.
     pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), RecordingError> {
-        let Self(Some(mut tape), artifacts) = self else { return Ok(()) };
-        let end = end().map(|output| portable(output, artifacts.as_deref()));
-        let end = end.map_or_else(RecordedEnd::Error, RecordedEnd::Output);
-        tape.save(end)
+        let Self(Some(mut tape)) = self else { return Ok(()) };
+        tape.save(end().map_or_else(RecordedEnd::Error, RecordedEnd::Output))
     }
 }
 
@@ -99,15 +97,14 @@ impl NodeCalls {
         redactor: &Redactor,
         cancel: &CancellationToken,
     ) -> NodeAnswer {
-        let artifacts = call.artifacts;
         let request = |call| KeyedRequest::of_node(call, redactor);
         match self {
-            Self::Make => NodeAnswer::Make(NodeTape(None, None)),
+            Self::Make => NodeAnswer::Make(NodeTape(None)),
             Self::Record(recorder) => {
                 let tape = recorder.tape_of(request(call), redactor.clone(), false);
-                NodeAnswer::Make(NodeTape(Some(Box::new(tape)), artifacts.map(str::to_owned)))
+                NodeAnswer::Make(NodeTape(Some(Box::new(tape))))
             }
-            Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None, None)),
+            Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None)),
             Self::Replay(replayer) => {
                 NodeAnswer::Recorded(replayer.call(call, redactor, cancel).await.flatten())
             }
@@ -135,6 +132,7 @@ impl KeyedRequest {
         Self::of(call.kind, &portable(input, call.artifacts), redactor)
             .at(Some(call.place.clone()))
             .of_session(Some(call.session))
+            .with_artifacts(call.artifacts)
     }
 }
 
@@ -149,11 +147,11 @@ impl Replayer {
         redactor: &Redactor,
         cancel: &CancellationToken,
     ) -> Result<Result<Value, AgentError>, AgentError> {
-        let (node, artifacts) = (call.node, call.artifacts);
+        let node = call.node;
         let recording = self
             .next(&KeyedRequest::of_node(call, redactor), redactor)
             .map_err(|miss| AgentError::new(miss.code, format!("node `{node}`: {}", miss.message)))?;
-        Ok(end(&recording, cancel).await.map(|output| local(output, artifacts)))
+        Ok(end(&recording, cancel).await)
     }
 
     /// Whether the recordings are older than those of nodes; then calls are made, as they were when the recordings were

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RecordingError,
-    key::KeyedRequest,
+    key::{KeyedRequest, local},
     store::{self, RecordedEnd, Recording},
 };
 use crate::{Clock as _, SystemClock};
@@ -164,7 +164,8 @@ impl Tapes {
                 let (name, recording) = &self.all[*at];
                 match recording.cut_short {
                     true => Err(self.cut_short(name, recording)),
-                    false => Ok(Arc::clone(recording)),
+                    false if request.artifacts.is_none() => Ok(Arc::clone(recording)),
+                    false => Ok(Arc::new(local(Recording::clone(recording), request.artifacts.as_deref()))),
                 }
             }
             None => {

@@ -96,6 +96,35 @@ async fn a_call_is_recorded_whole_and_played_back_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_said_of_the_session_s_folder_fits_any_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = |folder: &str| {
+        let error = AgentError::new(ErrorCode::Process, "no report").from_provider("script");
+        error.with_detail(json!({ "cwd": folder }))
+    };
+    let calls = [
+        vec![Do::Say(say("/state/s-1/a.md")), Do::Output(output("/state/s-1/a.md"))],
+        vec![Do::Fail(error("/state/s-1"))],
+    ];
+    let call_in = async |provider: &Arc<dyn DynProvider>, folder: &str| -> Items {
+        let env = Environment::default().with("INSPAN_ARTIFACTS", folder);
+        let context = ExecutionContext::new(inspan_protocol::Host { env, ..Default::default() });
+        provider.execute(json!({ "prompt": format!("write {folder}/a.md") }), context).try_collect().await
+    };
+    let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+    call_in(&provider, "/state/s-1").await.unwrap();
+    call_in(&provider, "/state/s-1").await.unwrap_err();
+    let (_, provider) = replayed(dir.path());
+    let items = call_in(&provider, "/state/s-2").await.unwrap();
+    assert_eq!(items[0], ProviderItem::Event(say("/state/s-2/a.md")));
+    assert!(
+        matches!(&items[1], ProviderItem::Output(output) if output["text"] == "/state/s-2/a.md"),
+        "{items:?}"
+    );
+    assert_eq!(call_in(&provider, "/state/s-2").await, Err(error("/state/s-2")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_nth_call_of_a_request_gets_its_nth_recording() {
     let dir = tempfile::tempdir().unwrap();
     let failed = AgentError::new(ErrorCode::RateLimited, "slow down").from_provider("script");
@@ -370,7 +399,7 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
         let input = json!({ "prompt": format!("read {folder}/a.txt"), "options": { "addDirs": [folder] } });
         KeyedRequest::new("p", &input, &env, &redactor)
     };
-    assert_eq!(of("/state/s-1"), of("/state/s-2"));
+    assert_eq!(of("/state/s-1").key, of("/state/s-2").key);
     assert_eq!(of("/state/s-1").input["prompt"], "read ${INSPAN_ARTIFACTS}/a.txt");
     // So is its id, wherever it is whole.
     let of = |session: &str, prompt: &str, tool: &str| {
