@@ -106,6 +106,8 @@ pub struct Run {
     any_flow: OnceLock<Value>,
     /// The folder `flow.artifacts` by the path that led to it.
     artifacts_named: String,
+    /// Whether its agents are played from recordings, whose limits were waited for already.
+    is_replay: bool,
     /// Where the items of each node were in the earlier session.
     items_before: BTreeMap<TaskRef, Vec<ItemBefore>>,
     planning: Planning,
@@ -161,6 +163,7 @@ impl Run {
             ends: Vec::new(),
             any_flow: OnceLock::new(),
             artifacts_named: String::new(),
+            is_replay: false,
             items_before: BTreeMap::new(),
             planning: Planning::Off,
         }
@@ -173,6 +176,12 @@ impl Run {
         self.flow["artifacts"] = folder.to_string_lossy().into();
         self.artifacts_named = named.to_string_lossy().into();
         self
+    }
+
+    /// The same run, whose agents are played from recordings.
+    #[must_use]
+    pub fn replayed(self) -> Self {
+        Self { is_replay: true, ..self }
     }
 
     /// The graph.

@@ -283,7 +283,7 @@ impl FlowRunner {
         let surroundings = self.builder.attempts(&session);
         self.hub.redact(surroundings.redactor());
         let artifacts = surroundings.artifacts.clone();
-        let run = surroundings.with_artifacts(run);
+        let run = surroundings.adapted(run);
         let pilot = match Pilot::new(run, (*self.builder.nodes).clone(), surroundings.redactor().clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {

@@ -18,6 +18,8 @@ const SKEW: Duration = Duration::from_secs(3600);
 /// The first and the longest wait for a vendor that refuses although its moment has come.
 const FIRST_WAIT: Duration = Duration::from_secs(15);
 const LONGEST_SHORT_WAIT: Duration = Duration::from_secs(300);
+/// How long a limit lasts in a replay.
+const REPLAYED_WAIT: Duration = Duration::from_secs(1);
 /// How many attempts may have ended without a failure before such waits end: after about three hours.
 const MOST_WAITS: u32 = 40;
 /// The most retries of an agent without `policy.retry`, however much it has done between them.
@@ -162,7 +164,8 @@ impl Run {
             Some(until) if waited == 0 => until,
             ahead => ahead.or(self.reset_of(task, error).filter(is_new))?.max(now + backoff),
         };
-        (waited < MOST_WAITS || until > now + LONGEST_SHORT_WAIT).then_some(until)
+        let is_waited_for = waited < MOST_WAITS || until > now + LONGEST_SHORT_WAIT;
+        is_waited_for.then_some(if self.is_replay { now + REPLAYED_WAIT } else { until })
     }
 
     /// When the usage limit is lifted that an agent has met, by its vendor.

@@ -105,8 +105,9 @@ impl AttemptContext {
         self.artifacts.as_ref().map(|artifacts| artifacts.folder.as_path())
     }
 
-    /// The run, whose templates see the session's folder if there is one.
-    pub fn with_artifacts(&self, run: Run) -> Run {
+    /// The run as it goes on here: its templates see the session's folder if there is one, and a replay waits for no limit.
+    pub fn adapted(&self, run: Run) -> Run {
+        let run = if let NodeCalls::Replay(_) = self.calls { run.replayed() } else { run };
         match &self.artifacts {
             Some(artifacts) => run.with_artifacts(&artifacts.folder, &artifacts.named),
             None => run,

@@ -90,7 +90,7 @@ impl Live {
         if let Some(reusable) = &before.reusable {
             run = run.reusing(Arc::clone(reusable));
         }
-        let run = hosted.context.with_artifacts(run);
+        let run = hosted.context.adapted(run);
         let pilot = Pilot::new(run, (**hosted.nodes).clone(), hosted.context.redactor().clone())
             .map_err(|unknown| AgentError::new(ErrorCode::ConfigInvalid, unknown.to_string()))?;
         Ok(Self {

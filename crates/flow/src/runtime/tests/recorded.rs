@@ -1,9 +1,9 @@
-//! The replay of a session that was paused while it was recorded.
+//! The replay of a session that was paused, or waited for a limit, while it was recorded.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use inspan_engine::{NodeCalls, ProviderRegistry, Recorder, Replayer};
-use inspan_protocol::{DynProvider, Erased, Outcome};
+use inspan_engine::{NodeCalls, ProviderRegistry, Recorder, Replayer, VirtualClock};
+use inspan_protocol::{AgentError, DynProvider, Erased, ErrorCode, Outcome, Timestamp};
 use serde_json::{Map, json};
 
 use super::stage::pause_after;
@@ -34,7 +34,11 @@ fn talk() -> TalkProvider {
 }
 
 fn builder(calls: NodeCalls) -> FlowRunnerBuilder {
-    let talk: Arc<dyn DynProvider> = Arc::new(Erased(talk()));
+    builder_of(FLOW, talk(), calls)
+}
+
+fn builder_of(flow: &str, talk: TalkProvider, calls: NodeCalls) -> FlowRunnerBuilder {
+    let talk: Arc<dyn DynProvider> = Arc::new(Erased(talk));
     let mut providers = ProviderRegistry::new();
     providers.register(match &calls {
         NodeCalls::Record(recorder) => recorder.record(talk),
@@ -42,7 +46,7 @@ fn builder(calls: NodeCalls) -> FlowRunnerBuilder {
         _ => talk,
     });
     let nodes = builtin_nodes(&providers);
-    FlowRunner::builder(graph(FLOW, &nodes), nodes).node_calls(calls)
+    FlowRunner::builder(graph(flow, &nodes), nodes).node_calls(calls)
 }
 
 async fn replay(tapes: &Path) -> crate::FlowRunResult {
@@ -74,4 +78,27 @@ async fn a_session_that_was_paused_while_an_agent_worked_is_replayed() {
     let replayed = replay(tapes.path()).await;
     assert_eq!(replayed.outcome, Outcome::Success, "{:?}", replayed.error);
     assert_eq!(texts(&replayed), texts(&live));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_does_not_wait_out_the_limits_of_the_recorded_run() {
+    const LIMITED: &str =
+        "{ flow: { name: f }, nodes: [{ id: a, type: talk.agent, input: { prompt: go } }] }";
+    let tapes = tempfile::tempdir().unwrap();
+    let run = async |calls: NodeCalls| {
+        let full = AgentError::new(ErrorCode::RateLimited, "full");
+        let full = full.with_retry_after(Some(Duration::from_secs(3_000)));
+        let talk = TalkProvider::new(move |_, call| match call {
+            1..=3 => vec![Do::Fail(full.clone())],
+            _ => vec![Do::End("done", None, 1)],
+        });
+        let began = tokio::time::Instant::now();
+        let builder = builder_of(LIMITED, talk, calls).session_id("s".into());
+        let clock = Arc::new(VirtualClock::starting_at(Timestamp::from_millis(0)));
+        let result = builder.clock(clock).build().run(Map::new()).await.unwrap();
+        assert_eq!(result.outputs.get("a").unwrap()["text"], "done");
+        began.elapsed().as_secs()
+    };
+    assert_eq!(run(NodeCalls::Record(Recorder::new(tapes.path()).unwrap())).await, 9_000);
+    assert_eq!(run(NodeCalls::Replay(Replayer::load(tapes.path()).unwrap())).await, 3);
 }
