@@ -44,6 +44,8 @@ struct ScriptState {
     ended: BTreeMap<String, u32>,
     /// How many of those got an error of a fault instead of their answer.
     faulted: BTreeMap<String, u32>,
+    /// How many calls the agent of the newest attempt at a place has left behind, and whether it waits for a message.
+    turns: BTreeMap<NodePath, (usize, bool)>,
     sent: Vec<SentRequest>,
     /// The recordings that were played, by the place and the number of the attempt.
     played: BTreeMap<(String, u32), Vec<RecordedCall>>,
@@ -113,7 +115,7 @@ impl CaseScript {
         let _first = self.hub.set(hub.clone());
     }
 
-    /// Counts the attempts that have ended.
+    /// Counts the attempts that have ended, and the turns of those that have not.
     pub(crate) fn observe(&self, envelope: &Envelope) {
         let ends = matches!(
             envelope.event,
@@ -122,9 +124,18 @@ impl CaseScript {
                 | Event::TaskAgent { after: Some(_), .. }
                 | Event::LimitWait { .. }
         );
-        if let Some(path) = envelope.context.task.as_ref().filter(|_| ends) {
+        let Some(path) = &envelope.context.task else { return };
+        let listens = matches!(envelope.event, Event::AgentListen { .. });
+        if listens || matches!(envelope.event, Event::AgentTurn { .. }) {
+            let mut state = self.state();
+            let (behind, listened) = state.turns.entry(path.clone()).or_default();
+            *behind += usize::from(!*listened);
+            *listened = listens;
+        }
+        if ends {
             let is_faulted = matches!(self.fault(path, self.numbers(path)), Some((_, Fault::Error { .. })));
             let mut state = self.state();
+            state.turns.remove(path);
             for place in [in_pass(path), without_pass(path).to_owned()] {
                 *state.faulted.entry(place.clone()).or_default() += u32::from(is_faulted);
                 *state.ended.entry(place).or_default() += 1;
@@ -151,7 +162,8 @@ impl CaseScript {
 
     pub(crate) fn attempt(self: &Arc<Self>, path: NodePath, resumed: bool) -> Attempt {
         let (in_pass, in_all) = self.numbers(&path);
-        Attempt { script: self.clone(), path, in_pass, in_all, resumed, calls: AtomicUsize::new(0) }
+        let (behind, _) = self.state().turns.get(&path).copied().unwrap_or_default();
+        Attempt { script: self.clone(), path, in_pass, in_all, resumed, calls: AtomicUsize::new(behind) }
     }
 
     pub(crate) fn sent(&self) -> Vec<SentRequest> {

@@ -450,13 +450,20 @@ fn a_conversation_continues_as_the_case_says() {
 name: talk
 nodes:
   - { id: talk, type: claude.agent, input: { prompt: Hello., options: { multiTurn: true } } }
+  - { id: build, type: exec, input: { argv: [make] } }
 ";
     let cases = "
+defaults: { answers: { build: '' } }
 cases:
   - name: two messages
     messages: { talk: [And now?, And then?] }
     answers: { talk: { turns: [one, two, three] } }
     expect: { outputs: { talk.text: three }, duration: { max: 0ms }, prompts: { talk: And then? } }
+  - name: the process dies during the second turn
+    messages: { talk: [And now?] }
+    answers: { talk: { turns: [{ text: one, takes: 1m }, { text: two, takes: 5m }] }, build: { takes: 3m } }
+    faults: [{ crashAfter: build }]
+    expect: { outputs: { talk.text: two } }
 ";
     assert_eq!(failures(flow, cases), [""; 0]);
 }
