@@ -468,6 +468,23 @@ cases:
     assert_eq!(failures(flow, cases), [""; 0]);
 }
 
+#[test]
+fn a_request_that_could_not_be_sent_fails_here_too() {
+    let flow = "
+name: f
+input: { base: '' }
+nodes: [{ id: h, type: http.request, input: { url: '{{ flow.input.base }}/x' } }]
+";
+    let cases = "
+defaults: { answers: { h: { json: { a: 1 } } } }
+cases:
+  - { name: an address, input: { base: 'https://example.invalid' } }
+  - { name: none }
+";
+    let expected = "none / expect.outcome: the outcome is failed, not success\n`url` must begin with `http://` or `https://` (CONFIG_INVALID)";
+    assert_eq!(failures(flow, cases), [expected]);
+}
+
 /// Codex and OpenAI give their answer under another name too.
 #[test]
 fn the_answer_of_an_agent_has_every_field_that_its_vendor_always_gives() {

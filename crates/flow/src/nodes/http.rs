@@ -37,6 +37,11 @@ impl DynNodeType for HttpNode {
     fn run(&self, context: NodeContext, input: Value) -> BoxFuture<'_, Result<Value, AgentError>> {
         async move {
             let written: HttpInput = read_input(input.clone())?;
+            // A test and a replay send nothing; what could not be sent fails there, too. Only an address with a secret is not known
+            // before it is sent.
+            if !written.secrets_in.iter().any(|place| place == "/url") {
+                Outgoing::new(&written, written.clone()).map_err(|wrong| context.redactor.error(wrong))?;
+            }
             let call = context.node_call("http.request", recorded(&written));
             let sent = async {
                 let filled = fill_in(input, &written.secrets_in, &context.host.env)?;
