@@ -39,6 +39,8 @@ struct PeopleState {
     used: BTreeMap<usize, usize>,
     /// How many of them are on their way, or come after the end of their question.
     late: BTreeMap<usize, usize>,
+    /// How many replies are on their way.
+    coming: usize,
     runs: BTreeMap<RunId, (NodePath, MultiTurn)>,
     /// How many messages each place was sent.
     sent: BTreeMap<String, usize>,
@@ -69,9 +71,9 @@ impl People {
         said.collect()
     }
 
-    /// Whether some reply comes only after a while.
-    pub(crate) fn take_their_time(&self) -> bool {
-        self.replies.iter().flat_map(|(_, replies)| replies.all()).any(|reply| !reply.after().0.is_zero())
+    /// Whether a reply is on its way.
+    pub(crate) fn are_to_reply(&self) -> bool {
+        self.state().coming > 0
     }
 
     /// Replies and messages that the session refused.
@@ -133,10 +135,12 @@ impl People {
             }
             Some((at, key, reply)) => {
                 *self.state().late.entry(at).or_default() += 1;
+                self.state().coming += 1;
                 let (this, hub, command) = (self.clone(), hub.clone(), reply_with(reply.text()));
                 let (key, after) = (format!("replies.{key}"), reply.after().0);
                 tokio::spawn(async move {
                     tokio::time::sleep(after).await;
+                    this.state().coming -= 1;
                     match hub.command(command) {
                         // Its default was taken meanwhile, as the case may want it.
                         Err(

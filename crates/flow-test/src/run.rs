@@ -33,7 +33,7 @@ const SESSION: &str = "test-6f1d2c9a";
 /// Where the folder `flow.artifacts` of that session would be.
 const ARTIFACTS: &str = "/artifacts";
 /// How long a session may take in the time of the test.
-const LONGEST: Duration = Duration::from_secs(31 * 24 * 3600);
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// How long an agent's question for permission waits, in the time of the test. It is answered at once.
 const PERMISSION: Duration = Duration::from_secs(3600);
 
@@ -114,17 +114,15 @@ type Log = Vec<Arc<Envelope>>;
 impl CaseSession<'_> {
     fn builder(&self, script: &Arc<CaseScript>, now: Timestamp) -> FlowRunnerBuilder {
         let nodes = answered::nodes(&self.around.nodes, &self.around.as_they_are, script);
-        let waiting = match self.people.take_their_time() {
-            true => WhenWaiting::Stay,
-            false => WhenWaiting::LeaveUnlessTimed,
-        };
+        let people = self.people.clone();
         FlowRunner::builder(self.graph.clone(), nodes)
             .session_id(SessionId::from(SESSION))
             .clock(Arc::new(VirtualClock::starting_at(now)))
             .ids(Arc::new(CountingIds::new()))
             .owner(self.around.owner.clone())
             .permissions(PermissionPolicy::Ask { deadline: PERMISSION })
-            .when_waiting(waiting)
+            .when_waiting(WhenWaiting::LeaveUnlessTimed)
+            .stay_while(move || people.are_to_reply())
             .artifacts_by_name(ARTIFACTS)
             .with_events()
     }
@@ -186,7 +184,7 @@ impl CaseSession<'_> {
             }
             Ok(Err(error)) => return Err(FailedExpectation::new("session", error.to_string())),
             Err(_) => {
-                let message = "the session does not end within 31 days of its time";
+                let message = "the session does not end within 366 days of its time";
                 return Err(FailedExpectation::new("session", message));
             }
         };

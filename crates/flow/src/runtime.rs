@@ -76,6 +76,9 @@ pub enum WhenWaiting {
     LeaveUnlessTimed,
 }
 
+/// Whether the process stays although it could leave.
+type Stays = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// How a session is resumed: the messages to its agents, and which of its budgets are raised.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resume {
@@ -320,7 +323,7 @@ impl FlowRunner {
             writer,
             (hub, phase),
             (self.builder.nodes.into(), surroundings.into()),
-            self.builder.when_waiting,
+            (self.builder.when_waiting, self.builder.stays),
             self.questions,
         );
         let driven = tokio::select! {

@@ -430,6 +430,12 @@ cases:
   - name: nobody
   - name: waiting
     expect: { outcome: waiting, statuses: { why: waiting } }
+  - name: waiting after an answer that took its time
+    replies: { ok: { reply: yes, after: 2h } }
+    expect: { outcome: waiting, statuses: { why: waiting }, duration: { max: 3h } }
+  - name: waiting, and an answer comes too late
+    replies: { ok: { reply: yes, after: 9h } }
+    expect: { outcome: waiting, outputs: { ok.choice: no } }
   - name: a tool that fails was allowed
     answers: { agent: { text: done, tools: [{ name: Bash, isError: true }] } }
     replies: { ok: yes, why: because }
@@ -483,6 +489,13 @@ cases:
 ";
     let expected = "none / expect.outcome: the outcome is failed, not success\n`url` must begin with `http://` or `https://` (CONFIG_INVALID)";
     assert_eq!(failures(flow, cases), [expected]);
+}
+
+#[test]
+fn a_wait_may_take_months() {
+    let flow = "name: f\nnodes: [{ id: w, type: control.wait, input: { ms: 3456000000 } }]\n";
+    let cases = "cases: [{ name: forty days, expect: { duration: { min: 960h } } }]\n";
+    assert_eq!(failures(flow, cases), [""; 0]);
 }
 
 /// Codex and OpenAI give their answer under another name too.

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Artifacts, AttemptContext, EndOfSession, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
+    Artifacts, AttemptContext, EndOfSession, FlowRunner, QUESTIONS, RunHandle, Stays, WhenWaiting,
     event_writer::Notice,
     origin::{Beginning, Changed, IdleSession, Origin, lineage},
 };
@@ -48,6 +48,7 @@ pub struct FlowRunnerBuilder {
     /// The input, unless a run gives another.
     pub(super) input: Map<String, Value>,
     pub(super) when_waiting: WhenWaiting,
+    pub(super) stays: Stays,
     changed: Changed,
     pub(super) with_events: bool,
     pub(super) notice: Option<Notice>,
@@ -79,6 +80,7 @@ impl FlowRunnerBuilder {
             takes_no_more: false,
             input: Map::new(),
             when_waiting: WhenWaiting::Stay,
+            stays: Arc::new(|| false),
             changed: Changed::Refuse,
             with_events: false,
             notice: None,
@@ -257,6 +259,14 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn when_waiting(mut self, what: WhenWaiting) -> Self {
         self.when_waiting = what;
+        self
+    }
+
+    /// While this holds, the process stays whatever `when_waiting` says: it knows that an answer is to come. It is asked again
+    /// after each event, and every minute.
+    #[must_use]
+    pub fn stay_while(mut self, holds: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.stays = Arc::new(holds);
         self
     }
 

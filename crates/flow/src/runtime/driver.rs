@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::commands::OpenCommands;
 use super::{
-    Resume, Until, WhenWaiting,
+    Resume, Stays, Until, WhenWaiting,
     attempt::{AttemptContext, LocalBackend, Progress, run_attempt},
     event_writer::EventWriter,
     result::LastState,
@@ -49,6 +49,7 @@ pub(super) struct Driver {
     nodes: Arc<NodeRegistry>,
     surroundings: Arc<AttemptContext>,
     when_waiting: WhenWaiting,
+    stays: Stays,
     tasks: JoinSet<AttemptDone>,
     /// The attempt of each of those tasks.
     attempts: HashMap<task::Id, (TaskRef, u32)>,
@@ -76,7 +77,7 @@ impl Driver {
         writer: Option<EventWriter>,
         (root, phase): (Hub, Hub),
         (nodes, surroundings): (Arc<NodeRegistry>, Arc<AttemptContext>),
-        when_waiting: WhenWaiting,
+        (when_waiting, stays): (WhenWaiting, Stays),
         questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ) -> Self {
         Self {
@@ -92,6 +93,7 @@ impl Driver {
             nodes,
             surroundings,
             when_waiting,
+            stays,
             tasks: JoinSet::new(),
             attempts: HashMap::new(),
             asked: JoinSet::new(),
@@ -372,6 +374,7 @@ impl Driver {
             && !is_ending
             // A question whose time is up is about to be answered with its default.
             && !is_due
+            && !(self.stays)()
             && match self.when_waiting {
                 WhenWaiting::Stay => false,
                 WhenWaiting::Leave => true,
