@@ -39,7 +39,7 @@ struct MatcherFields {
     /// A text has this in it; a list has this item; a mapping has at least these keys. A list names several.
     #[serde(default, deserialize_with = "given")]
     contains: Option<Value>,
-    /// A text does not have this in it; a list does not have this item. A list names several.
+    /// A text does not have this in it, a list not this item, a mapping not all of these keys. A list names several.
     #[serde(default, deserialize_with = "given")]
     excludes: Option<Value>,
     /// A text fits this regular expression.
@@ -126,6 +126,9 @@ impl Matcher {
 
     /// What the value contains although it must not.
     pub(crate) fn finds_excluded(&self, value: &Value) -> Option<String> {
+        if let Some(part) = self.excludes.iter().find(|part| value.is_object() && !part.is_object()) {
+            return Some(format!("a mapping never contains {}: name the value in it", short(part)));
+        }
         let part = self.excludes.iter().find(|part| contains(value, part))?;
         Some(format!("{} is in {}", short(part), short(value)))
     }
@@ -254,6 +257,12 @@ mod tests {
             (json!({ "contains": { "id": 2 } }), json!([{ "id": 1 }, { "id": 2, "x": 0 }]), None),
             (json!({ "contains": { "a": 1 } }), json!({ "a": 1, "b": 2 }), None),
             (json!({ "excludes": "TODO" }), json!("a TODO"), Some("\"TODO\" is in \"a TODO\"")),
+            (
+                json!({ "excludes": "TODO" }),
+                json!({ "text": "done" }),
+                Some("a mapping never contains \"TODO\": name the value in it"),
+            ),
+            (json!({ "excludes": { "a": 1 } }), json!({ "a": 2 }), None),
             (json!({ "matches": "^v[0-9]+$" }), json!("v12"), None),
             (json!({ "matches": "^v[0-9]+$" }), json!("12"), Some("\"12\" does not fit /^v[0-9]+$/")),
             (
