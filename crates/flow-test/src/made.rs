@@ -521,12 +521,11 @@ pub fn add_case(path: &Path, case: &MadeCase) -> Result<String, AddError> {
         fs::create_dir_all(folder).map_err(failed)?;
     }
     let text = match fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => text,
-        Ok(_) => String::new(),
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(failed(error)),
     };
-    let text = if text.is_empty() {
+    let text = if text.trim().is_empty() {
         let flow = relative(path, &case.flow);
         let flow = flow.map(|flow| yaml::document(&json!({ "flow": flow }), 0)).unwrap_or_default();
         fits(format!("{flow}cases:\n{}", case.yaml(2)))?
@@ -542,7 +541,12 @@ pub fn add_case(path: &Path, case: &MadeCase) -> Result<String, AddError> {
         let indent = indent_of_cases(&text).ok_or_else(|| {
             form("`cases` is not a list with an item in each line, so that no case can be added".to_owned())
         })?;
-        let text = fits(format!("{}\n\n{}", text.trim_end(), case.yaml(indent)))?;
+        let text = if text.ends_with('\n') { text } else { text + "\n" };
+        // An empty line between two cases, unless it would be one more of a text that keeps those at its end.
+        let read = |text: &str| serde_saphyr::from_str::<Value>(text).ok();
+        let spaced = format!("{text}\n");
+        let has_space = text.ends_with("\n\n") || read(&spaced) != read(&text);
+        let text = fits(if has_space { text } else { spaced } + &case.yaml(indent))?;
         let after = file::read(path, &text).ok().filter(|after| after.cases.len() == before.cases.len() + 1);
         if after.is_none() {
             return Err(form(

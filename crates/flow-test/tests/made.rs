@@ -178,6 +178,16 @@ fn a_case_finds_its_place_or_says_why_not() {
             Err("`cases` is not a list with an item in each line, so that no case can be added"),
         ),
         (
+            "kept.test.yaml",
+            Some("cases:\n  - name: b\n    answers:\n      a: |+\n        x\n\n\n"),
+            Ok(format!("cases:\n  - name: b\n    answers:\n      a: |+\n        x\n\n\n{body}")),
+        ),
+        (
+            "kept-1.test.yaml",
+            Some("cases:\n  - name: b\n    answers:\n      a: |+\n        x\n"),
+            Ok(format!("cases:\n  - name: b\n    answers:\n      a: |+\n        x\n{body}")),
+        ),
+        (
             "last.test.yaml",
             Some("cases:\n  - name: b\nflow: made.yaml\n"),
             Err("`cases` is not the last key of the file, so that no case can be added"),
