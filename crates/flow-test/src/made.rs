@@ -333,7 +333,8 @@ fn camel(code: &str) -> String {
 /// Whether the case has a point in time, so that its clock matters.
 fn has_moment(trace: &Trace) -> bool {
     let moment = |node: &NodeTrace| {
-        !node.limits.is_empty() || node.failures.iter().any(|(error, _)| error.resets_at.is_some())
+        let resets = node.failures.iter().any(|(error, _)| error.resets_at.is_some());
+        resets || !node.limits.is_empty() || &*node.node_type == "control.wait"
     };
     trace.nodes.values().any(moment)
 }

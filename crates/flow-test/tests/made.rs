@@ -305,6 +305,20 @@ fn a_case_that_makes_its_file_too_large_is_refused_and_the_file_stays() {
 }
 
 #[test]
+fn a_case_of_a_session_that_waited_for_a_moment_begins_when_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("made.yaml");
+    let wait = "{ id: w, type: control.wait, input: { until: '2020-01-01T00:00:00Z' } }";
+    fs::write(&flow, format!("name: made\nnodes: [{wait}]\n")).unwrap();
+    let (record, events, graph, nodes) = run(&flow, "real", json!({}), &[]);
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "c", &Redactor::default());
+    let file = folder.path().join("made.test.yaml");
+    add_case(&file, &case).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(&format!("clock: \"{}\"", record.created_at)), "{text}");
+}
+
+#[test]
 fn two_sessions_stand_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("made.yaml");
