@@ -85,7 +85,7 @@ pub(crate) async fn run(
     failures.extend(script.missing());
     failures.extend(session.people.failures());
     let (unused, unused_defaults) = script.unused();
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<_> = script.left_over().into_iter().collect();
     if failures.is_empty() {
         let prompts: Vec<(NodePath, Value)> =
             sent.iter().map(|sent| (sent.path.clone(), prompt_of(&sent.request))).collect();

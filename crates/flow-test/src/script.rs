@@ -186,6 +186,11 @@ impl CaseScript {
         (own.collect(), defaults.map(|(_, (key, _))| key.to_string()).collect())
     }
 
+    /// What is said of recorded turns that were not asked for.
+    pub(crate) fn left_over(&self) -> Option<String> {
+        self.recordings.as_ref()?.left_over()
+    }
+
     /// The faults that no attempt met; a crash is no fault of an attempt.
     pub(crate) fn unmet(&self) -> Vec<FailedExpectation> {
         let state = self.state();

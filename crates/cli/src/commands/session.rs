@@ -445,6 +445,11 @@ impl Session {
             terminal::progress(&format!("the nodes left files in {left}\n"));
         }
         drop(unstored);
+        if let NodeCalls::Replay(replayer) = &self.calls
+            && let Some(left) = replayer.left_over()
+        {
+            terminal::progress(&format!("warning: {}\n", clean(&left)));
+        }
         print(&report, written, to_stdout, &self.graph, invocation)?;
         Ok(report.exit)
     }

@@ -64,6 +64,31 @@ fn an_agent_that_had_answered_waits_again_after_a_kill() {
 }
 
 #[test]
+fn a_replay_says_that_nobody_sends_the_messages_of_the_recorded_session() {
+    let folder = &folder_with(&[]);
+    let flow = "
+flow: { name: talk }
+nodes:
+  - { id: chat, type: echo.agent, input: { prompt: hello, options: { multiTurn: true, idleTimeoutMs: 60000 } } }
+";
+    fs::write(folder.join("flow.yaml"), flow).unwrap();
+    fs::write(folder.join("flow.test.yaml"), "cases: [{ name: as recorded, recordings: tape }]\n").unwrap();
+    let run = |how: &[&str]| program(folder, &[&["run", "flow.yaml"], how].concat()).spawn().unwrap();
+    let recorded = run(&["--session-id", "s", "--record=tape"]);
+    until("the agent listens", || has(folder, "agent:listen"));
+    inspan(folder, &["send", "s", "again"]).expect(0);
+    inspan(folder, &["close", "s", "chat"]).expect(0);
+    ended(folder, recorded).expect(0);
+    let replayed = run(&["--session-id", "two", "--replay=tape"]);
+    until("the agent listens again", || inspan(folder, &["close", "two", "chat"]).code == Some(0));
+    let left = "` were not made: 1 of `chat`. A replay has no messages of people";
+    let replayed = ended(folder, replayed).expect(0).stderr.clone();
+    assert!(replayed.contains(left), "{replayed}");
+    let tested = inspan(folder, &["test"]).expect(0).stdout.clone();
+    assert!(tested.contains(left), "{tested}");
+}
+
+#[test]
 fn a_message_to_one_frame_names_its_agent_by_the_path() {
     let folder = &folder_with(&[]);
     let flow = "

@@ -1,12 +1,17 @@
 //! Plays recordings back behind the provider's own contract; the real provider is never called. The
 //! run handles the events exactly as when they were recorded.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use inspan_protocol::{
-    AgentError, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream, ProviderWrapper,
-    Redactor, StopReason, Timestamp,
+    AgentError, DynProvider, ErrorCode, ExecutionContext, NodePath, ProviderItem, ProviderStream,
+    ProviderWrapper, Redactor, StopReason, Timestamp,
 };
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -146,6 +151,25 @@ impl Replayer {
         let played = self.tapes.played.lock();
         let files = self.tapes.all.iter().enumerate();
         files.filter(|(at, _)| !played.contains(at)).map(|(_, (name, _))| name.clone()).collect()
+    }
+
+    /// What nodes that were played did besides, in words: turns that did not come, mostly because a person's messages began them.
+    pub fn left_over(&self) -> Option<String> {
+        let (played, all) = (self.tapes.played.lock(), &self.tapes.all);
+        let place = |at: usize| all[at].1.place.as_ref();
+        let seen: BTreeSet<&NodePath> = played.iter().filter_map(|at| place(*at)).collect();
+        let mut left: BTreeMap<&NodePath, u32> = BTreeMap::new();
+        for place in (0..all.len()).filter(|at| !played.contains(at)).filter_map(place) {
+            if seen.contains(place) {
+                *left.entry(place).or_default() += 1;
+            }
+        }
+        let left: Vec<_> = left.iter().map(|(place, count)| format!("{count} of `{place}`")).collect();
+        (!left.is_empty()).then(|| {
+            let dir = self.tapes.dir.display();
+            let left = left.join(", ");
+            format!("recorded calls in `{dir}` were not made: {left}. A replay has no messages of people")
+        })
     }
 }
 
