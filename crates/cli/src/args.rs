@@ -333,7 +333,7 @@ pub(crate) struct RunArgs {
     /// Record the answers of agents and the output of `exec` programs in DIR, a new folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "replay", help_heading = "Recordings")]
     pub(crate) record: Option<PathBuf>,
-    /// Replay recordings and run nothing; the default DIR is `recordings` beside the flow
+    /// Replay recordings and run nothing, though `stdoutFile` is written; the default DIR is `recordings` beside the flow
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, num_args = 0..=1, help_heading = "Recordings")]
     pub(crate) replay: Option<Option<PathBuf>>,
     /// Replay speed; at a terminal as recorded, else immediate
