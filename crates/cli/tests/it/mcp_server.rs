@@ -626,15 +626,20 @@ fn a_task_takes_each_answer_that_is_not_the_second_and_its_result_names_those_th
     let mut client = RpcClient::start(folder, &["mcp"]);
     inspan(folder, &["run", "two.yaml", "--no-wait", "--session-id", "s"]).expect(3);
     inspan(folder, &["reply", "s", "a", "--choice", "hello"]).expect(3);
-    for answers in [bye_to(&["a.1", "b.1"]), bye_to(&["last.1"])] {
+    let mut get = |client: &mut RpcClient, is_it: &dyn Fn(&Value) -> bool| {
+        let mut task = Value::Null;
+        until("the task is there", || {
+            task = client.call("tasks/get", &json!({ "taskId": "s", "_meta": meta })).0;
+            is_it(&task)
+        });
+        task
+    };
+    for (question, answers) in [("b.1", bye_to(&["a.1", "b.1"])), ("last.1", bye_to(&["last.1"]))] {
+        get(&mut client, &|task| task["inputRequests"].get(question).is_some());
         let update = json!({ "taskId": "s", "inputResponses": answers, "_meta": meta });
         client.call("tasks/update", &update);
     }
-    let mut task = Value::Null;
-    until("the task is complete", || {
-        task = client.call("tasks/get", &json!({ "taskId": "s", "_meta": meta })).0;
-        task["status"] == json!("completed")
-    });
+    let task = get(&mut client, &|task| task["status"] == json!("completed"));
     let data = &task["result"]["structuredContent"];
     assert_eq!(data["outputs"]["said"], json!("hello bye"), "{task}");
     let refused = "The answer was not taken: question `a.1` is already answered: hello";
