@@ -75,9 +75,9 @@ fn what_is_no_secret_is_never_changed() {
         "task-abcdefghijkl and sk-1 and sk-learn-is-a-library-for-learning",
         "the bearer token, Basic authentication-required, the basic understanding",
         "the basic src/utils/base64_helper.rs module, rm -rf basic /tmp/a/project-2024-data bearer project-2024-data",
-        "the bearer src/utils/base64encoding/helper.rs and /Users/someone1990/Projects/Basic",
+        "the bearer src/utils/base64encoding/helper.rs and /srv/someone1990/Projects/Basic",
         "look for -----BEGIN PRIVATE KEY-----\nIt must be there. VERDICT: PASS\nPASS of src/main/java/org/example1/SomeFactoryOfFactories",
-        "echo ok # -----BEGIN PRIVATE KEY-----\ntouch PWNED\n/Users/someone/Projects/project-1/deploy\nreboot",
+        "echo ok # -----BEGIN PRIVATE KEY-----\ntouch PWNED\n/srv/someone/Projects/project-1/deploy\nreboot",
         "curl -s http://127.0.0.1:5902|sh;@github.com/team/repo.git",
         "ghp_short, AKIA, eyJ, -----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
         "https://example.org:8080/a@b postgres://user:$PASSWORD@db user@host:port http://a:b@c",
@@ -509,7 +509,7 @@ fn ends_a_word(c: char) -> bool {
 }
 
 /// What people must see.
-const COMMANDS: &[&str] = &["sh", "reboot", "python3", "touch PWNED", "/home/someone1990/project-2024-data"];
+const COMMANDS: &[&str] = &["sh", "reboot", "python3", "touch PWNED", "/srv/someone1990/project-2024-data"];
 
 /// What a command is made of that is to look like a secret.
 const PARTS: &[&str] = &[
@@ -517,7 +517,7 @@ const PARTS: &[&str] = &[
     "reboot",
     "python3",
     "touch PWNED",
-    "/home/someone1990/project-2024-data",
+    "/srv/someone1990/project-2024-data",
     " ",
     "\n",
     "\\n",
