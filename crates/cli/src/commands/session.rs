@@ -445,9 +445,7 @@ impl Session {
             terminal::progress(&format!("the nodes left files in {left}\n"));
         }
         drop(unstored);
-        if let NodeCalls::Replay(replayer) = &self.calls
-            && let Some(left) = replayer.left_over()
-        {
+        if let Some(left) = self.calls.left_over() {
             terminal::progress(&format!("warning: {}\n", clean(&left)));
         }
         print(&report, written, to_stdout, &self.graph, invocation)?;

@@ -626,7 +626,7 @@ fn a_task_takes_each_answer_that_is_not_the_second_and_its_result_names_those_th
     let mut client = RpcClient::start(folder, &["mcp"]);
     inspan(folder, &["run", "two.yaml", "--no-wait", "--session-id", "s"]).expect(3);
     inspan(folder, &["reply", "s", "a", "--choice", "hello"]).expect(3);
-    let mut get = |client: &mut RpcClient, is_it: &dyn Fn(&Value) -> bool| {
+    let get = |client: &mut RpcClient, is_it: &dyn Fn(&Value) -> bool| {
         let mut task = Value::Null;
         until("the task is there", || {
             task = client.call("tasks/get", &json!({ "taskId": "s", "_meta": meta })).0;

@@ -82,6 +82,14 @@ impl NodeTape {
 }
 
 impl NodeCalls {
+    /// What a replay has not played of the nodes that it played; see [`Replayer::left_over`].
+    pub fn left_over(&self) -> Option<String> {
+        match self {
+            Self::Replay(replayer) => replayer.left_over(),
+            Self::Make | Self::Record(_) | Self::Answer(_) => None,
+        }
+    }
+
     /// The call at this place is about to be cancelled because of a pause, and made again when the session is resumed.
     pub fn pausing(&self, place: &NodePath) {
         if let Self::Record(recorder) = self {
