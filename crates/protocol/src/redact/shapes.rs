@@ -5,7 +5,10 @@
 use std::{ops::Range, sync::LazyLock};
 
 use aho_corasick::AhoCorasick;
-use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use base64::{
+    Engine, alphabet,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
 
 /// An unfinished token is waited for so long, in bytes.
 const LONGEST: usize = 4096;
@@ -17,6 +20,10 @@ const SHORTEST: usize = 7;
 const SHORTEST_WORD: usize = 16;
 /// And has so many letters and digits in a row, unlike the names of files.
 const SHORTEST_RUN: usize = 10;
+/// A path has no run of letters and digits that is so long.
+const LONG_RUN: usize = 20;
+/// How many digits the port of a URL may have.
+const LONGEST_PORT: usize = 5;
 /// How keys begin, if they are not encrypted.
 const KEYS: &[&str] = &["MII", "MIG", "MHcC", "MC4C", "b3Bl"];
 /// A line of a private key is at least so long, but for its last one.
@@ -76,6 +83,13 @@ const SHAPES: &[(&str, Rest)] = &[
     ("basic ", Rest::Login),
     ("://", Rest::User),
 ];
+
+const LOGIN: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 static STARTS: LazyLock<Option<AhoCorasick>> =
     LazyLock::new(|| AhoCorasick::new(SHAPES.iter().map(|(start, _)| start)).ok());
@@ -143,20 +157,23 @@ fn read(text: &str, start: usize, after: usize, rest: Rest) -> Option<Range<usiz
         }
         Rest::Word => {
             let word = tail[..run(tail, is_word)].trim_end_matches('.');
-            let is_path = word.contains('/') && !is_mixed(word);
-            let mut runs = word.split(|c: char| !c.is_ascii_alphanumeric());
-            let fits = word.len() >= SHORTEST_WORD
-                && !is_path
-                && runs.any(|run| run.len() >= SHORTEST_RUN && has_digit(run));
+            let runs = || word.split(|c: char| !c.is_ascii_alphanumeric()).filter(|run| has_digit(run));
+            let longest = runs().map(str::len).max().unwrap_or_default();
+            let mixed = runs().filter(|run| run.contains(|c: char| c.is_ascii_alphabetic())).count();
+            let is_path = word.contains('/') && !is_mixed(word) && longest < LONG_RUN;
+            let fits = word.len() >= SHORTEST_WORD && !is_path && (longest >= SHORTEST_RUN || mixed > 1);
             fits.then_some(after..after + word.len())
         }
         Rest::Login => {
-            let word = &tail[..run(tail, is_base64)];
-            // It may be cut: four characters are three bytes.
-            let login = STANDARD_NO_PAD.decode(&word[..word.len() / 4 * 4]).ok()?;
-            let user = &login[..login.iter().position(|byte| *byte == b':')?];
-            let is_text = std::str::from_utf8(user).is_ok() && !login.iter().any(u8::is_ascii_control);
-            (is_text && login.len() >= SHORTEST).then_some(after..after + word.len())
+            let word = &tail[..run(tail, |byte| is_base64(byte) || b"-_".contains(&byte))];
+            // It may be cut: one character more is no byte more.
+            let whole = &word[..word.len() - usize::from(word.len() % 4 == 1)];
+            let login = LOGIN.decode(whole.replace('-', "+").replace('_', "/")).ok()?;
+            let login = login.trim_ascii_end();
+            // The second block of control characters is that of Latin-1.
+            let is_text = !login.iter().any(|byte| byte.is_ascii_control() || (0x80..0xa0).contains(byte))
+                || std::str::from_utf8(login).is_ok_and(|login| !login.contains(char::is_control));
+            (is_text && login.contains(&b':') && login.len() >= SHORTEST).then_some(after..after + word.len())
         }
         Rest::Key | Rest::User => None,
     }
@@ -178,42 +195,56 @@ fn key_body(text: &str, after: usize) -> Range<usize> {
 /// changes, and what is no part of a key.
 fn key(text: &str, after: usize) -> Vec<Range<usize>> {
     let body = key_body(text, after);
-    let bytes = text.as_bytes();
-    let (mut lines, mut from, mut follows) = (Vec::new(), body.start, false);
-    for word in bytes[body].split(|byte| !is_base64(*byte)) {
-        let is_escaped = bytes[..from].ends_with(b"\\") && !word.is_empty();
-        let range = from + usize::from(is_escaped)..from + word.len();
-        from += word.len() + 1;
-        if !bytes[range.clone()].iter().any(u8::is_ascii_alphabetic) {
+    let bytes = &text.as_bytes()[..body.end];
+    let (mut lines, mut at, mut has_begun) = (Vec::new(), body.start, false);
+    while at < body.end {
+        let range = at + usize::from(at > 0 && bytes[at - 1] == b'\\')..at + key_run(&bytes[at..]);
+        at = range.end.max(at + 1);
+        if range.is_empty() || !bytes[range.clone()].iter().any(u8::is_ascii_alphabetic) {
             continue;
         }
         let line = &text[range.clone()];
-        let begins = KEYS.iter().any(|key| line.starts_with(key));
-        let begins = begins || (line.len() >= SHORTEST_LINE && has_digit(line));
-        follows = is_mixed(line) && (follows || begins);
-        lines.extend(follows.then_some(range));
+        let is_long = line.len() >= SHORTEST_LINE && has_digit(line);
+        has_begun |= is_mixed(line) && (is_long || KEYS.iter().any(|key| line.starts_with(key)));
+        // Words beside each other may be a command.
+        let is_beside = bytes.get(range.end) == Some(&b' ')
+            || bytes[..range.start]
+                .strip_suffix(b" ")
+                .is_some_and(|before| before.last().is_some_and(u8::is_ascii_alphabetic));
+        let fits = !is_beside || (line.len() >= SHORTEST_WORD && has_digit(line));
+        lines.extend((has_begun && fits && is_mixed(line)).then_some(range));
     }
     lines
+}
+
+/// How many bytes of the beginning are base64, also escaped as in JSON.
+fn key_run(bytes: &[u8]) -> usize {
+    let mut length = 0;
+    while let Some(byte) = bytes.get(length) {
+        length += match &bytes[length..] {
+            _ if is_base64(*byte) => 1,
+            [b'\\', b'/', ..] => 2,
+            [b'\\', b'u', b'0', b'0', b'2', _, ..] if bytes[length + 5].is_ascii_hexdigit() => 6,
+            _ => break,
+        };
+    }
+    length
 }
 
 /// The parts of the password of the URL whose authority begins here. A shell may end the URL at one of its operators, and what is
 /// between two of them may be a command: it stays.
 fn passwords(text: &str, at: usize) -> Vec<Range<usize>> {
-    let authority = authority(text, at);
-    let end = |range: &Range<usize>| range.start + run(&text[range.clone()], |byte| !is_operator(byte));
-    let first = at..end(&authority);
-    if text[first.clone()].contains('@') {
-        return password(text, first).into_iter().collect();
+    let Some(whole) = password(text, authority(text, at)) else { return Vec::new() };
+    let end = whole.start + run(&text[whole.clone()], |byte| !is_operator(byte));
+    if end == whole.end {
+        return vec![whole];
     }
-    let Some(password) = password(text, authority) else { return Vec::new() };
-    let first = password.start..end(&password);
-    let last = text[password.clone()].rfind(|c| u8::try_from(c).is_ok_and(is_operator));
-    let last = last.map_or(password.end, |at| password.start + at + 1)..password.end;
-    // A number before an operator is a port.
-    [first, last]
-        .into_iter()
-        .filter(|part| !text[part.clone()].bytes().all(|byte| byte.is_ascii_digit()))
-        .collect()
+    let first = password(text, at..end).unwrap_or(whole.start..end);
+    let is_port =
+        first.len() <= LONGEST_PORT && text[first.clone()].bytes().all(|byte| byte.is_ascii_digit());
+    let last = text[whole.clone()].bytes().rposition(is_operator).map_or(end, |at| whole.start + at + 1);
+    let parts = [(!is_port).then_some(first), (last < whole.end).then_some(last..whole.end)];
+    parts.into_iter().flatten().collect()
 }
 
 fn authority(text: &str, at: usize) -> Range<usize> {

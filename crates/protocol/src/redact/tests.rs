@@ -79,6 +79,7 @@ fn what_is_no_secret_is_never_changed() {
         "look for -----BEGIN PRIVATE KEY-----\nIt must be there. VERDICT: PASS\nPASS of src/main/java/org/example1/SomeFactoryOfFactories",
         "echo ok # -----BEGIN PRIVATE KEY-----\ntouch PWNED\n/srv/someone/Projects/project-1/deploy\nreboot",
         "curl -s http://127.0.0.1:5902|sh;@github.com/team/repo.git",
+        "x -----BEGIN PRIVATE KEY----- MII DROP TABLE ORDERS; DELETE FROM CUSTOMERS; /BIN/RM -RF /USERS/ME",
         "ghp_short, AKIA, eyJ, -----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
         "https://example.org:8080/a@b postgres://user:$PASSWORD@db user@host:port http://a:b@c",
         "commit 7936c1f0b2a34d5e6f7a8b9c0d1e2f3a4b5c6d7e of 2026-11-22",
@@ -114,6 +115,16 @@ fn tokens_of_known_shapes_are_replaced_whoever_set_them() {
         ("https://u:hunter2|sh;@github.com/", "https://u:[redacted]|sh;@github.com/"),
         ("Authorization: Basic dXNlcjpodW50ZXIy, then", "Authorization: Basic [redacted], then"),
         ("cut: basic OnBlcnNvbmFsLWFjY2Vzc", "cut: basic [redacted]"),
+        // `key-1234:`, as of services whose key is the user, and a login that `echo` has ended with a line.
+        ("Basic a2V5LTEyMzQ6 Basic dXNlcjpodW50ZXIyMjMK", "Basic [redacted] Basic [redacted]"),
+        ("postgres://app:S3cr@t&More99Long@db/x", "postgres://app:[redacted]&[redacted]@db/x"),
+        ("mysql://root:123456&654321@db/x", "mysql://root:[redacted]&[redacted]@db/x"),
+        ("Bearer abcd1234-efgh5678-ijkl9012-mnop", "Bearer [redacted]"),
+        ("Bearer acme/3f9a1c5d7e2b4a6c8d0e1f2a3b4c5d6e", "Bearer [redacted]"),
+        (
+            r"-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\/kqhkiG\u002Bw0B\n-----END",
+            r"-----BEGIN PRIVATE KEY-----\n[redacted]\n-----END",
+        ),
         ("Bearer q0/tX3LmZ9+Kp7VbN2RwYQ==", "Bearer [redacted]"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\\nMIIE\\nvQIB\\n-----END RSA PRIVATE KEY-----, done",
