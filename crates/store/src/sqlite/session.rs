@@ -232,15 +232,16 @@ pub(super) fn record_text(connection: &Connection, session: &SessionRow) -> Resu
 
 /// The record; refused if the session descends from itself: who walks from parent to parent would come to no end.
 pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionRecord, Fault> {
-    let session = find(connection, id)?;
-    let read = || {
-        let (body, _) = record_text(connection, &session)?;
-        from_json("its record", body.as_bytes())
-    };
-    let record: SessionRecord = read().map_err(|fault| fault.of(id.as_str()))?;
+    record_of(connection, &find(connection, id)?).map_err(|fault| fault.of(id.as_str()))
+}
+
+pub(super) fn record_of(connection: &Connection, session: &SessionRow) -> Result<SessionRecord, Fault> {
+    let (body, _) = record_text(connection, session)?;
+    let record: SessionRecord = from_json("its record", body.as_bytes())?;
+    let id = SessionId::from(session.id.as_str());
     match &record.parent {
-        Some(parent) if leads_back(connection, &parent.session, id)? => {
-            Err(StoreError::DescendsFromItself(id.clone()).into())
+        Some(parent) if leads_back(connection, &parent.session, &id)? => {
+            Err(StoreError::DescendsFromItself(id).into())
         }
         _ => Ok(record),
     }

@@ -211,7 +211,7 @@ fn look(
     report: &mut VerifyReport,
     sound: &mut Sound,
 ) -> Result<(), Fault> {
-    let record = session::record(connection, &session.id.as_str().into())?;
+    let record = session::record_of(connection, session)?;
     if record.session.as_str() != session.id || session::int(record.first_seq()) != session.first_seq {
         return Err(Fault::Broken("its row differs from its record".to_owned()));
     }
