@@ -65,10 +65,13 @@ impl Unstored {
         if !mark.exists() && !folder.is_symlink() && below(&folder).next().is_some() {
             return Ok(None);
         }
+        // A mark says that nobody needs the files.
+        if is_known(store, session).await {
+            return Ok(None);
+        }
         create_private_dir_all(&all(file))?;
         let locked = File::create(&mark)?;
-        let is_live = matches!(locked.try_lock(), Err(TryLockError::WouldBlock));
-        if is_live || is_known(store, session).await {
+        if matches!(locked.try_lock(), Err(TryLockError::WouldBlock)) {
             return Ok(None);
         }
         remove_files(&folder, store).await?;
