@@ -98,7 +98,7 @@ impl Server {
         };
         let flows = chat.sessions.launcher().flows().await?;
         let mut answered = None;
-        let next = match (flow_command(&flows, text), held.as_ref()) {
+        let next = match (flow_command(&flows, text), held.as_mut()) {
             (Some((flow, rest)), run) => {
                 if let Some(run) = run {
                     check_free(chat, run, flow).await?;
@@ -160,7 +160,7 @@ impl Server {
     async fn continued(
         &self,
         chat: &Chat,
-        run: &CurrentSession,
+        run: &mut CurrentSession,
         text: &str,
         arrived: Instant,
         answered: &mut Option<PromptId>,
@@ -178,7 +178,9 @@ impl Server {
             if outcome == Outcome::Success && is_read {
                 return Ok(Continued::Over);
             }
-            // The text may be meant for this session, and to start the flow once more would repeat its work.
+            // The text may be meant for this session, and to start the flow once more would repeat its work. Who is told so knows
+            // that it has ended.
+            run.end_shown.get_or_insert_with(Instant::now);
             let message =
                 format!("Session `{}` ended as `{}`, and takes no message.", run.session, status.word());
             let next = chat.sessions.commands().after_failure(&run.session, outcome);
