@@ -29,7 +29,8 @@ pub(super) fn registered(folders: &[PathBuf], invocation: &Invocation) -> Vec<Re
         for file in files(folder) {
             if flows.iter().all(|known| known.file != file) {
                 flows.push(read(&file, &nodes, invocation));
-                places.push(word(&place(folder, &file)));
+                let within = if folder.is_file() { folder.parent() } else { Some(&**folder) };
+                places.push(word(&place(within.unwrap_or(Path::new("")), &file)));
             }
         }
     }
