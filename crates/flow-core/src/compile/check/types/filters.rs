@@ -1,6 +1,6 @@
 //! How filters change the shape of their input.
 
-use super::shape::{Kinds, Presence, Shape};
+use super::shape::{Kinds, Shape};
 use crate::expr::{Args, Expr};
 
 /// The attribute that a filter reads of each item.
@@ -52,7 +52,7 @@ pub(super) fn of_attribute(name: &str, input: &Shape, attribute: Shape, args: &A
         "groupby" => Shape::of(Kinds::LIST),
         // The items are chosen by what they have.
         "selectattr" | "rejectattr" if input.kinds == Kinds::LIST => {
-            Shape::list(input.item().unwrap_or_else(Shape::any).with_presence(&Presence::Always))
+            Shape::list(input.item().unwrap_or_else(Shape::any).where_not_failed())
         }
         name => result(name, input),
     }

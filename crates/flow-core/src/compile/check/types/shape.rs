@@ -286,21 +286,30 @@ impl Shape {
         fields(&Self::of_value(value))
     }
 
-    /// The same where each field is there as often as this says.
-    pub(super) fn with_presence(self, presence: &Presence) -> Self {
+    /// The same where the presence of each field is another one.
+    fn with_presence(self, of: impl Fn(&Presence) -> Presence) -> Self {
         let fields = self.fields.map(|fields| {
             let known = fields
                 .known
                 .iter()
-                .map(|(key, field)| (key.clone(), Field { presence: presence.clone(), ..field.clone() }));
+                .map(|(key, field)| (key.clone(), Field { presence: of(&field.presence), ..field.clone() }));
             Arc::new(Fields { known: known.collect(), rest: fields.rest })
         });
         Self { fields, ..self }
     }
 
+    /// The same of what did not fail.
+    pub(super) fn where_not_failed(self) -> Self {
+        self.with_presence(|presence| match presence {
+            Presence::UnlessFailed(_) => Presence::Always,
+            other => other.clone(),
+        })
+    }
+
     /// The same of a loop that may end before its first pass.
     pub(in crate::compile) fn of_pass_if_any(self) -> Self {
-        self.with_presence(&Presence::Needs("a pass, and `while` may not hold before the first".into()))
+        let needs = Presence::Needs("a pass, and `while` may not hold before the first".into());
+        self.with_presence(|_| needs.clone())
     }
 
     /// The same without the values of scalars.
