@@ -55,7 +55,7 @@ pub(crate) struct CurrentSession {
     pub(crate) unanswered: HashSet<PromptId>,
     /// Whether the person was told what waits for them, and nothing has happened since.
     pub(crate) has_told: bool,
-    /// When a turn showed that it has ended. Between turns, who types may not know.
+    /// When a turn, or the refusal of a text, said that it has ended. Between turns, who types may not know.
     pub(crate) end_shown: Option<Instant>,
 }
 
