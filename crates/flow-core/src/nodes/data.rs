@@ -4,18 +4,13 @@
 mod csv;
 mod parse;
 
-use std::sync::Arc;
-
 use inspan_protocol::{AgentError, BoundedValidator, ErrorCode, InputProblem, is_too_deep};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::typed;
-use crate::{
-    catalog::NodeCatalog,
-    node::{Computed, DescribeNode, NodeTypeInfo},
-};
+use super::typed::{self, pure_node};
+use crate::catalog::NodeCatalog;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -50,9 +45,6 @@ struct Parsed {
     value: Value,
 }
 
-/// `data.parse`.
-struct DataParse;
-
 impl Parse {
     /// What of it fits no text.
     fn problem(&self) -> Option<InputProblem> {
@@ -66,25 +58,12 @@ impl Parse {
     }
 }
 
-impl DescribeNode for DataParse {
-    fn describe(&self) -> NodeTypeInfo {
-        let help = "Parses a text: JSON, JSON lines, YAML, TOML or CSV.";
-        typed::describe::<Parse, Parsed>("data.parse", "data", help)
-    }
-
-    fn name(&self) -> Arc<str> {
-        "data.parse".into()
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        typed::read_input::<Parse>(input.clone()).ok().and_then(|input| input.problem()).into_iter().collect()
-    }
-
-    fn compute(&self, input: Value) -> Computed {
-        let parse = |input| parse::parse(&input).map(|value| Parsed { value });
-        Computed::Done(typed::compute(input, parse))
-    }
-}
+pure_node!(
+    /// `data.parse`.
+    DataParse: "data.parse" in "data", "Parses a text: JSON, JSON lines, YAML, TOML or CSV.", Parse => Parsed,
+    |input| parse::parse(&input).map(|value| Parsed { value }),
+    check: |input| typed::read_input::<Parse>(input.clone()).ok()?.problem()
+);
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -123,27 +102,11 @@ const MAX_ERRORS: usize = 100;
 /// The most bytes of one message.
 const MAX_MESSAGE: usize = 500;
 
-/// `data.validate`.
-struct DataValidate;
-
-impl DescribeNode for DataValidate {
-    fn describe(&self) -> NodeTypeInfo {
-        let help = "Tells whether a value matches a JSON Schema, and what does not.";
-        typed::describe::<Validate, Validated>("data.validate", "data", help)
-    }
-
-    fn name(&self) -> Arc<str> {
-        "data.validate".into()
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        check_schema(input).into_iter().collect()
-    }
-
-    fn compute(&self, input: Value) -> Computed {
-        Computed::Done(typed::compute(input, validate))
-    }
-}
+pure_node!(
+    /// `data.validate`.
+    DataValidate: "data.validate" in "data", "Tells whether a value matches a JSON Schema, and what does not.",
+    Validate => Validated, validate, check: check_schema
+);
 
 /// The problem of an input's `schema` that is written in the flow and is not a JSON Schema.
 pub(super) fn check_schema(input: &Value) -> Option<InputProblem> {
@@ -193,6 +156,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::node::{Computed, DescribeNode};
 
     fn computed(node: &dyn DescribeNode, input: Value) -> Result<Value, String> {
         match node.compute(input) {

@@ -106,13 +106,13 @@ impl<T: PartialEq> Allowed<T> {
     }
 }
 
-/// A node that computes its output at once.
+/// A node that computes its output at once; `check` gives what is wrong with an input that is written in the flow.
 macro_rules! pure_node {
-    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr) => {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $input:ty => $output:ty, $compute:expr $(, check: $check:expr)?) => {
         crate::nodes::typed::node_at_once!($(#[$meta])* $type: $name in $pack, $help, describe::<$input, $output>, |input| {
             let compute: fn($input) -> Result<$output, inspan_protocol::AgentError> = $compute;
             crate::nodes::typed::compute(input, compute)
-        });
+        } $(, check: $check)?);
     };
 }
 
@@ -125,7 +125,7 @@ macro_rules! same_node {
 
 /// A node that makes an output of an input, both JSON, without waiting.
 macro_rules! node_at_once {
-    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $describe:ident::<$($part:ty),*>, $make:expr) => {
+    ($(#[$meta:meta])* $type:ident: $name:literal in $pack:literal, $help:literal, $describe:ident::<$($part:ty),*>, $make:expr $(, check: $check:expr)?) => {
         $(#[$meta])*
         pub(super) struct $type;
 
@@ -137,6 +137,11 @@ macro_rules! node_at_once {
             fn name(&self) -> std::sync::Arc<str> {
                 $name.into()
             }
+
+            $(fn check_input(&self, input: &serde_json::Value) -> Vec<inspan_protocol::InputProblem> {
+                let check: fn(&serde_json::Value) -> Option<inspan_protocol::InputProblem> = $check;
+                check(input).into_iter().collect()
+            })?
 
             fn compute(&self, input: serde_json::Value) -> crate::node::Computed {
                 let make: fn(serde_json::Value) -> Result<serde_json::Value, inspan_protocol::AgentError> =
