@@ -161,7 +161,7 @@ impl RunStore for SqliteStore {
                 }
             }
             let mut session = session::insert(transaction.connection, &record, &body)?;
-            session::record_of(transaction.connection, &session)?;
+            session::refuse_circle(transaction.connection, &record)?;
             session.assign_to(transaction.connection, &owner, now)?;
             write_mark(transaction, &session);
             Ok(lease(&record.session, &session))

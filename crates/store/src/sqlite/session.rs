@@ -238,24 +238,33 @@ pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionR
 pub(super) fn record_of(connection: &Connection, session: &SessionRow) -> Result<SessionRecord, Fault> {
     let (body, _) = record_text(connection, session)?;
     let record: SessionRecord = from_json("its record", body.as_bytes())?;
-    let id = SessionId::from(session.id.as_str());
-    match &record.parent {
-        Some(parent) if leads_back(connection, &parent.session, &id)? => {
-            Err(StoreError::DescendsFromItself(id).into())
-        }
-        _ => Ok(record),
+    // In each circle a session is stored before its parent. Only such a one looks for it, since that reads all records before it.
+    if let Some(parent) = &record.parent
+        && number(connection, &parent.session)?.is_some_and(|parent| parent >= session.number)
+    {
+        refuse_circle(connection, &record)?;
     }
+    Ok(record)
 }
 
-/// Whether the parents of a session lead back to it, from this one on. A damaged record names none.
-fn leads_back(connection: &Connection, parent: &SessionId, id: &SessionId) -> Result<bool, Fault> {
+fn number(connection: &Connection, id: &SessionId) -> Result<Option<i64>, Fault> {
+    let mut query = connection.prepare_cached("SELECT number FROM sessions WHERE id = ?1")?;
+    Ok(query.query_row([id.as_str()], |row| row.get(0)).optional()?)
+}
+
+/// Refuses a session that its parents lead back to. A damaged record names none.
+pub(super) fn refuse_circle(connection: &Connection, record: &SessionRecord) -> Result<(), Fault> {
+    let Some(parent) = &record.parent else { return Ok(()) };
     let sql = "WITH RECURSIVE older (session) AS ( \
                    SELECT ?1 UNION SELECT json_extract(records.body, '$.parent.session') \
                    FROM older JOIN sessions ON sessions.id = older.session \
                    JOIN records ON records.session = sessions.number WHERE json_valid(records.body) \
                ) SELECT EXISTS (SELECT 1 FROM older WHERE session = ?2)";
-    let ids = (parent.as_str(), id.as_str());
-    Ok(connection.prepare_cached(sql)?.query_row(ids, |row| row.get(0))?)
+    let ids = (parent.session.as_str(), record.session.as_str());
+    if connection.prepare_cached(sql)?.query_row(ids, |row| row.get(0))? {
+        return Err(StoreError::DescendsFromItself(record.session.clone()).into());
+    }
+    Ok(())
 }
 
 /// The sessions that continue another one: `of`, or any. A damaged record names none.

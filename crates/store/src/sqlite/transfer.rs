@@ -168,7 +168,7 @@ impl SqliteStore {
         let import = move |transaction: &mut Transaction<'_>| {
             let connection = transaction.connection;
             let mut session = session::insert(connection, &record, &body)?;
-            session::record(connection, &record.session)?;
+            session::refuse_circle(connection, &record)?;
             let lease = Lease { session: record.session.clone(), epoch: 0 };
             blobs::insert_all(connection, &session, &events)?;
             log::append(connection, &mut session, &lease, &events)?;
