@@ -100,6 +100,7 @@ fn read_types(loaded: &Loaded, catalog: &NodeCatalog) -> (Option<NodeTypes>, Sin
 /// The problems of the text, and the files that others may be in.
 fn sink_of(loaded: &Loaded) -> Sink {
     let mut sink = Sink::new(loaded.name.clone());
+    sink.passes_inputs = loaded.is_stored();
     loaded.flows.iter().for_each(|flow| sink.add_source(&flow.path));
     loaded.document.problems.iter().for_each(|problem| sink.push(problem.clone()));
     sink

@@ -290,11 +290,13 @@ pub(crate) struct Sink {
     problems: Vec<Problem>,
     /// Invalid ids: a reference to such a node is not reported again.
     refused: Vec<String>,
+    /// Whether an input that no run can take is no problem.
+    pub(crate) passes_inputs: bool,
 }
 
 impl Sink {
     pub(crate) fn new(flow: Arc<str>) -> Self {
-        Self { sources: vec![flow], problems: Vec::new(), refused: Vec::new() }
+        Self { sources: vec![flow], problems: Vec::new(), refused: Vec::new(), passes_inputs: false }
     }
 
     /// Adds a file that problems may be in.
@@ -319,6 +321,13 @@ impl Sink {
 
     pub(crate) fn push(&mut self, problem: Problem) {
         self.problems.push(problem);
+    }
+
+    /// Adds a problem that the node has when it runs.
+    pub(crate) fn push_of_input(&mut self, problem: Problem) {
+        if !self.passes_inputs {
+            self.push(problem);
+        }
     }
 
     /// How many problems were found so far.

@@ -164,6 +164,8 @@ pub struct Loaded {
     pub(crate) changes: Vec<Change>,
     /// Which of the changes do nothing in this flow.
     pub(crate) unused: BTreeSet<usize>,
+    /// How many of them a stored session had.
+    stored: Option<usize>,
 }
 
 /// A flow that another one includes, settings that it includes, or the manifest of a pack.
@@ -276,6 +278,7 @@ impl Loaded {
             only: Vec::new(),
             changes: Vec::new(),
             unused: BTreeSet::new(),
+            stored: None,
         }
     }
 
@@ -313,7 +316,14 @@ impl Loaded {
                 made => made?,
             }
         }
+        loaded.stored = Some(loaded.changes.len());
         Ok(loaded)
+    }
+
+    /// Whether a session began with exactly this, maybe by other rules for the inputs of nodes. An input that is refused now is so
+    /// when its node runs: the session can be shown, and goes on.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.stored == Some(self.changes.len())
     }
 
     /// The complete source, to be stored with a session. `name` and `hash` are those of the graph.

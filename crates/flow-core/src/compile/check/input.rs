@@ -98,7 +98,7 @@ impl<'p> InputParser<'p, '_> {
         if let Err(help) = parse_time(text) {
             let message = format!("`{}` must be a duration", key.last());
             let problem = Problem::error(Code::InvalidValue, value.span, message).help(help.to_owned());
-            self.checker.sink.push(self.site.locate(problem, key));
+            self.checker.sink.push_of_input(self.site.locate(problem, key));
         }
     }
 

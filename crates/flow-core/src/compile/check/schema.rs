@@ -208,7 +208,7 @@ impl SchemaCheck<'_> {
     }
 
     fn push(&self, problem: Problem, key: String, sink: &mut Sink) {
-        sink.push(problem.node(self.id).key(key));
+        sink.push_of_input(problem.node(self.id).key(key));
     }
 
     fn span(&self, path: &str) -> SourceSpan {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
 use crate::testing::loaded;
-use crate::{BodyIx, FramesKind, Loaded, OnExhausted, OnItemError, Scope, check_input, compile};
+use crate::{BodyIx, Code, FramesKind, Loaded, OnExhausted, OnItemError, Scope, check_input, compile};
 
 fn given(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
@@ -276,6 +276,33 @@ nodes:
         ]
     );
     assert_eq!((before.holds(&pass_scope), after.holds(&pass_scope)), (Ok(false), Ok(true)));
+}
+
+/// A session began when the rules for inputs may have been others: it can be shown, and goes on to the node that fails.
+#[test]
+fn a_stored_flow_compiles_with_inputs_that_no_run_can_take() {
+    let text = "
+flow: { name: old }
+nodes:
+  - { id: a, type: control.wait, input: { ms: -1 } }
+  - { id: b, type: exec, input: { argv: [] } }
+  - { id: c, type: exec, dependsOn: [b], input: { argv: ['{{ b.stdout }}'], more: 1 } }
+";
+    let compile = crate::testing::compiled;
+    let flow = loaded(text);
+    let refused = compile(&flow).unwrap_err();
+    assert_eq!(refused.len(), 3, "{refused}");
+    let mut stored = Loaded::from_source(&flow.source("old", "hash")).unwrap();
+    assert_eq!(compile(&stored).unwrap().graph.flow().nodes.len(), 3);
+    // What is changed now is by the rules of now.
+    stored.set_input(&NodePath::new("a"), &["ms"], &json!(1)).unwrap();
+    let refused = compile(&stored).unwrap_err();
+    assert_eq!(refused.len(), 2, "{refused}");
+    // What makes another graph of the text is still refused.
+    let broken = loaded(&text.replace("b.stdout", "z.stdout"));
+    let broken = Loaded::from_source(&broken.source("old", "hash")).unwrap();
+    let refused = compile(&broken).unwrap_err();
+    assert_eq!(refused.iter().map(|problem| problem.code).collect::<Vec<_>>(), [Code::UnknownBinding]);
 }
 
 /// The settings of agents and types are merged below what a node says; the user's agents win over the flow's.
