@@ -74,6 +74,11 @@ impl Unstored {
         if matches!(locked.try_lock(), Err(TryLockError::WouldBlock)) {
             return Ok(None);
         }
+        // Another process may have stored it since.
+        if is_known(store, session).await {
+            let _gone = fs::remove_file(&mark);
+            return Ok(None);
+        }
         remove_files(&folder, store).await?;
         // It may be a link now, or was one.
         remove_folder(&folder)?;
