@@ -15,6 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentError, DEFAULT_IDLE_TIMEOUT, DynProvider, Host, OutputFacts, ProviderSessionId, Redactor, RunId,
+    TurnId,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -56,6 +57,7 @@ pub struct AgentRun {
     mail: Vec<String>,
     answered: Option<(Value, ProviderSessionId)>,
     goes_on: bool,
+    counted: Option<TurnId>,
     undelivered: Option<Undelivered>,
 }
 
@@ -97,6 +99,7 @@ impl AgentRun {
             mail: Vec::new(),
             answered: None,
             goes_on: false,
+            counted: None,
             undelivered: None,
         }
     }
@@ -137,9 +140,10 @@ impl AgentRun {
         Self { mail, ..self }
     }
 
-    /// The first turn goes on with one that was interrupted: the input only says so, and the conversation knows the rest.
-    pub fn going_on(self) -> Self {
-        Self { goes_on: true, ..self }
+    /// The first turn goes on with one that was interrupted: the input only says so, and the conversation knows the rest. The
+    /// interrupted one may be `counted`, and its answer be given again.
+    pub fn going_on(self, counted: Option<TurnId>) -> Self {
+        Self { goes_on: true, counted, ..self }
     }
 
     /// What the run has answered that this one replaces, and its conversation: this one begins by waiting for messages.
@@ -200,7 +204,7 @@ impl AgentRun {
             host: self.host,
             goes_on: self.goes_on,
         };
-        let events = RunEvents::new(identity, session);
+        let events = RunEvents::new(identity, session).after(self.counted);
         let open = OpenRun::begin(hub, events, mailbox, self.first_turn, self.undelivered);
         let idle_timeout = facts.idle_timeout.unwrap_or(self.idle_timeout);
         let run = ActiveRun { open, call, facts, check, idle_timeout, totals };

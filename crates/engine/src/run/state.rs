@@ -22,7 +22,7 @@
 
 use inspan_protocol::{
     Chunk, ContextUse, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason,
-    StreamEvent, TurnSpending, Usage, believable_cost, flat,
+    StreamEvent, TurnId, TurnSpending, Usage, believable_cost, flat,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -101,6 +101,8 @@ pub(crate) struct RunEvents {
     uncounted: bool,
     /// Whether the price of a turn that failed is unknown.
     unpriced: bool,
+    /// The turn that counts already: a provider that is to go on with it may give its answer again.
+    counted: Option<TurnId>,
 }
 
 impl RunEvents {
@@ -122,7 +124,13 @@ impl RunEvents {
             usage: Usage::default(),
             uncounted: false,
             unpriced: false,
+            counted: None,
         }
+    }
+
+    /// The same after this turn of the conversation, which counts already.
+    pub(crate) fn after(self, counted: Option<TurnId>) -> Self {
+        Self { counted, ..self }
     }
 
     /// The conversation, to be resumed.
@@ -349,11 +357,14 @@ impl RunEvents {
             .filter(|_| has_ended)
             .map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });
         // The output counts for the whole turn, unless it has no usage and the stream had.
+        let turn_id = facts.and_then(|facts| facts.turn_id.clone());
+        let is_counted = streamed.is_none() && turn_id.is_some() && turn_id == self.counted;
         let spent =
             output.filter(|spent| streamed.is_none() || *spent != TurnSpending::default()).or(streamed);
+        let spent = spent.filter(|_| !is_counted);
         if let Some(TurnSpending { usage, cost_usd }) = spent {
             self.usage += usage;
-            let (turn_id, run_id) = (facts.and_then(|facts| facts.turn_id.clone()), self.run());
+            let run_id = self.run();
             events.push(Event::AgentUsage { usage, cost_usd, context, turn_id, reported, uncounted, run_id });
         }
         events

@@ -49,7 +49,8 @@ async fn run(
         _ => {
             let (input, goes_on) = go_on(&*provider, &context, input).await?;
             let run = agent(&provider, &context, input).first_turn(turns + 1);
-            if goes_on { run.going_on() } else { run }
+            let counted = context.conversation.as_ref().and_then(|known| known.turn_id.clone());
+            if goes_on { run.going_on(counted) } else { run }
         }
     };
     let end = run.mail(mail).execute().await;

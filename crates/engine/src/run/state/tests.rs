@@ -265,6 +265,26 @@ fn the_events_of_two_turns_are_complete() {
 }
 
 #[test]
+fn an_answer_that_is_given_again_counts_once() {
+    let counts = |counted: Option<&str>, stream: Option<RunInput<'static>>| {
+        let mut state = RunEvents::new(identity(), None).after(counted.map(TurnId::from));
+        state.apply(RunInput::Begin { turn: 1 });
+        state.apply(RunInput::TurnBegins { messages: 0 });
+        stream.into_iter().for_each(|input| drop(state.apply(input)));
+        let facts = OutputFacts { turn_id: Some("t1".into()), ..facts(None, usage(10, 20), Some(0.5)) };
+        let events = state.apply(RunInput::TurnEnds(Some(&facts)));
+        (
+            events.iter().any(|event| matches!(event, Event::AgentUsage { .. })),
+            state.usage() != Usage::default(),
+        )
+    };
+    assert_eq!(counts(Some("t1"), None), (false, false));
+    for (counted, stream) in [(None, None), (Some("t0"), None), (Some("t1"), Some(spent(10, 20)))] {
+        assert_eq!(counts(counted, stream), (true, true), "{counted:?}");
+    }
+}
+
+#[test]
 fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
     let none = facts(None, Usage::default(), None);
     let reported = facts(None, usage(5, 5), None);
