@@ -230,7 +230,7 @@ pub(super) fn record_text(connection: &Connection, session: &SessionRow) -> Resu
     Ok((body, sum))
 }
 
-/// The record; refused if the session descends from itself: who walks from parent to parent would come to no end.
+/// The record. Of sessions that descend from themselves, one is refused: who walks from parent to parent would come to no end.
 pub(super) fn record(connection: &Connection, id: &SessionId) -> Result<SessionRecord, Fault> {
     record_of(connection, &find(connection, id)?).map_err(|fault| fault.of(id.as_str()))
 }
