@@ -57,7 +57,7 @@ pub struct AgentRun {
     mail: Vec<String>,
     answered: Option<(Value, ProviderSessionId)>,
     goes_on: bool,
-    counted: Option<TurnId>,
+    counted_turn: Option<TurnId>,
     undelivered: Option<Undelivered>,
 }
 
@@ -99,7 +99,7 @@ impl AgentRun {
             mail: Vec::new(),
             answered: None,
             goes_on: false,
-            counted: None,
+            counted_turn: None,
             undelivered: None,
         }
     }
@@ -140,10 +140,10 @@ impl AgentRun {
         Self { mail, ..self }
     }
 
-    /// The first turn goes on with one that was interrupted: the input only says so, and the conversation knows the rest. The
-    /// interrupted one may be `counted`, and its answer be given again.
-    pub fn going_on(self, counted: Option<TurnId>) -> Self {
-        Self { goes_on: true, counted, ..self }
+    /// The first turn continues one that was interrupted: the input only says so, and the conversation knows the rest. The last
+    /// turn of the conversation that counts already is `counted_turn`: a provider may give its answer again.
+    pub fn going_on(self, counted_turn: Option<TurnId>) -> Self {
+        Self { goes_on: true, counted_turn, ..self }
     }
 
     /// What the run has answered that this one replaces, and its conversation: this one begins by waiting for messages.
@@ -204,7 +204,7 @@ impl AgentRun {
             host: self.host,
             goes_on: self.goes_on,
         };
-        let events = RunEvents::new(identity, session).after(self.counted);
+        let events = RunEvents::new(identity, session).after(self.counted_turn);
         let open = OpenRun::begin(hub, events, mailbox, self.first_turn, self.undelivered);
         let idle_timeout = facts.idle_timeout.unwrap_or(self.idle_timeout);
         let run = ActiveRun { open, call, facts, check, idle_timeout, totals };

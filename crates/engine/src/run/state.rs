@@ -101,8 +101,8 @@ pub(crate) struct RunEvents {
     uncounted: bool,
     /// Whether the price of a turn that failed is unknown.
     unpriced: bool,
-    /// The turn that counts already: a provider that is to go on with it may give its answer again.
-    counted: Option<TurnId>,
+    /// The turn that counts already: a provider that continues it may give its answer again.
+    counted_turn: Option<TurnId>,
 }
 
 impl RunEvents {
@@ -124,13 +124,13 @@ impl RunEvents {
             usage: Usage::default(),
             uncounted: false,
             unpriced: false,
-            counted: None,
+            counted_turn: None,
         }
     }
 
     /// The same after this turn of the conversation, which counts already.
-    pub(crate) fn after(self, counted: Option<TurnId>) -> Self {
-        Self { counted, ..self }
+    pub(crate) fn after(self, counted_turn: Option<TurnId>) -> Self {
+        Self { counted_turn, ..self }
     }
 
     /// The conversation, to be resumed.
@@ -353,15 +353,14 @@ impl RunEvents {
         });
         let context = self.turn_context.take();
         let reported = self.turn_reported.take().filter(|reported| *reported != TurnSpending::default());
+        let turn_id = facts.and_then(|facts| facts.turn_id.clone());
+        let is_counted = streamed.is_none() && turn_id.is_some() && turn_id == self.counted_turn;
         let output = facts
-            .filter(|_| has_ended)
+            .filter(|_| has_ended && !is_counted)
             .map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });
         // The output counts for the whole turn, unless it has no usage and the stream had.
-        let turn_id = facts.and_then(|facts| facts.turn_id.clone());
-        let is_counted = streamed.is_none() && turn_id.is_some() && turn_id == self.counted;
         let spent =
             output.filter(|spent| streamed.is_none() || *spent != TurnSpending::default()).or(streamed);
-        let spent = spent.filter(|_| !is_counted);
         if let Some(TurnSpending { usage, cost_usd }) = spent {
             self.usage += usage;
             let run_id = self.run();
