@@ -113,7 +113,7 @@ fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
     let text: &str = match line {
         Line::Text(text) => text,
         Line::Repaired(text) => {
-            each(Incoming::Invalid("a line held bytes that are not UTF-8; they were replaced"));
+            each(Incoming::Invalid("a line held what is not valid Unicode; it was replaced"));
             text
         }
         Line::TooLong => return each(Incoming::Invalid(LOST)),

@@ -1,4 +1,4 @@
-//! Cuts a stream of bytes into lines, however the bytes are split into reads, with a bound on each line.
+//! Cuts a stream of bytes into lines of JSON, however the bytes are split into reads, with a bound on each line.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -11,7 +11,7 @@ pub const LINE_LIMIT: usize = 16 * 1024 * 1024;
 pub enum Line<'a> {
     /// A line of valid UTF-8.
     Text(&'a str),
-    /// A line with bytes that are not UTF-8; each stretch of them is replaced by U+FFFD.
+    /// A line with bytes that are not UTF-8 or an escaped half of a surrogate pair; each stretch of them is replaced by U+FFFD.
     Repaired(Cow<'a, str>),
     /// A line beyond the limit; its bytes are gone.
     TooLong,
@@ -95,9 +95,36 @@ fn hand_on(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match std::str::from_utf8(line) {
         Ok(text) if text.trim_start().is_empty() => {}
-        Ok(text) => each(Line::Text(text)),
-        Err(_) => each(Line::Repaired(String::from_utf8_lossy(line))),
+        Ok(text) => each(whole_pairs(text).map_or(Line::Text(text), |text| Line::Repaired(text.into()))),
+        Err(_) => {
+            let text = String::from_utf8_lossy(line);
+            each(Line::Repaired(whole_pairs(&text).map_or(text, Cow::Owned)));
+        }
     }
+}
+
+/// The line without escaped halves of surrogate pairs, if it has some. JavaScript writes one where a text was cut inside a
+/// character, and no parser of ours takes it.
+fn whole_pairs(line: &str) -> Option<String> {
+    let escaped = |at: usize| {
+        let digits = line.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(found) = line.get(at..).and_then(|rest| rest.find('\\')) {
+        at += found;
+        at += match (escaped(at), escaped(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                whole.push_str(&line[copied..at]);
+                whole.push_str("\\ufffd");
+                copied = at + 6;
+                6
+            }
+            _ => 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
+        };
+    }
+    (copied > 0).then(|| whole + &line[copied..])
 }
 
 #[cfg(test)]
@@ -130,6 +157,20 @@ mod tests {
             ["one", "two \u{e4}", "repaired bad \u{fffd} byte", "too long", "last", "0123456789", "half"];
         for split in split_everywhere(bytes, 0..50) {
             assert_eq!(lines(&mut LineSplitter::with_limit(10), &split.chunks), expected, "{}", split.name);
+        }
+    }
+
+    #[test]
+    fn half_of_a_surrogate_pair_is_replaced() {
+        for (line, expected) in [
+            (r#"{"a":"\ud83d\ude00 \u00e4 \\ud83d \\"}"#, r#"{"a":"\ud83d\ude00 \u00e4 \\ud83d \\"}"#),
+            (r#"{"a":"cut \ud83d"}"#, r#"repaired {"a":"cut \ufffd"}"#),
+            (r#""\uD83D\ud83d\uDE00\udE00\\\ud800""#, r#"repaired "\ufffd\ud83d\uDE00\ufffd\\\ufffd""#),
+            (r"\ud83", r"\ud83"),
+            ("\\", "\\"),
+            ("\\ä\\ud83d", "repaired \\ä\\ufffd"),
+        ] {
+            assert_eq!(lines(&mut LineSplitter::default(), &[line.as_bytes()]), [expected]);
         }
     }
 

@@ -278,8 +278,10 @@ impl ClaudeDecoder {
         match line {
             Line::Text(text) => self.decode(text, out),
             Line::Repaired(text) => {
-                let message =
-                    format!("line {} of the program's output is not UTF-8 and was repaired", self.line);
+                let message = format!(
+                    "line {} of the program's output is not valid Unicode and was repaired",
+                    self.line
+                );
                 out.push(warning("invalidUtf8", &message));
                 self.decode(&text, out);
             }

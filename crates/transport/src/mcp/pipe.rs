@@ -138,17 +138,20 @@ impl Pipe {
     fn take(&mut self, bytes: &[u8]) {
         let Self { lines, ready, watch, .. } = self;
         let mut seen = watch.seen();
+        let mut read = |text: &str| match serde_json::from_str(text) {
+            Ok(message) => ready.push_back(message),
+            Err(_) => seen.stray += 1,
+        };
+        let mut is_too_long = false;
         lines.push(bytes, |line| match line {
-            Line::Text(text) => match serde_json::from_str(text) {
-                Ok(message) => ready.push_back(message),
-                Err(_) => seen.stray += 1,
-            },
-            Line::Repaired(_) => seen.stray += 1,
-            Line::TooLong => {
-                let why = "sent a message that is longer than 16 MiB";
-                seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));
-            }
+            Line::Text(text) => read(text),
+            Line::Repaired(text) => read(&text),
+            Line::TooLong => is_too_long = true,
         });
+        if is_too_long {
+            let why = "sent a message that is longer than 16 MiB";
+            seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));
+        }
         if seen.stray > STRAY_LIMIT {
             let why = format!("wrote more than {STRAY_LIMIT} lines to its output that are not messages");
             seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));

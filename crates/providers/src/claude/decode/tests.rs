@@ -73,7 +73,7 @@ fn the_type_may_stand_anywhere_and_hold_escapes() {
 fn bytes_that_are_no_utf8_are_repaired_and_said() {
     let mut line = b"{\"type\":\"keep_alive\",\"x\":\"".to_vec();
     line.extend(b"\xff\"}\n");
-    let message = "line 1 of the program's output is not UTF-8 and was repaired";
+    let message = "line 1 of the program's output is not valid Unicode and was repaired";
     assert_eq!(ClaudeDecoder::new().push_bytes(&line), [warning("invalidUtf8", message)]);
 }
 
