@@ -175,7 +175,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     fn died(&mut self) -> impl Future<Output = AgentError> + Send {
         async move {
             let own = self.process().wait(EXIT_AFTER_BREAK).await;
-            let exit = self.end(Ending::BreakOff).await;
+            let exit = self.end(Ending::Kill).await;
             exit::broken_off(self.process(), own, exit, Self::explain_exit)
         }
     }
@@ -205,9 +205,7 @@ pub(crate) trait TurnDecoder: Send {
 pub(crate) enum Ending {
     /// No turn is in progress: the program may finish what it writes.
     Close,
-    /// A turn is in progress and does not end.
-    BreakOff,
-    /// At once.
+    /// At once: a program that is only asked to end goes on with its turn meanwhile, and nobody sees what it does and spends.
     Kill,
 }
 
@@ -216,7 +214,7 @@ impl Ending {
     pub(crate) async fn apply(self, process: &Process) -> Exit {
         match (process.exit(), self) {
             (Some(exit), _) => exit,
-            (None, Self::Close | Self::BreakOff) => process.end().await,
+            (None, Self::Close) => process.end().await,
             (None, Self::Kill) => process.kill().await,
         }
     }

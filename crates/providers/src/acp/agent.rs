@@ -143,7 +143,7 @@ impl AcpAgent {
         }
         // The next turn would take the answers for its own.
         if self.withdraw(turn).is_err() {
-            self.end(Ending::BreakOff).await;
+            self.end(Ending::Kill).await;
         }
         Ok(Handled::End(Box::new(end)))
     }

@@ -381,7 +381,7 @@ impl Agent for CodexAgent {
             let cleaned: Result<Value, _> =
                 self.peer.call("thread/backgroundTerminals/clean", params, CLEAN_UP, store).await;
             if cleaned.is_err() {
-                self.end(Ending::BreakOff).await;
+                self.end(Ending::Kill).await;
                 return;
             }
         }

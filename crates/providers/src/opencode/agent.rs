@@ -224,7 +224,7 @@ impl Agent for OpenCodeAgent {
         self.turn = Some(Current { max_turns: prompt.max_turns, ..current });
         if let Err(error) = self.send(&prompt.message).await {
             // It is not known whether the message arrived.
-            self.end(Ending::BreakOff).await;
+            self.end(Ending::Kill).await;
             return Err(error.into());
         }
         Ok(())
@@ -343,7 +343,7 @@ impl Agent for OpenCodeAgent {
             // It does not end with its input.
             (None, Ending::Close) => self.process.stop().await,
             // Asked to end, it would leave the shells of its tools behind.
-            (None, Ending::BreakOff | Ending::Kill) => self.process.kill().await,
+            (None, Ending::Kill) => self.process.kill().await,
         }
     }
 

@@ -133,7 +133,7 @@ impl<A: Agent> Session<A> {
     /// Ends the process in the middle of a turn.
     pub(super) async fn break_off(&mut self) -> exit::Exit {
         self.state = State::Ended;
-        self.agent.end(Ending::BreakOff).await
+        self.agent.end(Ending::Kill).await
     }
 
     /// Whether another turn can begin.
@@ -145,7 +145,6 @@ impl<A: Agent> Session<A> {
     pub(crate) async fn end(&mut self) {
         let how = match self.state {
             State::Idle => Ending::Close,
-            // The rest of its turn is not needed, and the program would continue until it is killed.
             State::InTurn | State::Ended => Ending::Kill,
         };
         self.state = State::Ended;

@@ -131,7 +131,7 @@ async fn nonsense_between_messages_is_reported_and_skipped() {
     let (events, result) = once(CodexOptions::default(), fake.context()).await;
     assert_eq!(result.unwrap().code, "done");
     let codes = warnings(&events);
-    // The bytes that are not UTF-8 are reported, and their replacement is not a message either.
+    // What is not valid Unicode is reported, and their replacement is not a message either.
     assert_eq!(codes, ["oddLine", "oddLine", "oddLine", "oddLine", "oddLine", "unknownMessage"]);
     assert!(!format!("{events:?}").contains("planted"));
 }
@@ -139,9 +139,12 @@ async fn nonsense_between_messages_is_reported_and_skipped() {
 #[tokio::test]
 async fn a_known_message_that_is_broken_ends_the_turn() {
     let broken = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":7}}'"#;
-    let (code, message, _) =
-        fault::<FakeCodex>(&format!("{OPEN} read -r line; say {BEGUN}; say {broken}; cat")).await;
-    assert_eq!(code, ErrorCode::Protocol, "{message}");
+    let folder = tempfile::tempdir().unwrap();
+    let more = folder.path().join("more");
+    // Nobody would see what the program does until it has ended.
+    let script = format!("{OPEN} read -r line; say {BEGUN}; say {broken}; cat; touch {}", more.display());
+    let (code, message, _) = fault::<FakeCodex>(&script).await;
+    assert_eq!((code, more.exists()), (ErrorCode::Protocol, false), "{message}");
 }
 
 #[tokio::test]
