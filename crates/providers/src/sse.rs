@@ -1,7 +1,9 @@
-//! Reads a stream of server-sent events, however the bytes are split into reads, with a bound on each event. Ids
+//! Reads a stream of server-sent events of JSON, however the bytes are split into reads, with a bound on each event. Ids
 //! and retry times, which no vendor here sends, are ignored.
 
 use std::fmt;
+
+use inspan_transport::whole_pairs;
 
 /// The largest event that is taken, in bytes.
 pub(crate) const EVENT_LIMIT: usize = 16 * 1024 * 1024;
@@ -11,7 +13,7 @@ pub(crate) const EVENT_LIMIT: usize = 16 * 1024 * 1024;
 pub(crate) struct SseEvent<'a> {
     /// Its name; empty if it says none.
     pub(crate) name: &'a str,
-    /// Its data, the lines of it joined by line feeds.
+    /// Its data, the lines of it joined by line feeds, with U+FFFD for an escaped half of a surrogate pair.
     pub(crate) data: &'a str,
 }
 
@@ -144,7 +146,7 @@ impl SseReader {
         }
         if line.is_empty() {
             if self.data_lines > 0 {
-                each(SseEvent { name: &self.name, data: &self.data });
+                each(SseEvent { name: &self.name, data: &whole_pairs(&self.data) });
             }
             self.name.clear();
             self.data.clear();

@@ -7,7 +7,7 @@ mod mcp;
 mod program;
 
 pub use http::{Answer, Broken, Clocks, Http, Request, duration, http_date, retry_after, wait_in};
-pub use lines::{LINE_LIMIT, Line, LineSplitter};
+pub use lines::{LINE_LIMIT, Line, LineSplitter, whole_pairs};
 pub use mcp::{Close, Connection, McpContext, McpResult, McpServer, filled};
 pub use program::{ProgramQuery, directory, find, is_found, not_a_directory};
 // The types of an HTTP request that are part of this interface.

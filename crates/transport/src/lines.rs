@@ -95,36 +95,36 @@ fn hand_on(line: &[u8], each: &mut impl FnMut(Line<'_>)) {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match std::str::from_utf8(line) {
         Ok(text) if text.trim_start().is_empty() => {}
-        Ok(text) => each(whole_pairs(text).map_or(Line::Text(text), |text| Line::Repaired(text.into()))),
-        Err(_) => {
-            let text = String::from_utf8_lossy(line);
-            each(Line::Repaired(whole_pairs(&text).map_or(text, Cow::Owned)));
-        }
+        Ok(text) => each(match whole_pairs(text) {
+            Cow::Borrowed(text) => Line::Text(text),
+            repaired => Line::Repaired(repaired),
+        }),
+        Err(_) => each(Line::Repaired(whole_pairs(&String::from_utf8_lossy(line)))),
     }
 }
 
-/// The line without escaped halves of surrogate pairs, if it has some. JavaScript writes one where a text was cut inside a
-/// character, and no parser of ours takes it.
-fn whole_pairs(line: &str) -> Option<String> {
+/// JSON with U+FFFD for each escaped half of a surrogate pair. JavaScript writes one where a text was cut inside a character,
+/// and no parser of ours takes it.
+pub fn whole_pairs(json: &str) -> Cow<'_, str> {
     let escaped = |at: usize| {
-        let digits = line.get(at..at + 6)?.strip_prefix("\\u")?;
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
     };
     let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
-    while let Some(found) = line.get(at..).and_then(|rest| rest.find('\\')) {
+    while let Some(found) = json.get(at..).and_then(|rest| rest.find('\\')) {
         at += found;
         at += match (escaped(at), escaped(at + 6)) {
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
             (Some(0xd800..=0xdfff), _) => {
-                whole.push_str(&line[copied..at]);
+                whole.push_str(&json[copied..at]);
                 whole.push_str("\\ufffd");
                 copied = at + 6;
                 6
             }
-            _ => 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
+            _ => 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8),
         };
     }
-    (copied > 0).then(|| whole + &line[copied..])
+    if copied == 0 { Cow::Borrowed(json) } else { Cow::Owned(whole + &json[copied..]) }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::{request, wire};
 use crate::decode::head;
 use crate::error::{no_turn, not_found};
 use crate::program::{Agent, exit, redacted};
-use inspan_transport::{Answer, Broken, Clocks, Request};
+use inspan_transport::{Answer, Broken, Clocks, Request, whole_pairs};
 
 /// How much the program may print before it listens.
 const START_OUTPUT: usize = 64 * 1024;
@@ -257,7 +257,7 @@ impl OpenCodeAgent {
         if response.iter().all(u8::is_ascii_whitespace) {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(response).map_err(|_| {
+        serde_json::from_str(&whole_pairs(&String::from_utf8_lossy(response))).map_err(|_| {
             let message = format!("the program's server was to {what} and answered with no JSON");
             AgentError::new(ErrorCode::Protocol, message)
         })

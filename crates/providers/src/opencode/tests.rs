@@ -349,7 +349,7 @@ mod faults {
             ),
             (
                 "/session",
-                ResponseTemplate::new(200).set_body_json(json!({ "id": "../../x" })),
+                ResponseTemplate::new(200).set_body_string(r#"{"id":"../../x","title":"half \ud83d"}"#),
                 ErrorCode::Protocol,
                 "the program's server began a conversation without a name",
             ),

@@ -43,6 +43,7 @@ fn every_form_is_read_wherever_it_is_cut() {
         (b"event: a\nevent: b\ndata: 1\n\n", &[("b", "1")], false),
         (b"id: 7\nretry: 10\nunknown: x\ndata: a: b\n\n", &[("", "a: b")], false),
         ("data: \u{e4}\u{1f600}\n\n".as_bytes(), &[("", "\u{e4}\u{1f600}")], false),
+        (b"data: \\ud83d\\ude00 \\ude00\n\n", &[("", r"\ud83d\ude00 \ufffd")], false),
         (b"data: 1\n\ndata: cut", &[("", "1")], true),
         (b"data: 1\n\ndata: cut\n", &[("", "1")], true),
         (b"", &[], false),

@@ -10,7 +10,7 @@ use inspan_protocol::{
     DynHostTool, PermissionBroker, PermissionDecision, PermissionRequest, Redactor, StreamEvent, ToolError,
     ToolOutput,
 };
-use inspan_transport::Connection;
+use inspan_transport::{Connection, whole_pairs};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -40,7 +40,7 @@ impl ToolCall {
     pub(crate) fn new(id: impl Into<String>, name: impl Into<String>, arguments: &str) -> Self {
         let input = match arguments.trim() {
             "" => Ok(Value::Object(serde_json::Map::new())),
-            text => serde_json::from_str(text)
+            text => serde_json::from_str(&whole_pairs(text))
                 .ok()
                 .filter(Value::is_object)
                 .ok_or_else(|| arguments.chars().take(2000).collect()),

@@ -100,6 +100,7 @@ async fn what_cannot_be_called_is_answered_all_the_same() {
     let why = json!("the arguments are not a JSON object; the tool was not called");
     assert_eq!(answers, vec![(why, true); 3]);
     assert_eq!(ToolCall::new("a", "b", " ").input, Ok(json!({})));
+    assert_eq!(ToolCall::new("a", "b", r#"{"c":"\ud83d"}"#).input, Ok(json!({ "c": "\u{fffd}" })));
     let outcome = harness.call(&toolbox, &[("nothing", json!({}))]).await;
     assert_eq!(outcome.reported("nothing"), ("there is no tool `nothing`".to_owned(), true));
     assert_eq!(calls.load(Ordering::SeqCst), 0);
