@@ -24,9 +24,11 @@ use tokio::time::timeout;
 use crate::http::Http;
 
 mod fault;
+mod message;
 mod pipe;
 mod server;
 
+use message::{Remote, UNREADABLE};
 use pipe::{Pipe, PipeStatus};
 use server::Transport;
 pub use server::{McpServer, filled};
@@ -129,7 +131,8 @@ impl Connection {
                     .reinit_on_expired_session(false);
                 config.retry_config = Arc::new(NeverRetry::default());
                 let served =
-                    serve_client(us, StreamableHttpClientTransport::with_client(client, config)).await;
+                    serve_client(us, StreamableHttpClientTransport::with_client(Remote(client), config))
+                        .await;
                 (served.map_err(|error| fault::begin(&error)), None)
             }
         };
@@ -228,7 +231,7 @@ impl Connection {
                 let message = "the tool requests what is not offered here: input, or time beyond the turn";
                 Err(AgentError::new(ErrorCode::Protocol, message))
             }
-            Err(ServiceError::McpError(error)) => {
+            Err(ServiceError::McpError(error)) if error.code != UNREADABLE => {
                 Err(AgentError::new(ErrorCode::InvalidRequest, self.redactor.text(&error.message)))
             }
             Err(error) => {

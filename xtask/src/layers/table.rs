@@ -137,7 +137,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "HTTP requests, MCP servers, the lines of programs: the transports that adapters and nodes share",
         must_not_know: "vendors, flows",
         knows: &["inspan-process", "inspan-protocol"],
-        packages: &["reqwest", "rmcp", "rustls", "serde", "serde_json", "tokio", "tokio-util"],
+        packages: &["futures", "reqwest", "rmcp", "rustls", "serde", "serde_json", "tokio", "tokio-util"],
     },
     Layer {
         package: "inspan-providers",

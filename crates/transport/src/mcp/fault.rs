@@ -1,9 +1,15 @@
 //! From the faults of the `rmcp` crate to typed errors, by their kinds and a server's status rather than their words.
 
 use inspan_protocol::{AgentError, ErrorCode, beginning};
+use rmcp::model::ErrorData;
 use rmcp::service::{ClientInitializeError, ServiceError};
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
+
+use super::message::UNREADABLE;
+
+/// How `rmcp` begins to say that an answer which is not streamed cannot be read. The reason follows, and then the answer.
+const UNPARSED: &str = "could not parse JSON response as ServerJsonRpcMessage: ";
 
 type Http = StreamableHttpError<reqwest::Error>;
 
@@ -12,9 +18,9 @@ pub(super) fn begin(error: &ClientInitializeError) -> AgentError {
     match error {
         ClientInitializeError::TransportError { error, .. } => transport(error),
         ClientInitializeError::ConnectionClosed(_) => closed(),
-        ClientInitializeError::JsonRpcError(error) => {
+        ClientInitializeError::JsonRpcError(error) => unreadable(error).unwrap_or_else(|| {
             AgentError::new(ErrorCode::Protocol, format!("refuses to begin: {}", head(&error.message)))
-        }
+        }),
         ClientInitializeError::NoCompatibleProtocolVersion { .. } => {
             AgentError::new(ErrorCode::Protocol, "speaks no version of the protocol that is known here")
         }
@@ -25,9 +31,9 @@ pub(super) fn begin(error: &ClientInitializeError) -> AgentError {
 /// A fault of a request.
 pub(super) fn request(error: &ServiceError) -> AgentError {
     match error {
-        ServiceError::McpError(error) => {
+        ServiceError::McpError(error) => unreadable(error).unwrap_or_else(|| {
             AgentError::new(ErrorCode::Protocol, format!("answers with an error: {}", head(&error.message)))
-        }
+        }),
         ServiceError::TransportSend(error) => transport(error),
         ServiceError::TransportClosed => closed(),
         ServiceError::UnexpectedResponse => {
@@ -35,6 +41,14 @@ pub(super) fn request(error: &ServiceError) -> AgentError {
         }
         _ => AgentError::new(ErrorCode::Protocol, "did not answer"),
     }
+}
+
+fn unreadable(error: &ErrorData) -> Option<AgentError> {
+    (error.code == UNREADABLE).then(|| unread(&error.message))
+}
+
+fn unread(why: &str) -> AgentError {
+    AgentError::new(ErrorCode::Protocol, format!("gave an answer that cannot be read: {why}"))
 }
 
 fn closed() -> AgentError {
@@ -81,7 +95,10 @@ fn http(error: &Http) -> AgentError {
                     AgentError::new(ErrorCode::Auth, "does not accept us; it needs other `headers`")
                 }
                 Some(status) => protocol(&format!("answers with the status {status}")).with("status", status),
-                None => protocol("answers with something other than MCP"),
+                None => match words.strip_prefix(UNPARSED).and_then(|rest| rest.split(": ").next()) {
+                    Some(why) => unread(why),
+                    None => protocol("answers with something other than MCP"),
+                },
             }
         }
         StreamableHttpError::SessionExpired => network("has forgotten the session"),

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::McpContext;
+use super::message::unreadable;
 use crate::lines::{Line, LineSplitter};
 use crate::program::{ProgramQuery, find};
 
@@ -138,9 +139,12 @@ impl Pipe {
     fn take(&mut self, bytes: &[u8]) {
         let Self { lines, ready, watch, .. } = self;
         let mut seen = watch.seen();
-        let mut read = |text: &str| match serde_json::from_str(text) {
-            Ok(message) => ready.push_back(message),
-            Err(_) => seen.stray += 1,
+        let mut read = |text: &str| {
+            let message = serde_json::from_str(text);
+            match message.or_else(|error| unreadable(text, &error, None).ok_or(())) {
+                Ok(message) => ready.push_back(message),
+                Err(()) => seen.stray += 1,
+            }
         };
         let mut is_too_long = false;
         lines.push(bytes, |line| match line {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use inspan_protocol::{ErrorCode, PermissionDecision};
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use wiremock::matchers::{header, method};
+use wiremock::matchers::{body_string_contains, header, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::harness::{PLANTED, ToolHarness, herd};
@@ -269,6 +269,44 @@ async fn a_server_over_http_is_one_like_the_others() {
         (ErrorCode::Network, "the MCP server `far` cannot be reached")
     );
     assert!(!format!("{error:?}").contains("planted"));
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
+    let unread = |server: &str, why: &str| {
+        let what = format!("the MCP server `{server}` gave an answer that cannot be read: {why}");
+        (format!("{what}. Whether the call was carried out is not known"), true)
+    };
+    let harness = ToolHarness::new();
+    let (toolbox, _) = harness.open(options("")).await.unwrap();
+    // The server takes the text to end at the quotation mark within it.
+    let outcome = harness.call(&toolbox, &[("mcp__herd__say", json!({ "text": "moo\"" }))]).await;
+    assert_eq!(
+        (outcome.reported("mcp__herd__say"), outcome.warnings()),
+        (unread("herd", "EOF while parsing a string at line 1 column 77"), vec![])
+    );
+    let outcome = harness.call(&toolbox, &[("mcp__herd__say", json!({ "text": "moo" }))]).await;
+    assert_eq!(outcome.reported("mcp__herd__say"), ("moo".to_owned(), false));
+    toolbox.close(Close::Gently).await;
+    for (form, before, after) in [("application/json", "", ""), ("text/event-stream", "data: ", "\n\n")] {
+        let server = remote(200).await;
+        let broken = move |request: &Request| {
+            let id = &request.body_json::<Value>().unwrap()["id"];
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{]}}}}"#);
+            ResponseTemplate::new(200).set_body_raw(format!("{before}{answer}{after}"), form)
+        };
+        Mock::given(body_string_contains("tools/call"))
+            .respond_with(broken)
+            .with_priority(1)
+            .mount(&server)
+            .await;
+        let outcome = harness.run(far(&server, PLANTED), &[("mcp__far__add", json!({}))]).await;
+        assert_eq!(
+            outcome.reported("mcp__far__add"),
+            unread("far", "key must be a string at line 1 column 47"),
+            "{form}"
+        );
+    }
 }
 
 #[tokio::test]
