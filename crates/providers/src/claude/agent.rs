@@ -36,8 +36,8 @@ const NO_THINKING: &str = "--thinking=disabled";
 pub(super) struct ClaudeAgent {
     process: Process,
     decoder: ClaudeDecoder,
-    /// What the process reads when it starts.
-    files: Vec<PrivateFile>,
+    /// The transcript that the process reads when it starts.
+    beginning: Option<PrivateFile>,
     max_turns: Option<u32>,
     transcripts: Transcripts,
     /// What was read and not passed on, because the transcripts are read first.
@@ -129,6 +129,36 @@ impl ClaudeAgent {
         let _ended_in_time = timeout(GRACE, ended).await;
     }
 
+    /// Sends a request before the first turn, and waits until it is answered.
+    async fn request(&mut self, id: &str, request: Value, refused: &str) -> Result<(), AgentError> {
+        self.send(&wire::control_request(id, request))?;
+        loop {
+            let Some(bytes) = self.process.read().await else { return Err(self.died().await) };
+            for decoded in self.decoder.push_bytes(&bytes) {
+                match decoded {
+                    ClaudeDecoded::Answered { request_id, error } if request_id == id => {
+                        return error.map_or(Ok(()), |error| {
+                            let message = format!("the program {refused}: {error}");
+                            Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+                        });
+                    }
+                    // An unknown conversation ends the program with a result before it is asked anything.
+                    ClaudeDecoded::TurnEnd(end) => {
+                        let message = "the program ended a turn before it began";
+                        return Err(conclude(*end, Cancelled::No, self.process().redactor())
+                            .err()
+                            .unwrap_or_else(|| AgentError::new(ErrorCode::Protocol, message)));
+                    }
+                    ClaudeDecoded::Fault(error) => return Err(error),
+                    ClaudeDecoded::Unsupported { request_id, subtype } => {
+                        self.refuse(&request_id, &subtype)?
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
     fn refuse(&self, request_id: &str, subtype: &str) -> Result<(), AgentError> {
         self.send(&wire::control_error(request_id, &format!("`{subtype}` is not offered here")))
     }
@@ -162,14 +192,6 @@ impl Agent for ClaudeAgent {
         let beginning = copy_beginning(launch, conversation, context).await?;
         let path = beginning.as_ref().map(|file| file.0.as_path());
         arguments.extend(launch.conversation_arguments(conversation, path));
-        let mcp_config = launch
-            .mcp_config
-            .as_deref()
-            .map(|config| PrivateFile::new(config.as_bytes(), "json", &temporary(context)))
-            .transpose()?;
-        if let Some(file) = &mcp_config {
-            arguments.push(format!("--mcp-config={}", file.0.display()));
-        }
         let process = Process::start(
             Start {
                 program: launch.program.clone(),
@@ -182,44 +204,23 @@ impl Agent for ClaudeAgent {
         )
         .await?;
         let mut decoder = ClaudeDecoder::with_session(conversation.id().clone());
-        decoder.watch_mcp_servers(launch.mcp_servers());
+        decoder.watch_mcp_servers(launch.mcp_servers.keys().cloned());
         decoder.request_output(launch.root);
         decoder.watch_thinking(launch.arguments.iter().any(|argument| argument == NO_THINKING));
-        let files = [beginning, mcp_config].into_iter().flatten().collect();
         let transcripts = Transcripts::new(launch.projects());
-        Ok(Self { process, decoder, files, max_turns: launch.max_turns, transcripts, arrived: None })
+        Ok(Self { process, decoder, beginning, max_turns: launch.max_turns, transcripts, arrived: None })
     }
 
     async fn greet(&mut self, launch: &ClaudeLaunch) -> Result<(), AgentError> {
-        const ID: &str = "initialize";
-        self.send(&wire::control_request(ID, launch.initialize.clone()))?;
-        loop {
-            let Some(bytes) = self.process.read().await else { return Err(self.died().await) };
-            for decoded in self.decoder.push_bytes(&bytes) {
-                match decoded {
-                    ClaudeDecoded::Answered { request_id, error } if request_id == ID => {
-                        // It has read them. What is deleted now does not outlive a crash.
-                        self.files.clear();
-                        return error.map_or(Ok(()), |error| {
-                            let message = format!("the program refused its options: {error}");
-                            Err(AgentError::new(ErrorCode::ConfigInvalid, message))
-                        });
-                    }
-                    // An unknown conversation ends the program with a result before it is asked anything.
-                    ClaudeDecoded::TurnEnd(end) => {
-                        let message = "the program ended a turn before it began";
-                        return Err(conclude(*end, Cancelled::No, self.process().redactor())
-                            .err()
-                            .unwrap_or_else(|| AgentError::new(ErrorCode::Protocol, message)));
-                    }
-                    ClaudeDecoded::Fault(error) => return Err(error),
-                    ClaudeDecoded::Unsupported { request_id, subtype } => {
-                        self.refuse(&request_id, &subtype)?
-                    }
-                    _ => {}
-                }
-            }
+        self.request("initialize", launch.initialize.clone(), "refused its options").await?;
+        // It has read it. What is deleted now does not outlive a crash.
+        self.beginning = None;
+        if !launch.mcp_servers.is_empty() {
+            // The answer comes when they are connected or have failed, as the first message waits for those of a file.
+            let request = json!({ "subtype": "mcp_set_servers", "servers": launch.mcp_servers });
+            self.request("mcpServers", request, "refused the MCP servers").await?;
         }
+        Ok(())
     }
 
     async fn open(

@@ -35,8 +35,8 @@ pub(crate) struct ClaudeLaunch {
     pub(super) initialize: Value,
     /// The form in which that requests structured output.
     pub(super) root: Root,
-    /// The MCP servers, which may hold secrets and so are never in the arguments.
-    pub(super) mcp_config: Option<String>,
+    /// The MCP servers by name, which may hold secrets and so are never in the arguments or in a file.
+    pub(super) mcp_servers: Map<String, Value>,
     /// Whether the process may serve more than one turn.
     pub(super) reuse: Reuse,
     pub(super) max_turns: Option<u32>,
@@ -54,7 +54,7 @@ impl ClaudeLaunch {
             cwd,
             initialize: initialize(options)?,
             root: options.output_schema.as_ref().map(Root::of).unwrap_or_default(),
-            mcp_config: mcp_config(options, &context.host.env)?,
+            mcp_servers: mcp_servers(options, &context.host.env)?,
             reuse: if options.max_budget_usd.is_some() { Reuse::Once } else { Reuse::Warm },
             max_turns: options.max_turns,
         })
@@ -120,13 +120,6 @@ impl ClaudeLaunch {
         found
             .filter(|path| path.is_absolute() && path.is_file())
             .max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok())
-    }
-
-    /// The names of the MCP servers.
-    pub(super) fn mcp_servers(&self) -> Vec<String> {
-        let config = self.mcp_config.as_deref().and_then(|config| serde_json::from_str::<Value>(config).ok());
-        let servers = config.as_ref().and_then(|config| config["mcpServers"].as_object());
-        servers.into_iter().flat_map(|servers| servers.keys().cloned()).collect()
     }
 }
 
@@ -248,12 +241,9 @@ fn initialize(options: &ClaudeOptions) -> Result<Value, AgentError> {
     Ok(Value::Object(request))
 }
 
-fn mcp_config(options: &ClaudeOptions, environment: &Environment) -> Result<Option<String>, AgentError> {
-    let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) else {
-        return Ok(None);
-    };
+fn mcp_servers(options: &ClaudeOptions, environment: &Environment) -> Result<Map<String, Value>, AgentError> {
     let mut all = Map::new();
-    for (name, server) in servers {
+    for (name, server) in options.mcp_servers.iter().flatten() {
         if !server.is_object() {
             return Err(mcp_not_an_object(name));
         }
@@ -262,9 +252,14 @@ fn mcp_config(options: &ClaudeOptions, environment: &Environment) -> Result<Opti
                 "the MCP server `{name}` is of type `sdk`, which needs a program around it"
             )));
         }
-        all.insert(name.clone(), filled(name, server, environment)?);
+        let mut server = filled(name, server, environment)?;
+        // The program starts no server whose entry it is told without them.
+        if server["command"].is_string() && server["args"].is_null() {
+            server["args"] = json!([]);
+        }
+        all.insert(name.clone(), server);
     }
-    Ok(Some(json!({ "mcpServers": all }).to_string()))
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -151,6 +151,39 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     #[tokio::test]
+    async fn mcp_servers_are_told_over_the_pipe_and_stand_in_no_file() {
+        let answers = |answer: &str| {
+            let answer =
+                format!(r#"{{"type":"control_response","response":{{{answer},"request_id":"mcpServers"}}}}"#);
+            fake(&format!(
+                "{GREET} ls \"$TMPDIR\" > files; read -r line; echo \"$line\" > told; say '{answer}'; read -r line; say {RESULT}; cat"
+            ))
+        };
+        let servers = json!({ "s": { "type": "http", "url": "x", "headers": { "A": "${MY_TOKEN}" } } });
+        let run = async |fake: &Fake| {
+            let mut context = fake.context();
+            let folder = fake.folder().join("tmp");
+            std::fs::create_dir_all(&folder).unwrap();
+            let host = context.host_mut();
+            host.env = host.env.with("TMPDIR", folder.display().to_string());
+            let servers = serde_json::from_value(servers.clone()).unwrap();
+            let stall_timeout_ms = Some(5000);
+            let options =
+                ClaudeOptions { mcp_servers: Some(servers), stall_timeout_ms, ..ClaudeOptions::default() };
+            once(options, context).await.1
+        };
+        let takes = answers(r#""subtype":"success","response":{"added":["s"],"errors":{}}"#);
+        assert_eq!(run(&takes).await.unwrap().text, "done");
+        let told: Value = serde_json::from_str(&takes.read("told")).unwrap();
+        let expected = json!({ "s": { "type": "http", "url": "x", "headers": { "A": "planted-secret" } } });
+        assert_eq!(told["request"], json!({ "subtype": "mcp_set_servers", "servers": expected }));
+        assert_eq!(takes.read("files"), "");
+        let error = run(&answers(r#""subtype":"error","error":"no planted-secret""#)).await.unwrap_err();
+        let expected = "claude: the program refused the MCP servers: no [redacted MY_TOKEN] (CONFIG_INVALID)";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[tokio::test]
     async fn silence_is_a_timeout_after_an_interrupt() {
         // It ends its turn when it is asked to.
         let polite = format!(

@@ -109,12 +109,8 @@ fn texts_and_secrets_stand_in_no_argument() {
             "appendSystemPrompt": "and planted", "jsonSchema": schema,
         })
     );
-    assert_eq!(launch.mcp_servers(), ["files"]);
-    let servers: Value = serde_json::from_str(&launch.mcp_config.unwrap()).unwrap();
-    assert_eq!(
-        servers,
-        json!({ "mcpServers": { "files": { "command": "planted", "env": { "TOKEN": "planted" } } } })
-    );
+    let servers = json!({ "files": { "command": "planted", "args": [], "env": { "TOKEN": "planted" } } });
+    assert_eq!(Value::from(launch.mcp_servers), servers);
 }
 
 #[test]
