@@ -48,6 +48,12 @@ fn go(folder: &Path) {
     fs::write(folder.join("go"), "").unwrap();
 }
 
+fn until_the_gate_runs(folder: &Path) {
+    until("the gate runs", || {
+        inspan(folder, &["show", "@last", "gate", "--json"]).stdout.contains("running")
+    });
+}
+
 /// What a client says of itself first.
 pub(crate) fn client_info(capabilities: &Value) -> Value {
     json!({
@@ -377,7 +383,8 @@ fn a_call_does_not_wait_for_a_stored_pause_of_a_session_that_nobody_runs() {
     let folder = &folder_with(&[("gated.yaml", GATED)]);
     let arguments = ["run", "gated.yaml", "-i", "topic=x", "--session-id", "s"];
     let child = program(folder, &arguments).spawn().unwrap();
-    until_one_runs(folder);
+    // A process that is stopped while it writes keeps the store's lock. When the gate runs, it writes no more.
+    until_the_gate_runs(folder);
     signal(&child, "STOP");
     let pause = program(folder, &["pause", "s"]).spawn().unwrap();
     until("the pause is stored", || inspan(folder, &["show", "s"]).stdout.contains("1 stored"));
@@ -402,9 +409,7 @@ fn progress_grows_and_ends_with_the_call() {
         (&first["method"], &first["params"]["progressToken"]),
         (&json!("notifications/progress"), &json!("token"))
     );
-    until("the gate is reached", || {
-        inspan(folder, &["show", "@last", "gate", "--json"]).stdout.contains("running")
-    });
+    until_the_gate_runs(folder);
     go(folder);
     let (_, before) = client.answer(call);
     let all = [vec![first], before].concat();
