@@ -198,6 +198,7 @@ impl AttemptRunner {
         let clock: Arc<dyn Clock> = LaterClock::not_before(given, Arc::clone(&self.clock));
         let hub = Hub::new(session.clone(), Arc::clone(&clock), Arc::new(RandomIds::new()));
         hub.start_session();
+        hub.expect_store();
         let cancel = CancellationToken::new();
         let events = hub.subscribe_up_to(Filter::all(), BACKLOG);
         let forwarded = begun.header.forwarded.iter().filter(|(to, _)| *to == attempt.key);
@@ -219,6 +220,7 @@ impl AttemptRunner {
             cancel: cancel.clone(),
             events,
             waiting: Vec::new(),
+            taken: 0,
             is_done: false,
             is_begun_elsewhere: false,
             replies: BTreeMap::new(),

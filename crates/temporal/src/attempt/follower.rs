@@ -81,6 +81,8 @@ pub(super) struct AttemptFollower<'a> {
     pub(super) events: Subscription,
     /// Events that are not in the log yet.
     pub(super) waiting: Vec<Arc<Envelope>>,
+    /// The number of the newest event that was taken from the hub.
+    pub(super) taken: u64,
     /// Whether the log has the end of the attempt.
     pub(super) is_done: bool,
     /// Whether another worker has written of the same attempt.
@@ -187,9 +189,16 @@ impl AttemptFollower<'_> {
             Event::SessionRejected { .. } => true,
             _ => false,
         };
+        self.taken = event.seq;
         if !is_known {
             self.waiting.push(event);
         }
+        self.mark_stored();
+    }
+
+    /// Tells the hub how far the log has its events: an agent asks and calls nothing before.
+    fn mark_stored(&self) {
+        self.hub.mark_stored(self.waiting.first().map_or(self.taken, |next| next.seq.saturating_sub(1)));
     }
 
     /// Takes all that the log has, and appends the rest; with the end, if there is one.
@@ -251,6 +260,7 @@ impl AttemptFollower<'_> {
         let is_of_it = seen.by == Writer::Attempt(self.key.clone());
         if seen.runner.as_ref() == Some(&self.runner) {
             self.waiting.drain(..seen.events);
+            self.mark_stored();
             self.is_to_say_when &= !seen.says_when;
             self.is_to_say_left &= !seen.says_left;
         } else {

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -142,11 +142,19 @@ async fn an_effect_outside_that_another_worker_has_begun_does_not_begin_again() 
     assert_eq!(std::fs::read_to_string(paid).unwrap(), "paid\n");
 }
 
-/// A store that has no room for what programs print.
-#[derive(Debug, Default)]
+/// A store that has no room for what has this in it, so many times.
+#[derive(Debug)]
 struct Small {
     objects: InMemory,
-    refused: AtomicBool,
+    part: &'static str,
+    most: u32,
+    refused: AtomicU32,
+}
+
+impl Small {
+    fn new(part: &'static str, most: u32) -> Arc<Self> {
+        Arc::new(Self { objects: InMemory::new(), part, most, refused: AtomicU32::new(0) })
+    }
 }
 
 impl std::fmt::Display for Small {
@@ -163,8 +171,9 @@ impl ObjectStore for Small {
         payload: PutPayload,
         opts: PutOptions,
     ) -> object_store::Result<PutResult> {
-        if payload.iter().any(|bytes| String::from_utf8_lossy(bytes).contains("\"stdout\":\"")) {
-            self.refused.store(true, Ordering::Relaxed);
+        if payload.iter().any(|bytes| String::from_utf8_lossy(bytes).contains(self.part))
+            && self.refused.fetch_add(1, Ordering::Relaxed) < self.most
+        {
             return Err(object_store::Error::Generic { store: "Small", source: "no space left".into() });
         }
         self.objects.put_opts(location, payload, opts).await
@@ -204,13 +213,13 @@ impl ObjectStore for Small {
 
 #[tokio::test]
 async fn work_whose_result_cannot_be_stored_fails() {
-    let store = Arc::new(Small::default());
+    let store = Small::new("\"stdout\":\"", u32::MAX);
     let cluster = TestCluster::on(SharedLog::new(Arc::clone(&store) as _, Path::from("inspan")));
     let session = cluster.add("flow-1", TWO).await;
     let attempt = cluster.decider().decide(&session, &[], None).await.unwrap().running.remove(0);
     // The end is held for long, which is skipped.
     let skip = async {
-        while !store.refused.load(Ordering::Relaxed) {
+        while store.refused.load(Ordering::Relaxed) == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         tokio::time::pause();
@@ -226,6 +235,26 @@ async fn work_whose_result_cannot_be_stored_fails() {
     });
     let why = "it has ended, and the folder or bucket of the sessions does not take its result: the shared log failed: Generic Small error: no space left";
     assert_eq!(errors.collect::<Vec<_>>(), [why]);
+}
+
+#[tokio::test]
+async fn an_agent_asks_nothing_before_the_log_has_its_conversation() {
+    let flow = "
+flow: { name: echo }
+nodes:
+  - { id: a, type: echo.agent, input: { prompt: 'one two' } }
+";
+    let store = Small::new("agent:session", 1);
+    let cluster = TestCluster::on(SharedLog::new(Arc::clone(&store) as _, Path::from("inspan")));
+    let session = cluster.add("flow-1", flow).await;
+    cluster.run(&session, &[], |_| false).await;
+    assert_eq!(store.refused.load(Ordering::Relaxed), 2);
+    // What the agent said at once would be in one segment with it.
+    let segments = cluster.log.segments(&session, 0).await.unwrap();
+    let names = segments.iter().map(|segment| segment.events.iter().map(|event| event.event.name()));
+    let with_conversation: Vec<Vec<_>> =
+        names.map(Iterator::collect).filter(|names: &Vec<_>| names.contains(&"agent:session")).collect();
+    assert_eq!(with_conversation, [["agent:start", "agent:session"]]);
 }
 
 struct Broken;
