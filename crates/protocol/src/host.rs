@@ -43,7 +43,7 @@ pub enum PermissionPolicy {
     #[default]
     Deny,
     /// A person, by a `session:prompt` of kind `permission`, whose choices are `allow`, `always` (this tool, for the
-    /// rest of the run) and `deny`; no answer by the deadline is a denial.
+    /// rest of the run; not if which tool it is is not known) and `deny`; no answer by the deadline is a denial.
     Ask {
         /// How long to wait for the answer.
         deadline: Duration,

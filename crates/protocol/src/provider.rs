@@ -222,13 +222,23 @@ pub struct PermissionRequest {
     /// question the list of its answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<AgentQuestion>,
+    /// Whether an allowance can only be for this use: which tool it is is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub once_only: bool,
 }
 
 impl PermissionRequest {
     /// The question whether a tool may be used with these arguments.
     pub fn new(tool_name: impl Into<String>, input: Value) -> Self {
         let tool_name = tool_name.into();
-        Self { tool_name, tool_use_id: None, input, description: None, questions: Vec::new() }
+        Self {
+            tool_name,
+            tool_use_id: None,
+            input,
+            description: None,
+            questions: Vec::new(),
+            once_only: false,
+        }
     }
 }
 

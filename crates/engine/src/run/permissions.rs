@@ -74,8 +74,9 @@ impl PermissionBroker for HubBroker {
         detail.extend(request.tool_use_id.map(|id| ("toolUseId".to_owned(), Value::from(id))));
         // The agent's own words about it are no part of the question.
         detail.extend(request.description.map(|said| ("description".to_owned(), Value::from(said))));
+        let choices = if request.once_only { &[ALLOW, DENY][..] } else { &[ALLOW, ALWAYS, DENY] };
         let asked = self.ask(Prompt {
-            choices: Some(vec![ALLOW.to_owned(), ALWAYS.to_owned(), DENY.to_owned()]),
+            choices: Some(choices.iter().map(|choice| (*choice).to_owned()).collect()),
             detail: Some(self.redactor.value(Value::Object(detail))),
             default: Some(DENY.to_owned()),
             ..self.hub.new_prompt(PromptKind::Permission, self.redactor.text(&question))

@@ -231,6 +231,22 @@ async fn a_question_for_permission_is_open_no_longer_than_the_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tool_that_is_not_known_can_be_allowed_for_one_use_only() {
+    let hub = hub();
+    let policy = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
+    let broker =
+        super::super::permissions::broker(policy, None, &hub, &Redactor::default(), CancellationToken::new())
+            .unwrap();
+    let request = PermissionRequest { once_only: true, ..PermissionRequest::new("other", json!({})) };
+    let decided = tokio::spawn(broker.request(request));
+    settle().await;
+    assert_eq!(hub.open_prompts()[0].choices, Some(["allow", "deny"].map(str::to_owned).into()));
+    hub.reply("prompt-1".into(), "", Some("always".to_owned())).unwrap_err();
+    hub.reply("prompt-1".into(), "", Some("allow".to_owned())).unwrap();
+    assert_eq!(decided.await.unwrap(), PermissionDecision::Allow { updated_input: None });
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_question_that_the_agent_takes_back_is_answered_by_its_default() {
     for is_cancelled in [false, true] {
         let hub = hub();

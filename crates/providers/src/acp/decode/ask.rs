@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::super::permission::AskedFor;
 use super::super::wire;
+use super::tools::OTHER;
 use super::{AcpDecoded, AcpDecoder, head};
 use crate::json_rpc::{METHOD_NOT_FOUND, RemoteId};
 
@@ -77,7 +78,21 @@ impl AcpDecoder {
         let (mut question, events) = self.turn.tools.ask(tool_call);
         self.tell(events, out);
         question.options = options;
+        if question.request.tool_name == OTHER {
+            question.name_by_options();
+        }
         out.push(AcpDecoded::PermissionRequested { id, question: Box::new(question) });
+    }
+}
+
+impl AcpQuestion {
+    /// For a tool without a name and a kind: only the agent's options may say which it is, as those of Qwen Code for tools of
+    /// MCP servers do.
+    fn name_by_options(&mut self) {
+        self.request.once_only = true;
+        let offers: Vec<&str> = self.options.iter().map(|option| option.name.as_str()).collect();
+        let title = self.request.description.take().unwrap_or_default();
+        self.request.description = Some(format!("{title} (offers: {})", offers.join(", ")));
     }
 }
 

@@ -18,7 +18,7 @@ const OTHERS_LIMIT: usize = 16;
 /// The name of what reads a file for the agent.
 const READ: &str = "fs/read_text_file";
 /// The kind that says nothing.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// All tools of a turn.
 #[derive(Debug, Default)]

@@ -142,6 +142,22 @@ async fn a_turn_that_fails_by_its_own_answer_says_what_was_denied() {
 }
 
 #[tokio::test]
+async fn a_tool_that_is_named_by_nothing_but_the_options_is_allowed_for_one_use() {
+    let rows = [
+        (json!({ "toolCallId": "t", "title": "{}", "kind": "other" }), "{} (offers: Always, Once, No)", true),
+        (json!({ "toolCallId": "t", "title": "{}", "kind": "fetch" }), "{}", false),
+    ];
+    for (call, said, once_only) in rows {
+        let fake = agent(&asking(&[question(7, call)]));
+        let person = Person::allows(None);
+        once(options(), fake.asking(person.clone())).await.1.unwrap();
+        let [asked] = &person.asked()[..] else { panic!("one question") };
+        assert_eq!((asked.description.as_deref(), asked.once_only), (Some(said), once_only));
+        assert_eq!(answers(&fake), [selected("b")]);
+    }
+}
+
+#[tokio::test]
 async fn what_qwen_code_asks_a_person_gets_its_answer() {
     let asked = json!([{ "header": "DB", "question": "Which?", "options": [{ "label": "a" }] }]);
     let call = json!({ "toolCallId": "t", "kind": "think", "rawInput": { "questions": asked } });
