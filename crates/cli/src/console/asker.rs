@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    io::BufRead,
+    io::{BufRead, IsTerminal, Read},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
@@ -14,7 +14,7 @@ use inspan_protocol::{Command, Prompt, PromptId, Reply};
 use tokio::time::Instant;
 
 use super::{
-    editor::{Editor, KeyEffect},
+    editor::{CTRL_D, Editor, KeyEffect},
     form::FormInput,
     painter::PainterShared,
     question::{QuestionBlock, block, settled},
@@ -28,6 +28,32 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Opens what a person types into.
 pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
+
+/// Ends that may follow each other on a terminal that is still there.
+const MOST_ENDS: u32 = 1_000;
+
+/// Standard input. Ctrl-D on a terminal that gives whole lines is an end of the input, after which more can be read; it comes
+/// out as the key that it is.
+#[derive(Default)]
+pub(crate) struct TerminalInput {
+    /// The ends since something was typed.
+    ends: u32,
+}
+
+impl Read for TerminalInput {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let mut stdin = std::io::stdin().lock();
+        let read = stdin.read(bytes)?;
+        self.ends = if read == 0 { self.ends + 1 } else { 0 };
+        match bytes.first_mut() {
+            Some(first) if (1..=MOST_ENDS).contains(&self.ends) && stdin.is_terminal() => {
+                *first = CTRL_D;
+                Ok(1)
+            }
+            _ => Ok(read),
+        }
+    }
+}
 
 /// Where answers and messages go.
 pub(crate) trait AnswerSinks: Send + Sync {

@@ -4,6 +4,9 @@
 /// The longest line, in bytes; more is not taken.
 const LONGEST: usize = 1 << 20;
 
+/// Ctrl-D.
+pub(super) const CTRL_D: u8 = 0x04;
+
 /// The digits of a mark around what is pasted.
 const LONGEST_MARK: usize = 3;
 
@@ -80,8 +83,7 @@ impl Editor {
             (Keys::Letters, b'\t') if self.is_pasted => self.letter(b'\t'),
             (Keys::Letters, 0..0x20 | 0x7f) if self.is_pasted => {}
             (Keys::Letters, b'\n' | b'\r') => return Some(KeyEffect::Line(self.take())),
-            // Ctrl-D.
-            (Keys::Letters, 0x04) if self.text.is_empty() => return Some(KeyEffect::End),
+            (Keys::Letters, CTRL_D) if self.text.is_empty() => return Some(KeyEffect::End),
             (Keys::Letters, 0x08 | 0x7f) => drop(self.text.pop()),
             // Ctrl-U.
             (Keys::Letters, 0x15) => self.text.clear(),

@@ -4,6 +4,7 @@
 
 use std::{
     collections::VecDeque,
+    io::BufReader,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::JoinHandle,
     time::Duration,
@@ -13,7 +14,7 @@ use inspan_engine::{Clock, SystemClock};
 use inspan_protocol::{Envelope, Event, Timestamp};
 
 use super::{
-    asker::{AnswerSinks, Asker, Stdin},
+    asker::{AnswerSinks, Asker, Stdin, TerminalInput},
     plain::{Detail, PlainLog},
     question::{QuestionBlock, wrapped},
     screen::{Device, KeyInput, Screen, restore},
@@ -47,7 +48,7 @@ impl Setting {
         Self {
             terminal,
             device: Device::stderr(),
-            stdin: Box::new(|| Box::new(std::io::stdin().lock())),
+            stdin: Box::new(|| Box::new(BufReader::new(TerminalInput::default()))),
             now: || SystemClock.now(),
             unread: inspan_sessions::UNREAD,
         }

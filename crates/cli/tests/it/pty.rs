@@ -36,11 +36,15 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn run(folder: &Path, arguments: &[&str], (rows, columns): (u16, u16)) -> Self {
+    fn run(folder: &Path, arguments: &[&str], size: (u16, u16)) -> Self {
+        Self::run_as("xterm-256color", folder, arguments, size)
+    }
+
+    fn run_as(term: &str, folder: &Path, arguments: &[&str], (rows, columns): (u16, u16)) -> Self {
         let (pty, pts) = pty_process::blocking::open().unwrap();
         pty.resize(Size::new(rows, columns)).unwrap();
         let mut command = program(folder, arguments);
-        command.env("TERM", "xterm-256color");
+        command.env("TERM", term);
         let child = Command::from(command).spawn(pts).unwrap();
         let (pty, screen) = (Arc::new(pty), Arc::new(Mutex::new(Parser::new(rows, columns, 0))));
         let (output, shown) = (Arc::clone(&pty), Arc::clone(&screen));
@@ -135,6 +139,23 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     assert!(!terminal.screen().screen().hide_cursor());
     assert!(terminal.is_cooked());
     inspan(folder, &["show", "s", "--json"]).prints("\"state\": \"paused\"");
+}
+
+#[test]
+fn ctrl_d_gives_up_no_question() {
+    let flow = FLOW.replace("hold]", "hold], default: hold");
+    for term in ["dumb", "xterm-256color"] {
+        let folder = &flow_folder(&flow);
+        let mut terminal = Terminal::run_as(term, folder, &["run", "--session-id", "s"], (24, 80));
+        terminal.shows("type a number or a word");
+        terminal.types("\u{4}");
+        terminal.shows("Ctrl-D answers nothing");
+        terminal.answers("ship\r");
+        terminal.shows("under way");
+        inspan(folder, &["show", "s", "ok", "--json"]).prints("\"choice\": \"ship\"");
+        terminal.types("\u{3}");
+        until("the program ends", || terminal.child.try_wait().unwrap().is_some());
+    }
 }
 
 /// A program that asks there, as `git` for a password, would be stopped for ever.
