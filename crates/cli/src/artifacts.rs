@@ -4,7 +4,7 @@ use std::{
     fmt::Display,
     fs::{self, File, Permissions, TryLockError},
     io,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -54,35 +54,50 @@ pub(crate) struct Unstored {
 
 impl Unstored {
     /// Makes way for a new session: one with its id that was deleted or not stored can have left files, or a link to those of
-    /// another. None if they may be those of another session: one that runs or is in the store, or one that only another store
-    /// knows.
+    /// another. None if the folder may belong to another session: one that runs or begins, one in the store, or one that only
+    /// another store knows.
     pub(crate) async fn begin(
         file: &Path,
         session: &SessionId,
         store: &dyn RunStore,
     ) -> io::Result<Option<Self>> {
         let (folder, mark) = (of(file, session), beside(file, session, "unstored"));
-        if !mark.exists() && !folder.is_symlink() && below(&folder).next().is_some() {
-            return Ok(None);
-        }
-        // A mark says that nobody needs the files.
-        if is_known(store, session).await {
+        // It says that nobody needs the files.
+        let is_marked = mark.exists();
+        if !is_marked && !folder.is_symlink() && below(&folder).next().is_some() {
             return Ok(None);
         }
         create_private_dir_all(&all(file))?;
-        let locked = File::create(&mark)?;
-        if matches!(locked.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Ok(None);
-        }
-        // Another process may have stored it since.
-        if is_known(store, session).await {
-            let _gone = fs::remove_file(&mark);
-            return Ok(None);
+        let Some(locked) = locked(&mark)? else { return Ok(None) };
+        // Who has the mark is the only one who may store it now.
+        match store.entry(session).await {
+            Err(StoreError::UnknownSession(_)) => {}
+            known => {
+                if !is_marked {
+                    let _gone = fs::remove_file(&mark);
+                }
+                return known.map(|_| None).map_err(io::Error::other);
+            }
         }
         remove_files(&folder, store).await?;
         // It may be a link now, or was one.
         remove_folder(&folder)?;
         Ok(Some(Self { folder, mark, _locked: locked }))
+    }
+}
+
+/// Locks the mark of a session; none if another process has it.
+fn locked(mark: &Path) -> io::Result<Option<File>> {
+    loop {
+        let file = File::create(mark)?;
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Ok(None);
+        }
+        // The file may have been removed since it was opened. Then its lock keeps nobody from the next one.
+        let (own, now) = (file.metadata()?, fs::metadata(mark));
+        if now.is_ok_and(|now| now.ino() == own.ino()) {
+            return Ok(Some(file));
+        }
     }
 }
 
@@ -132,11 +147,6 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
     }
     let plural = if files == 1 { "" } else { "s" };
     (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
-}
-
-/// Whether a session has a folder, or a link or mark in its place.
-pub(crate) fn is_there(file: &Path, session: &SessionId) -> bool {
-    of(file, session).symlink_metadata().is_ok() || beside(file, session, "unstored").exists()
 }
 
 /// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that
@@ -447,6 +457,22 @@ mod tests {
             assert!(copies.iter().all(Result::is_ok), "{copies:?}");
         });
         assert!(all.path().join("19/stays").exists());
+    }
+
+    #[test]
+    fn a_mark_that_is_removed_while_it_is_locked_has_one_holder_at_a_time() {
+        let all = tempfile::tempdir().unwrap();
+        let (mark, is_held) = (all.path().join("mark"), AtomicBool::new(false));
+        let hold = || {
+            for _ in 0..2_000 {
+                let Some(_locked) = locked(&mark).unwrap() else { continue };
+                assert!(!is_held.swap(true, Ordering::Relaxed));
+                thread::yield_now();
+                is_held.store(false, Ordering::Relaxed);
+                fs::remove_file(&mark).unwrap();
+            }
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(hold))));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{DynChannel, Hub, IdSource, NodeCalls, ProviderRegistry, RandomIds, SystemClock};
 use inspan_flow::{
-    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, MemoryStore, NodeRegistry, Parent,
-    ParentKind, Resume, Reusable, RunError, RunStore, Select, StoreError, WhenWaiting,
+    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, ParentKind, Resume,
+    Reusable, RunError, RunStore, Select, StoreError, WhenWaiting,
 };
 use inspan_notify::PageAddress;
 use inspan_protocol::{Command, Envelope, PermissionPolicy, SessionId};
@@ -274,33 +274,31 @@ impl Session {
         Ok(store.read(session, 1, Select::Names(FACTS)).await?)
     }
 
-    /// Takes the folder for a new session, without what another one with its id has left there. None if a stored session finds
-    /// nothing there, or if one that is not stored cannot have it.
+    /// Takes the folder for a new session, without what another one with its id has left there. None if the store is to refuse
+    /// the id, or if the session runs without the folder.
     async fn take_folder(
         &self,
         file: &Path,
         id: &SessionId,
         invocation: &Invocation,
     ) -> Result<Option<Unstored>, Failure> {
-        let is_there = artifacts::is_there(file, id);
-        let all: Arc<dyn RunStore> = match &self.store {
-            Some(_) if !is_there => return Ok(None),
+        let folder = artifacts::of(file, id);
+        let all = match &self.store {
             Some(store) => Arc::clone(store),
-            None if is_there => match store::open_reader(invocation) {
+            None => match store::open_reader(invocation) {
                 Ok(all) => all,
                 Err(_) => return Ok(None),
             },
-            None => Arc::new(MemoryStore::new()),
         };
-        let folder = clean(&artifacts::of(file, id).to_string_lossy());
+        let shown = clean(&folder.to_string_lossy());
         let failure = match Unstored::begin(file, id, &*all).await {
             Ok(Some(begun)) => return Ok(Some(begun)),
+            Err(_) if self.store.is_none() || folder.symlink_metadata().is_err() => return Ok(None),
             // The store itself refuses an id that it knows.
-            Ok(None) if self.store.is_some() && artifacts::is_known(&*all, id).await => return Ok(None),
-            Ok(None) => Failure::usage(format!("{folder} may be the files of another session")),
-            Err(_) if self.store.is_none() => return Ok(None),
+            _ if self.store.is_some() && artifacts::is_known(&*all, id).await => return Ok(None),
+            Ok(None) => Failure::usage(format!("{shown} may belong to another session")),
             Err(error) => {
-                let what = format!("{folder}, which another session has left, cannot be removed: {error}");
+                let what = format!("{shown}, which another session has left, cannot be removed: {error}");
                 Failure::new(Exit::Failed, what)
             }
         };

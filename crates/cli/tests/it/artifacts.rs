@@ -1,6 +1,11 @@
 //! The folders for the files of nodes: whose they are, and when they go.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::Read,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use serde_json::json;
 
@@ -94,7 +99,7 @@ nodes:
     assert_eq!(read(call(&["run", "flow.yaml"], "y")), json!("y\n"));
     // Files of a session that is stored, of one that another store may know, and of one that runs.
     let refused = |ran: Ran, id: &str| {
-        ran.refused(&format!("~/.home/sessions.artifacts/{id} may be the files of another session"));
+        ran.refused(&format!("~/.home/sessions.artifacts/{id} may belong to another session"));
     };
     refused(call(&["run", "flow.yaml", "--no-store"], "x"), "x");
     let all = folder.join(".home/sessions.artifacts");
@@ -134,13 +139,50 @@ fn a_session_whose_folder_cannot_be_emptied_does_not_begin() {
 
 #[test]
 fn beside_a_store_that_cannot_be_read_a_session_that_is_not_stored_leaves_what_another_has_left() {
-    let folder = &folder_with(&[("asks.yaml", ASKS), (".home/sessions.db", &"no database".repeat(99))]);
-    let call = ["run", "asks.yaml", "--no-store", "--session-id", "x", "--no-input"];
-    for is_temporary in [false, true] {
+    let folder = &folder_with(&[
+        ("asks.yaml", ASKS),
+        (".home/sessions.db", &"no database".repeat(99)),
+        (".home/sessions.artifacts/x/file", "left"),
+    ]);
+    for id in ["x", "y"] {
+        let call = ["run", "asks.yaml", "--no-store", "--session-id", id, "--no-input"];
         let ran = ran(folder, program(folder, &call).env("TMPDIR", folder));
-        assert_eq!(ran.stderr.contains("the nodes left files in ~/"), is_temporary, "{}", ran.report());
+        assert!(ran.stderr.contains("the nodes left files in ~/"), "{}", ran.report());
     }
-    assert!(folder.join(".home/sessions.artifacts/x/file").exists());
+    let all = folder.join(".home/sessions.artifacts");
+    assert_eq!(names(&all), ["x"]);
+    assert_eq!(fs::read_to_string(all.join("x/file")).unwrap(), "left");
+}
+
+#[test]
+fn a_session_that_is_not_stored_takes_no_folder_of_one_that_is_or_is_about_to_be() {
+    let folder = &flow_folder("name: bare\nnodes:\n  - { id: a, type: control.noop }\n");
+    let is_refused = |id: &str| {
+        let refused = format!("~/.home/sessions.artifacts/{id} may belong to another session");
+        inspan(folder, &["run", "flow.yaml", "--no-store", "--session-id", id]).refused(&refused);
+    };
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+    is_refused("s");
+    let all = folder.join(".home/sessions.artifacts");
+    // Nothing is stored while another process writes.
+    let script = "import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute('BEGIN IMMEDIATE')
+print('locked', flush=True)
+sys.stdin.read()";
+    let mut writer = Command::new("python3");
+    writer.args(["-c", script]).arg(folder.join(".home/sessions.db"));
+    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    writer.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "t"]).spawn().unwrap();
+    let mark = all.join(".t.unstored");
+    until("it is about to be stored", || mark.exists());
+    is_refused("t");
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    assert!(child.wait().unwrap().success());
+    is_refused("t");
+    assert!(!mark.exists());
 }
 
 #[test]
