@@ -58,7 +58,7 @@ impl<'o> NodeOptions<'o> {
 
     fn push(&mut self, problem: Problem, key: &str) {
         let spec = self.node.spec;
-        self.sink.push(problem.node(spec.id.as_ref()).key(spec.key(key)));
+        self.sink.push_of_input(problem.node(spec.id.as_ref()).key(spec.key(key)));
     }
 
     /// A default that is no answer, and choices that are there twice.

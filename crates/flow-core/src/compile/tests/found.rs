@@ -287,17 +287,18 @@ nodes:
   - { id: a, type: control.wait, input: { ms: -1 } }
   - { id: b, type: exec, input: { argv: [] } }
   - { id: c, type: exec, dependsOn: [b], input: { argv: ['{{ b.stdout }}'], more: 1 } }
+  - { id: d, type: human.input, input: { prompt: d, choices: [x], default: y } }
 ";
     let compile = crate::testing::compiled;
     let flow = loaded(text);
     let refused = compile(&flow).unwrap_err();
-    assert_eq!(refused.len(), 3, "{refused}");
+    assert_eq!(refused.len(), 4, "{refused}");
     let mut stored = Loaded::from_source(&flow.source("old", "hash")).unwrap();
-    assert_eq!(compile(&stored).unwrap().graph.flow().nodes.len(), 3);
+    assert_eq!(compile(&stored).unwrap().graph.flow().nodes.len(), 4);
     // What is changed now is by the rules of now.
     stored.set_input(&NodePath::new("a"), &["ms"], &json!(1)).unwrap();
     let refused = compile(&stored).unwrap_err();
-    assert_eq!(refused.len(), 2, "{refused}");
+    assert_eq!(refused.len(), 3, "{refused}");
     // What makes another graph of the text is still refused.
     let broken = loaded(&text.replace("b.stdout", "z.stdout"));
     let broken = Loaded::from_source(&broken.source("old", "hash")).unwrap();
