@@ -18,7 +18,7 @@ use rmcp::service::{Peer, PeerRequestOptions, RoleServer};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::questions::{came_second, command_of, elicitation};
+use crate::questions::{came_second, command_of, elicitation, note};
 
 /// Progress is reported at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -204,9 +204,9 @@ impl<'a> CallWatch<'a> {
         // The wait for the person does not count; the session gets its whole time.
         self.deadline = Instant::now() + self.waiting.most;
         if let Some(command) = command {
-            let refused = self.sessions.apply(self.session, &command, None).await.err();
+            let refused = self.sessions.answer_once(self.session, &command).await.err();
             let is_done = refused.as_ref().is_none_or(came_second);
-            self.refused.extend(refused);
+            note(&mut self.refused, refused);
             if is_done {
                 self.answered.insert(prompt);
                 return;

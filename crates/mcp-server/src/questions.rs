@@ -64,6 +64,15 @@ pub(crate) fn came_second(error: &SessionError) -> bool {
     )
 }
 
+/// Notes why answers were not taken, each once: a client may repeat them.
+pub(crate) fn note(noted: &mut Vec<SessionError>, refused: impl IntoIterator<Item = SessionError>) {
+    for error in refused {
+        if !noted.contains(&error) {
+            noted.push(error);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use inspan_protocol::PromptKind;

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::call::{Ask, CallOutcome, Waiting, watch};
-use crate::questions::{came_second, commands_of, input_requests, shows_forms};
+use crate::questions::{came_second, commands_of, input_requests, note, shows_forms};
 use crate::resources;
 use crate::result::{ENDS_WITH_CALLER, question, refusal, result, with_refused, words};
 use crate::tasks;
@@ -208,7 +208,7 @@ impl FlowServer {
     /// Notes answers that were not taken: the result of the call or task names them.
     async fn note_refused(&self, session: &SessionId, refused: Vec<SessionError>) {
         if !refused.is_empty() {
-            self.refused.lock().await.entry(session.clone()).or_default().extend(refused);
+            note(self.refused.lock().await.entry(session.clone()).or_default(), refused);
         }
     }
 

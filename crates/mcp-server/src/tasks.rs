@@ -59,7 +59,7 @@ pub(crate) async fn update(
     let mut refused = Vec::new();
     for (_, command) in commands_of(&sessions.asked(&session).await?, answers) {
         if let Some(command) = command {
-            refused.extend(sessions.apply(&session, &command, None).await.err());
+            refused.extend(sessions.answer_once(&session, &command).await.err());
         }
     }
     Ok((session, refused))

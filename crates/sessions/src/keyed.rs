@@ -12,7 +12,10 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::{ForkOptions, ForkPoint, SessionError, SessionErrorCode, Sessions, StartOptions, finish};
+use crate::{
+    ForkOptions, ForkPoint, Receipt, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
+    finish,
+};
 
 /// The longest key of a caller, in bytes.
 pub(crate) const LONGEST_KEY: usize = 200;
@@ -106,6 +109,21 @@ impl Sessions {
             sessions.once(key.as_ref(), sessions.launcher.start(&flow, &input, &options)).await
         })
         .await
+    }
+
+    /// Applies an answer for a caller that may send it again, without a key: the same answer to a question counts once.
+    ///
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// As of [`Sessions::apply`].
+    pub async fn answer_once(
+        &self,
+        session: &SessionId,
+        answer: &SessionCommand,
+    ) -> Result<Receipt, SessionError> {
+        let key = RequestKey::of("answer", &(session, answer))?.request;
+        self.apply(session, answer, Some(&key)).await
     }
 
     /// Starts a new session from a point of another one. A request with a key that is sent again is answered with the

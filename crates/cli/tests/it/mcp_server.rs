@@ -612,10 +612,13 @@ fn a_round_with_an_answer_that_comes_second_takes_the_others_and_the_result_name
         })
     };
     inspan(folder, &["reply", "s", "a", "--choice", "hello"]).expect(3);
-    let (asked, _) = client.call("tools/call", &round(bye_to(&["a.1", "b.1"])));
-    let asked: Vec<_> = asked["inputRequests"].as_object().unwrap().keys().collect();
-    assert_eq!(asked, ["last.1"]);
-    let (done, _) = client.call("tools/call", &round(bye_to(&["last.1"])));
+    // What a client says again, as after a response that it missed, is no other answer.
+    for _ in 0..2 {
+        let (asked, _) = client.call("tools/call", &round(bye_to(&["a.1", "b.1"])));
+        let asked: Vec<_> = asked["inputRequests"].as_object().unwrap().keys().collect();
+        assert_eq!(asked, ["last.1"]);
+    }
+    let (done, _) = client.call("tools/call", &round(bye_to(&["b.1", "last.1"])));
     let data = &done["structuredContent"];
     assert_eq!((&done["isError"], &data["outputs"]["said"]), (&json!(false), &json!("hello bye")), "{done}");
     let refused = "The answer was not taken: question `a.1` is already answered: hello";
@@ -642,7 +645,9 @@ fn a_task_takes_each_answer_that_is_not_the_second_and_its_result_names_those_th
     for (question, answers) in [("b.1", bye_to(&["a.1", "b.1"])), ("last.1", bye_to(&["last.1"]))] {
         get(&mut client, &|task| task["inputRequests"].get(question).is_some());
         let update = json!({ "taskId": "s", "inputResponses": answers, "_meta": meta });
-        client.call("tasks/update", &update);
+        for _ in 0..2 {
+            client.call("tasks/update", &update);
+        }
     }
     let task = get(&mut client, &|task| task["status"] == json!("completed"));
     let data = &task["result"]["structuredContent"];
