@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use inspan_engine::{IdSource, RandomIds, SESSION_VARIABLE, create_private_dir_all, make_dir_private};
 use inspan_flow::RunStore;
-use inspan_protocol::SessionId;
+use inspan_protocol::{Redactor, SessionId};
 use inspan_sessions::{
     ForkOptions, ForkPoint, Launcher, RegisteredFlow, ResumeOptions, ResumeTo, SessionError,
     SessionErrorCode, Sessions, StartOptions, async_trait,
@@ -244,6 +244,10 @@ impl Launcher for ProgramLauncher {
             let error = SessionError::new(failure.code, failure.message);
             failure.hint.into_iter().fold(error, SessionError::with_hint)
         })
+    }
+
+    fn redacted(&self, text: &str) -> String {
+        Redactor::new(&self.invocation.session_env()).text(text)
     }
 
     async fn fork(

@@ -387,7 +387,7 @@ impl Sessions {
         let log = self.store.read(session, 1, Select::Names(&["flow:resumed"])).await?;
         Ok(log.last().is_some_and(|last| match &last.event {
             Event::FlowResumed { message, budget, .. } => {
-                options.message.as_ref().is_none_or(|given| given == message)
+                options.message.as_ref().is_none_or(|given| self.launcher.redacted(given) == *message)
                     && options.budget == budget.by_name()
             }
             _ => false,

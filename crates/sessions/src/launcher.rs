@@ -39,6 +39,11 @@ pub trait Launcher: Send + Sync {
         Ok(())
     }
 
+    /// A text as the log of a session has it that is resumed here: without the secrets of the environment.
+    fn redacted(&self, text: &str) -> String {
+        text.to_owned()
+    }
+
     /// Starts a new session from a point of another one, with these values of its input changed.
     async fn fork(
         &self,

@@ -144,6 +144,8 @@ fn a_resumption_with_a_change_is_accepted_again_while_what_it_resumed_runs() {
     for (change, other) in [
         (json!({ "budget": { "tokens": 20 } }), json!({ "budget": { "tokens": 30 } })),
         (json!({ "message": "go on" }), json!({ "message": "stop" })),
+        // The log has it without the key.
+        (json!({ "message": "use AKIAABCDEFGHIJKLMNOP" }), json!({ "message": "use another key" })),
     ] {
         until_one_runs(folder);
         command(&client, &session, json!({ "type": "pause" })).expect(200);
