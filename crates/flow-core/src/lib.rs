@@ -54,7 +54,7 @@ pub use schedule::{
     ReuseDecision, ReuseReason, Run, StartNode,
 };
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
-pub use spec::{PROJECT_PACKS, check_pool_name, flow_schema, parse_time};
+pub use spec::{PROJECT_PACKS, check_pool_name, flow_name, flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, NotRaised,
     SessionFacts, SnapshotError, Waits, is_fact,

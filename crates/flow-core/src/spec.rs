@@ -16,6 +16,7 @@ pub(crate) use self::fields::without_unit;
 pub use self::node::check_pool_name;
 pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;
+pub use self::yaml::flow_name;
 pub(crate) use self::{
     agents::{AGENTS, Choices, expand, is_agent, is_of, mentions},
     edge::EdgeSpec,

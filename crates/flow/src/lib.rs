@@ -21,8 +21,8 @@ pub use inspan_flow_core::{
     ParentKind, Plan, Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope,
     SessionMode, SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue,
     TaskRef, Template, check_input, check_packs, check_pool_name, closest, compile, explain,
-    explain_taking_over, flow_schema, forecast, is_equal, is_text_by_default, parse_time, takes_input,
-    types_of,
+    explain_taking_over, flow_name, flow_schema, forecast, is_equal, is_text_by_default, parse_time,
+    takes_input, types_of,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inspan_flow::{NodeRegistry, compile};
+use inspan_flow::{NodeRegistry, compile, flow_name};
 use inspan_sessions::RegisteredFlow;
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
 
 fn read(file: &Path, nodes: &NodeRegistry, invocation: &Invocation) -> RegisteredFlow {
     let broken = |diagnostics: Vec<Value>| {
-        let name = start_of(file).ok().and_then(|text| name_in(&text));
+        let name = start_of(file).ok().and_then(|text| flow_name(&text));
         let name = name.unwrap_or_else(|| place(file.parent().unwrap_or(Path::new("")), file));
         RegisteredFlow {
             id: word(&name),
@@ -124,17 +124,6 @@ fn read(file: &Path, nodes: &NodeRegistry, invocation: &Invocation) -> Registere
             graph: Some(Arc::new(compiled.graph)),
         },
     }
-}
-
-/// The name that a text gives its flow, as far as it can be read: a flow with problems keeps its name.
-fn name_in(text: &str) -> Option<String> {
-    let head = text.split("\nnodes").next()?;
-    head.match_indices("name").find_map(|(at, key)| {
-        let is_key = head[..at].chars().next_back().is_none_or(|before| " \n{,\"'".contains(before));
-        let rest = head[at + key.len()..].trim_start_matches(['"', '\'']).strip_prefix(':')?;
-        let name = rest.split(['\n', ',', '}', '#']).next()?.trim().trim_matches(['"', '\'']);
-        (is_key && !name.is_empty()).then(|| name.to_owned())
-    })
 }
 
 /// The place of a file in a folder, without what every flow has.
@@ -230,18 +219,7 @@ mod tests {
         assert_eq!(ids(&copied), ["deploy-prod", "deploy", "fix"]);
         assert_eq!(ids(&copied[1..]), ["deploy", "fix"]);
         assert_eq!(ids(&[("a", "x"), ("a", "y"), ("y", "z")]), ["x", "y_", "y"]);
-    }
-
-    #[test]
-    fn a_flow_with_problems_keeps_its_name() {
-        let rows = [
-            ("flow: { name: deploy }\nnodes: [", Some("deploy")),
-            ("flow:\n  filename: x\n  name: \"Deploy it\" # twice\nnodes:\n", Some("Deploy it")),
-            ("{\"flow\": {\"name\": \"deploy\", \"x\": 1,", Some("deploy")),
-            ("flow: {}\nnodes:\n  - { id: a, name: b }", None),
-        ];
-        for (text, name) in rows {
-            assert_eq!(name_in(text).as_deref(), name, "{text}");
-        }
+        // The same file of two folders.
+        assert_eq!(ids(&[("a", "x"), ("a", "x")]), ["x", "x_"]);
     }
 }

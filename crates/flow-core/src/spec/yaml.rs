@@ -32,27 +32,11 @@ pub(crate) struct Document {
 
 /// Parses a text with one document.
 pub(crate) fn parse(text: &str, source: u16) -> Document {
-    let mut builder = Builder {
-        source,
-        lines: text.lines().collect(),
-        stack: Vec::new(),
-        root: None,
-        anchors: HashMap::new(),
-        problems: Vec::new(),
-        values: 0,
-        bytes: 0,
-        documents: 0,
-    };
-    for event in Parser::new_from_str(text) {
-        let outcome = match event {
-            Ok((event, range)) => builder.take(event, range),
-            Err(error) => Err(builder.syntax(&error, text)),
-        };
-        if let Err(problem) = outcome {
-            // Nothing after a syntax error is reliable.
-            builder.problems.push(*problem);
-            return Document { root: None, problems: builder.problems };
-        }
+    let mut builder = Builder::new(text, source);
+    if let Err(problem) = builder.read(text) {
+        // Nothing after a syntax error is reliable.
+        builder.problems.push(*problem);
+        return Document { root: None, problems: builder.problems };
     }
     let root = builder.root.filter(|root| !matches!(root.data, Data::Null));
     if root.is_none() {
@@ -61,6 +45,22 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
         builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty").help(help));
     }
     Document { root, problems: builder.problems }
+}
+
+/// The name that a text gives its flow. A text with a syntax error may give it before that.
+pub fn flow_name(text: &str) -> Option<String> {
+    // Nothing is read of braces around everything that are not closed.
+    let texts = [Some(text), text.trim_start().strip_prefix('{')];
+    texts.into_iter().flatten().find_map(|text| {
+        let mut builder = Builder::new(text, 0);
+        let _broken = builder.read(text);
+        while let Some(open) = builder.stack.last() {
+            builder.close(open.span).ok()?;
+        }
+        let root = builder.root?;
+        let name = root.get("flow").unwrap_or(&root).get("name")?.text()?;
+        (!name.trim().is_empty()).then(|| name.to_owned())
+    })
 }
 
 struct Builder<'t> {
@@ -121,7 +121,32 @@ struct PendingKey {
 
 type Parsed = Result<(), Box<Problem>>;
 
-impl Builder<'_> {
+impl<'t> Builder<'t> {
+    fn new(text: &'t str, source: u16) -> Self {
+        Self {
+            source,
+            lines: text.lines().collect(),
+            stack: Vec::new(),
+            root: None,
+            anchors: HashMap::new(),
+            problems: Vec::new(),
+            values: 0,
+            bytes: 0,
+            documents: 0,
+        }
+    }
+
+    /// Takes the text, up to its first syntax error.
+    fn read(&mut self, text: &str) -> Parsed {
+        for event in Parser::new_from_str(text) {
+            match event {
+                Ok((event, range)) => self.take(event, range)?,
+                Err(error) => return Err(self.syntax(&error, text)),
+            }
+        }
+        Ok(())
+    }
+
     fn take(&mut self, event: Event<'_>, range: Range) -> Parsed {
         let span = self.span(&range);
         match event {
@@ -394,4 +419,26 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
     (here != above && !written.trim().is_empty() && !message.contains("unexpected end")).then(|| {
         format!("this line is indented by {here} and the line above by {above}: keys of one mapping start in the same column")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_with_problems_keeps_its_name() {
+        let rows = [
+            ("flow: { name: deploy }\nnodes: [", Some("deploy")),
+            ("flow:\n  filename: x\n  name: \"Deploy it\" # twice\nnodes:\n - a: b: c", Some("Deploy it")),
+            ("{\"flow\": {\"name\": \"deploy\", \"x\": 1,", Some("deploy")),
+            ("{\n  \"flow\": { \"input\": {}, \"name\": \"deploy\" },\n  \"nodes\": [", Some("deploy")),
+            ("name: deploy\nnodes: []\n---\nname: other\n", Some("deploy")),
+            ("flow: {}\nnodes:\n  - { id: a, name: b }", None),
+            ("# name: deploy\nflow: { input: { name: deploy }, name: other }\nnodes: [", Some("other")),
+            ("flow: { input: { name: deploy", None),
+        ];
+        for (text, name) in rows {
+            assert_eq!(flow_name(text).as_deref(), name, "{text}");
+        }
+    }
 }
