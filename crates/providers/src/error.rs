@@ -81,6 +81,24 @@ pub(crate) fn mcp_without_transport(name: &str) -> AgentError {
     invalid(format!("the MCP server `{name}` {message}"))
 }
 
+/// What programs say of a connection that they never got, in lower case.
+const UNSENT: [&str; 7] = [
+    "connection refused",
+    "econnrefused",
+    "enotfound",
+    "eai_again",
+    "unable to connect",
+    "connection failed",
+    "certificate",
+];
+
+/// Whether a program that failed so had sent a request whose answer it lost: the vendor may have worked for it.
+pub(crate) fn is_lost(error: &AgentError) -> bool {
+    let said = error.message.to_lowercase();
+    matches!(error.code, ErrorCode::Network | ErrorCode::Timeout)
+        && !UNSENT.iter().any(|word| said.contains(word))
+}
+
 /// What a turn has said that it took.
 #[derive(Debug, Default)]
 pub(crate) struct TurnCount(Usage);

@@ -51,7 +51,7 @@ mod faults {
 
     use futures::StreamExt;
     use inspan_protocol::{
-        ErrorCode, ExecutionContext, Host, Provider, ProviderItem, StopReason, StreamEvent,
+        ErrorCode, ExecutionContext, Host, Provider, ProviderItem, StopReason, StreamEvent, Usage,
     };
     use inspan_testkit::is_running;
     use serde_json::{Value, json};
@@ -101,6 +101,26 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     program_tests!(FakeClaude);
+
+    #[tokio::test]
+    async fn the_price_of_a_request_whose_answer_was_lost_is_unknown() {
+        let rows = [
+            ("Connection to the API was lost (ECONNRESET)", 1),
+            ("Request timed out", 1),
+            ("Connection refused (ECONNREFUSED)", 0),
+            ("529 Overloaded", 0),
+        ];
+        for (words, expected) in rows {
+            let ended = json!({
+                "type": "result", "subtype": "success", "is_error": true, "result": format!("API Error: {words}"),
+            });
+            let fake = fake(&format!("{GREET} read -r line; say '{ended}'; cat"));
+            let (events, result) = once(ClaudeOptions::default(), fake.context()).await;
+            let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
+            let seen = events.iter().filter(|event| **event == unknown).count();
+            assert_eq!(seen, expected, "{result:?}: {events:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_missing_program_says_what_to_do() {

@@ -23,7 +23,7 @@ use super::exit::EXIT_AFTER_BREAK;
 use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
 use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
-use crate::error::TurnCount;
+use crate::error::{TurnCount, is_lost};
 use crate::output::{PermissionDenial, TurnOutput, is_turn_id, with_denials};
 
 /// How long an interrupted turn may take to end by itself.
@@ -299,7 +299,12 @@ impl<A: Agent> ProgramTurn<A> {
                     session.agent.clean_up().await;
                 }
                 if !self.is_over_limit() {
-                    return Some(self.conclude(*end, session));
+                    let last = self.conclude(*end, session);
+                    return if last.as_ref().is_err_and(is_lost) {
+                        self.last_of_cut(last)
+                    } else {
+                        Some(last)
+                    };
                 }
                 // A program that ends the turn itself may know its price.
                 let is_known = end.output(StopReason::Aborted).cost_usd.is_some();
@@ -375,7 +380,7 @@ impl<A: Agent> ProgramTurn<A> {
             }
             _ => self.conclude(end, session),
         };
-        if is_cut {
+        if is_cut || item.as_ref().is_err_and(is_lost) {
             self.queue.push_back(QueueItem::PriceUnknown);
         }
         self.queue.push_back(QueueItem::Last(item));
