@@ -234,6 +234,10 @@ impl ProviderWrapper for Recorded {
                         Ok(())
                     }
                     Ok(ProviderItem::Output(output)) => tape.save(RecordedEnd::Output(output.clone())),
+                    // Whatever it fails with, an agent that is paused goes on with this call.
+                    Err(error) if tape.is_pausing() => {
+                        tape.save(RecordedEnd::aborted().after_denials(error.denials()))
+                    }
                     Err(error) => tape.save(RecordedEnd::Error(error.clone())),
                 };
                 if let Err(error) = saved {
@@ -266,6 +270,10 @@ impl Tape {
     fn event(&mut self, event: &StreamEvent) {
         let at_ms = self.began.elapsed().as_millis().try_into().ok();
         self.events.push(RecordedEvent { at_ms, event: event.clone() });
+    }
+
+    fn is_pausing(&self) -> bool {
+        self.request.place.as_ref().is_some_and(|place| self.recorder.made.lock().pausing.contains(place))
     }
 
     fn save(&mut self, end: RecordedEnd) -> Result<(), RecordingError> {

@@ -225,19 +225,18 @@ async fn what_a_resumed_agent_answers_is_recorded_for_the_request_that_was_cut_s
         .with_kind(ErrorKind::SessionNotFound)
         .from_provider("script");
     let pause = AgentError::new(ErrorCode::Aborted, "paused").from_provider("script");
-    for is_killed in [true, false] {
+    let overloaded = AgentError::new(ErrorCode::Overloaded, "busy").from_provider("script");
+    for fails in [None, Some(pause), Some(overloaded)] {
         let dir = tempfile::tempdir().unwrap();
-        let half = || match is_killed {
-            true => vec![Do::Say(session("s-1")), Do::Hang],
-            false => vec![Do::Say(session("s-1")), Do::Fail(pause.clone())],
-        };
+        let end = || fails.clone().map_or(Do::Hang, Do::Fail);
+        let half = || vec![Do::Say(session("s-1")), end()];
         let first = Recorder::new(dir.path()).unwrap();
         let calls = [vec![Do::Output(output("whole"))], half(), half(), half()];
         let provider = first.record(Script::new(calls).provider());
         // Three items of a `foreach` ask the same, and two of them are cut short; a fourth place is never made again.
         call_at(&provider, "each[0]/a", "go", None).await.unwrap();
         for (place, prompt) in [("each[1]/a", "go"), ("each[2]/a", "go"), ("late", "wait")] {
-            if is_killed {
+            if fails.is_none() {
                 // A process that is killed drops nothing.
                 let mut call = Box::pin(call_at(&provider, place, prompt, None));
                 assert!(futures::poll!(&mut call).is_pending());
