@@ -1,6 +1,8 @@
 //! From an agent's own words for how a turn ended to an outcome or a typed error.
 //! The code of an error says little: nearly all are `internal error`, and their data says more.
 
+use std::path::Path;
+
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ProviderSessionId, StopReason, classify_status, classify_text,
 };
@@ -227,17 +229,20 @@ pub(super) fn log_in(error: AgentError, methods: &[AuthMethod], log_in: &str) ->
     AgentError { message: message.chars().take(1000).collect(), ..error }
 }
 
-/// The error for a conversation that the agent loaded without anything in it.
-pub(super) fn loaded_empty(session: &ProviderSessionId) -> AgentError {
-    let message = format!("the agent does not know the conversation {session}: it loaded an empty one");
+/// The error for a conversation that the agent loaded without anything in it. It may know it in another folder than `root`.
+pub(super) fn loaded_empty(session: &ProviderSessionId, root: &Path) -> AgentError {
+    let root = root.display();
+    let message = format!(
+        "the agent does not know the conversation {session} in the folder {root}: it loaded an empty one"
+    );
     AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
 }
 
-/// The error for a conversation that cannot be resumed.
+/// The error for a conversation that cannot be resumed in the folder `root`. Some agents know it only where it began.
 ///
 /// Agents have no common code for an unknown one, so an unclassified error is taken for that, unless it is an internal one
 /// that speaks of nothing of the kind: the same conversation may be there a moment later.
-pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> AgentError {
+pub(super) fn not_resumed(session: &ProviderSessionId, root: &Path, error: &RpcError) -> AgentError {
     const INTERNAL: i64 = -32603;
     let refused = refused(error);
     let data = error.data.as_ref().map(Value::to_string).unwrap_or_default();
@@ -248,7 +253,9 @@ pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> Agen
     match refused.code {
         _ if error.code == INTERNAL && !tells => refused,
         ErrorCode::Network | ErrorCode::InvalidRequest | ErrorCode::Protocol => {
-            let message = format!("the agent cannot resume the conversation {session}: {}", words(error));
+            let (root, words) = (root.display(), words(error));
+            let message =
+                format!("the agent cannot resume the conversation {session} in the folder {root}: {words}");
             let error = AgentError::new(ErrorCode::InvalidRequest, message);
             AgentError { detail: refused.detail, ..error }.with_kind(ErrorKind::SessionNotFound)
         }
@@ -395,7 +402,7 @@ mod tests {
             (error(429, "too many requests", Value::Null), false),
         ];
         for (given, unknown) in rows {
-            let refused = not_resumed(&session, &given);
+            let refused = not_resumed(&session, Path::new("/work"), &given);
             let kind = refused.detail.as_ref().map(|detail| detail["kind"].clone());
             assert_eq!(kind == Some(json!("sessionNotFound")), unknown, "{refused:?}");
         }

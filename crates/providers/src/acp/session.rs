@@ -95,7 +95,9 @@ impl AcpAgent {
                 Ok(opened) => return Ok(opened.unwrap_or_default()),
                 // Qwen Code offers it, and does not know it.
                 Err(CallError::Refused(error)) if error.code == METHOD_NOT_FOUND && loads => {}
-                Err(CallError::Refused(error)) => return Err(not_resumed(session, &error)),
+                Err(CallError::Refused(error)) => {
+                    return Err(not_resumed(session, &self.launch.root, &error));
+                }
                 Err(error) => return Err(self.failed("session/resume", error).await),
             }
         }
@@ -104,11 +106,11 @@ impl AcpAgent {
                 self.skip_history().await?;
                 // Qwen Code loads a conversation that it does not know as an empty one.
                 if !self.decoder.has_history() {
-                    return Err(loaded_empty(session));
+                    return Err(loaded_empty(session, &self.launch.root));
                 }
                 Ok(opened.unwrap_or_default())
             }
-            Err(CallError::Refused(error)) => Err(not_resumed(session, &error)),
+            Err(CallError::Refused(error)) => Err(not_resumed(session, &self.launch.root, &error)),
             Err(error) => Err(self.failed("session/load", error).await),
         }
     }
@@ -123,7 +125,7 @@ impl AcpAgent {
         params["sessionId"] = json!(from);
         let opened: wire::Opened = match self.ask("session/fork", params).await? {
             Ok(opened) => opened,
-            Err(CallError::Refused(error)) => return Err(not_resumed(from, &error)),
+            Err(CallError::Refused(error)) => return Err(not_resumed(from, &self.launch.root, &error)),
             Err(error) => return Err(self.failed("session/fork", error).await),
         };
         let opened = self.hold(opened)?;

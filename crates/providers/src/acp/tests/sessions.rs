@@ -105,14 +105,10 @@ async fn an_agent_that_offers_to_resume_and_does_not_know_how_is_asked_to_load()
 async fn a_conversation_that_is_loaded_empty_is_not_known() {
     let script = format!("{}\nhear; say {TEXT}; say {END}; cat", greet(r#"{"loadSession":true}"#, "null"));
     let (code, message, kind) = fault(&script, resume("s-9")).await;
-    assert_eq!(
-        (code, message.as_str(), kind),
-        (
-            ErrorCode::InvalidRequest,
-            "the agent does not know the conversation s-9: it loaded an empty one",
-            json!("sessionNotFound")
-        )
-    );
+    assert_eq!((code, kind), (ErrorCode::InvalidRequest, json!("sessionNotFound")));
+    let (lead, end) = message.split_once(" in the folder /").unwrap();
+    assert_eq!(lead, "the agent does not know the conversation s-9");
+    assert!(end.ends_with("/work: it loaded an empty one"), "{message}");
 }
 
 #[tokio::test]
@@ -132,14 +128,10 @@ async fn an_agent_that_cannot_resume_says_so() {
     let script =
         refuses(r#"{"code":-32603,"message":"Internal error: OpenCode service failure planted-secret"}"#);
     let (code, message, kind) = fault(&script, resume("s-9")).await;
-    assert_eq!(
-        (code, message.as_str(), kind),
-        (
-            ErrorCode::InvalidRequest,
-            "the agent cannot resume the conversation s-9: OpenCode service failure [redacted MY_TOKEN]",
-            json!("sessionNotFound")
-        )
-    );
+    assert_eq!((code, kind), (ErrorCode::InvalidRequest, json!("sessionNotFound")));
+    let (lead, end) = message.split_once(" in the folder /").unwrap();
+    assert_eq!(lead, "the agent cannot resume the conversation s-9");
+    assert!(end.ends_with("/work: OpenCode service failure [redacted MY_TOKEN]"), "{message}");
 }
 
 #[tokio::test]
