@@ -4,7 +4,7 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use inspan_conformance::{ModelAccess, THREE_NODES, TargetContext, shape, three_nodes};
-use inspan_model_server::{ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_model_server::{ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn, Usage};
 use inspan_protocol::{Envelope, Environment};
 use inspan_testkit::read_jsonl;
 use serde_json::{Value, json};
@@ -235,6 +235,29 @@ nodes:
                 api.said(request).iter().map(|message| message["role"].as_str().unwrap()).collect();
             assert_eq!(roles, expected, "{provider} {name}: {}", request.body);
         }
+    }
+}
+
+#[test]
+fn an_answer_that_was_counted_before_a_crash_is_counted_once() {
+    for api in [ANTHROPIC, OPENAI] {
+        let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: API.agent, input: { prompt: hello } }\n";
+        let folder = &flow_folder(&flow.replace("API", api.provider));
+        let usage = Usage { input_tokens: 1000, output_tokens: 50, ..Usage::default() };
+        let server = server([Turn { usage, ..Turn::text("Hi.") }]);
+        api.run(folder, &server, &["run", "flow.yaml", "--session-id", "s"]).expect(0);
+        // As if the process had died before the node was complete.
+        let log = inspan(folder, &["store", "export", "s"]).expect(0).stdout;
+        let counted = log.find(r#""agent:usage""#).unwrap();
+        let cut = &log[..counted + log[counted..].find('\n').unwrap() + 1];
+        fs::write(folder.join("cut.jsonl"), cut).unwrap();
+        let there =
+            |arguments: &[&str]| api.run(folder, &server, &[arguments, &["--store", "cut.db"]].concat());
+        there(&["store", "import", "--part", "cut.jsonl"]).expect(0);
+        there(&["resume", "s"]).expect(0);
+        let spent = &there(&["show", "s", "--json"]).json()["usage"];
+        let tokens = (&spent["inputTokens"], &spent["outputTokens"]);
+        assert_eq!((server.requests().len(), tokens), (1, (&json!(1000), &json!(50))), "{}", api.provider);
     }
 }
 
