@@ -67,9 +67,11 @@ impl View {
             let found = store::find(store.as_ref(), session).await?;
             let record = store.record(&found.session).await?;
             let graph = store::graph_of(&record)?;
-            // The entry is read after the log: what it says is at least as new.
-            let log = store.read(&found.session, record.first_seq(), Select::Names(&SHOWN)).await?;
+            let mut log = store.read(&found.session, record.first_seq(), Select::Names(&SHOWN)).await?;
             let entry = store.entry(&found.session).await?;
+            // What came meanwhile: a session whose entry says that it has ended has no node that runs.
+            let next = log.last().map_or(record.first_seq(), |last| last.seq + 1);
+            log.extend(store.read(&found.session, next, Select::Names(&SHOWN)).await?);
             let mut console = SessionView::of(record.run(&graph)).with_all_frames();
             log.iter().for_each(|envelope| console.apply(envelope));
             if entry.has_cut_turns() {
