@@ -6,7 +6,7 @@ mod reports;
 use std::path::Path;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use inspan_flow::{Diagnostic, Diagnostics, Loaded, Position, Severity};
+use inspan_flow::{Change, Diagnostic, Diagnostics, Loaded, Position, Severity};
 use inspan_view::{Colour, safe::harmless};
 
 pub(crate) use reports::{Checked, github, sarif};
@@ -20,14 +20,43 @@ const COLUMNS: usize = 400;
 pub(crate) fn render(problems: &Diagnostics, loaded: &Loaded, colour: Colour) -> String {
     let mut out = String::new();
     for problem in problems.iter().take(SHOWN) {
-        let path = path(Path::new(loaded.name()), problem);
-        out.push_str(&one(problem, &path, source(problem, loaded), colour));
+        out.push_str(&match set(problem, loaded) {
+            Some(set) => one(problem, &set, None, colour),
+            None => {
+                let Position { line, column } = problem.start;
+                let path = path(Path::new(loaded.name()), problem);
+                one(
+                    problem,
+                    &format!("{path}:{line}:{column}"),
+                    Excerpt::of(source(problem, loaded), problem),
+                    colour,
+                )
+            }
+        });
         out.push_str("\n\n");
     }
     if problems.len() > SHOWN {
         out.push_str(&format!("… and {} more problems\n", problems.len() - SHOWN));
     }
     out
+}
+
+/// The option `--set` that gave what a problem is about. The line of the node does not show it.
+fn set(problem: &Diagnostic, loaded: &Loaded) -> Option<String> {
+    let (node, key) = (problem.node.as_ref()?, problem.key.as_deref()?);
+    let of_problem = |change: &&Change| match change {
+        Change::Input { node: of, keys, .. } => {
+            let set = format!(".input.{}", keys.join("."));
+            let rest = key.rsplit_once(&set).map(|(_, rest)| rest);
+            of.as_str().rsplit('/').next() == Some(node.as_str())
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        }
+        _ => false,
+    };
+    let Change::Input { node, keys, .. } = loaded.changes().iter().rev().find(of_problem)? else {
+        return None;
+    };
+    Some(format!("--set {node}.{}", keys.join(".")))
 }
 
 fn source<'a>(problem: &Diagnostic, loaded: &'a Loaded) -> &'a str {
@@ -44,7 +73,8 @@ fn path(flow: &Path, problem: &Diagnostic) -> String {
     folder.join(&*problem.path).display().to_string()
 }
 
-fn one(problem: &Diagnostic, path: &str, source: &str, colour: Colour) -> String {
+/// A problem at a place: of a file with the lines concerned.
+fn one(problem: &Diagnostic, place: &str, excerpt: Option<Excerpt>, colour: Colour) -> String {
     let renderer = match colour {
         Colour::On => Renderer::styled(),
         Colour::Off => Renderer::plain(),
@@ -53,11 +83,9 @@ fn one(problem: &Diagnostic, path: &str, source: &str, colour: Colour) -> String
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
-    let Position { line, column } = problem.start;
-    let name = format!("{}:{line}:{column}: {}", harmless(path), problem.severity);
+    let name = format!("{}: {}", harmless(place), problem.severity);
     let message = harmless(&problem.message);
     let title = level.clone().with_name(name).primary_title(message).id(problem.code.as_str());
-    let excerpt = Excerpt::of(source, problem);
     let mut group = match &excerpt {
         Some(excerpt) => title.element(
             Snippet::source(excerpt.text.as_str())
