@@ -75,11 +75,12 @@ impl Prompt {
     /// The answer to a form with its defaults, as JSON.
     fn fill(&self, content: &str, choice: Option<&str>) -> Result<String, String> {
         let form = self.form().ok_or("its form is damaged")?;
+        let fields: Vec<_> = form.fields().iter().map(|field| field.name.as_str()).collect();
+        let takes = format!("its form takes a JSON object with `{}`", fields.join("`, `"));
         if choice.is_some() {
-            return Err("it takes a form, not a choice".to_owned());
+            return Err(format!("{takes}, not a choice"));
         }
-        let answer =
-            serde_json::from_str(content).map_err(|error| format!("the answer is not JSON: {error}"))?;
+        let answer = serde_json::from_str(content).map_err(|error| format!("{takes}: {error}"))?;
         form.check(&answer).map(|filled| Value::Object(filled).to_string())
     }
 
