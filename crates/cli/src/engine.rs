@@ -109,8 +109,14 @@ mod absent {
             match &invocation.engine {
                 None => Ok(None),
                 Some(engine) => {
-                    Err(Failure::usage(format!("this program was built without an engine for `{engine}`"))
-                        .with_hint("build it with `cargo install --path crates/cli --features temporal`"))
+                    let failure =
+                        Failure::usage(format!("this program was built without an engine for `{engine}`"));
+                    Err(match engine.starts_with("temporal") {
+                        true => failure
+                            .with_hint("build it with `cargo install --path crates/cli --features temporal`"),
+                        false => failure
+                            .with_hint("an engine is `local` or an address that begins with `temporal://`"),
+                    })
                 }
             }
         }

@@ -107,6 +107,9 @@ impl From<StoreError> for SessionError {
             StoreError::UnknownSession(_) => plain.with_hint("`inspan ps --all` lists the sessions"),
             StoreError::SessionExists(id) => plain
                 .with_hint(format!("`inspan resume {id}` continues it; a new session needs another ID")),
+            StoreError::DescendsFromItself(_) => {
+                plain.with_hint("a new session needs another ID than those that it descends from had")
+            }
             StoreError::IdTaken { .. } => plain.with_hint(
                 "a new session needs another ID, or an address with another namespace: sessions of one namespace share their ids",
             ),

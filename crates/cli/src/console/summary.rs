@@ -197,6 +197,12 @@ fn help(text: &str) -> Line {
 fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
     let (node_type, failures) = row.map_or(("", 0), |row| (&*row.node_type, row.failures));
     let hint = match error.code {
+        // Only the programs of agents are known to `doctor`.
+        ErrorCode::ConfigMissing
+            if node_type == "exec" && error.message.starts_with("there is no program") =>
+        {
+            "install it, or name its path in the node's `input`"
+        }
         ErrorCode::ConfigMissing => "run `inspan doctor` to see what is missing and how to install it",
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
             "if the flow changed since it was recorded, record it again, in another folder: `inspan run FILE --record DIR`"
