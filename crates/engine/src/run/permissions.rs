@@ -64,7 +64,7 @@ impl PermissionBroker for HubBroker {
             return self.clone().answers(request.questions).boxed();
         }
         let tool = request.tool_name.clone();
-        if self.allowed.lock().contains(&tool) {
+        if !request.once_only && self.allowed.lock().contains(&tool) {
             return ready(PermissionDecision::Allow { updated_input: None }).boxed();
         }
         let question = format!("Allow `{}`?", request.tool_name);
