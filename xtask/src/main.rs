@@ -116,8 +116,8 @@ fn run(command: XtaskCommand) -> anyhow::Result<ExitCode> {
         }
         XtaskCommand::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
         XtaskCommand::E2e { filter } => {
-            // Four at a time, since many wait for much of their time: the cases that measure a moment run alone.
-            let arguments = [FEATURES, &["--test", "e2e", "--", "--nocapture", "--test-threads=4"]].concat();
+            // Three at a time, since many wait for much of their time: the cases that measure a moment run alone.
+            let arguments = [FEATURES, &["--test", "e2e", "--", "--nocapture", "--test-threads=3"]].concat();
             Ok(code(workspace::test(&root, &[&arguments[..], &[&*filter]].concat(), &[])?))
         }
         XtaskCommand::Faults { full, filter } => {
