@@ -194,8 +194,9 @@ impl Machines {
 
     /// The machine on which an attempt has to run: its agent continues or branches a conversation there.
     fn of(&self, spec: &AttemptSpec) -> Option<String> {
-        let known = spec.conversation.as_ref().or(spec.branches.as_ref())?;
-        self.0.get(&known.session_id).cloned()
+        let known = spec.conversation.as_ref().or(spec.branches.as_ref());
+        let named = || spec.input["options"]["resume"].as_str().map(ProviderSessionId::from);
+        self.0.get(&known.map(|known| known.session_id.clone()).or_else(named)?).cloned()
     }
 }
 

@@ -126,22 +126,25 @@ nodes:
 }
 
 #[tokio::test]
-async fn a_branch_of_a_conversation_runs_on_the_machine_that_has_it() {
-    let flow = "
-flow: { name: branch }
+async fn what_goes_on_from_a_conversation_runs_on_the_machine_that_has_it() {
+    let branch = "type: scripted.agent, session: { from: one, fork: true }, input: { prompt: again, options: { turns: [[text: yes]] } }";
+    let by_name = "type: echo.agent, input: { prompt: again, options: { resume: '{{ one.sessionId }}' } }";
+    let new = "type: echo.agent, input: { prompt: again }";
+    for (two, machine) in [(branch, Some("a")), (by_name, Some("a")), (new, None)] {
+        let flow = format!(
+            "
+flow: {{ name: branch }}
 nodes:
-  - { id: one, type: scripted.agent, input: { prompt: go, options: { turns: [[text: yes]] } } }
-  - id: two
-    type: scripted.agent
-    dependsOn: [one]
-    session: { from: one, fork: true }
-    input: { prompt: again, options: { turns: [[text: yes], [text: done]] } }
-";
-    let cluster = TestCluster::new();
-    let session = cluster.add("flow-1", flow).await;
-    cluster.run(&session, &[], |events| has(events, "task:complete", 1)).await;
-    let begun = cluster.decider().decide(&session, &[], None).await.unwrap().running;
-    assert_eq!(begun[0].machine.as_deref(), Some("a"));
+  - {{ id: one, type: scripted.agent, input: {{ prompt: go, options: {{ turns: [[text: yes]] }} }} }}
+  - {{ id: two, dependsOn: [one], {two} }}
+"
+        );
+        let cluster = TestCluster::new();
+        let session = cluster.add("flow-1", &flow).await;
+        cluster.run(&session, &[], |events| has(events, "task:complete", 1)).await;
+        let begun = cluster.decider().decide(&session, &[], None).await.unwrap().running;
+        assert_eq!(begun[0].machine.as_deref(), machine, "{two}");
+    }
 }
 
 /// Three agents one after the other, each of which takes 7 tokens, with a budget of so many that ends the flow.
